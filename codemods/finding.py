@@ -1,0 +1,63 @@
+"""What a rule hands on: a finding and, where there is one, the edit that repairs it.
+
+Frozen values only. Every renderer and every caller reads the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Applicability(StrEnum):
+    """How far a finding's repair can be trusted."""
+
+    SAFE = "safe"
+    """`apply` repairs it; callers elsewhere see no difference."""
+
+    UNSAFE = "unsafe"
+    """A fault whose repair may break code outside the tree, or has to be made by hand."""
+
+    INFO = "info"
+    """Worth knowing, not a fault: never changes an exit code."""
+
+    UNKNOWN = "unknown"
+    """The code could not be decided on (a base outside the tree, a `**kwargs` that may hold anything)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace `source[start:end]` of one file by `text`.
+
+    `start` and `end` count characters (not bytes) of the decoded file with its own line endings.
+    """
+
+    path: str
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule's hit at one place.
+
+    `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
+    the model that calls it. `family` is the model's folder name (`gpt_bigcode`), or the file's stem
+    where there is no such folder. `edits` is empty where the repair is left to a person.
+    """
+
+    code: str
+    path: str
+    line: int
+    column: int
+    class_name: str
+    message: str
+    applicability: Applicability
+    family: str = ""
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def sort_key(self) -> tuple[str, int, int, str]:
+        """The order of a report: by place, then by code."""
+        return (self.path, self.line, self.column, self.code)
