@@ -1,0 +1,58 @@
+"""ckpt_surgery: find, repair and prove gradient checkpointing in transformers models.
+
+The public names are imported when they are first used, so that `import ckpt_surgery` costs nothing and
+static checks never load torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpt_surgery.source.analyze import check
+    from ckpt_surgery.source.results import ApplyResult, CheckResult, FileChange, Problem, Progress
+    from ckpt_surgery.source.rewrite import apply
+    from codemods.finding import Applicability, Edit, Finding
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Applicability",
+    "ApplyResult",
+    "CheckResult",
+    "Edit",
+    "FileChange",
+    "Finding",
+    "Problem",
+    "Progress",
+    "__version__",
+    "apply",
+    "check",
+]
+
+_HOMES = {
+    "Applicability": "codemods.finding",
+    "ApplyResult": "ckpt_surgery.source.results",
+    "CheckResult": "ckpt_surgery.source.results",
+    "Edit": "codemods.finding",
+    "FileChange": "ckpt_surgery.source.results",
+    "Finding": "codemods.finding",
+    "Problem": "ckpt_surgery.source.results",
+    "Progress": "ckpt_surgery.source.results",
+    "apply": "ckpt_surgery.source.rewrite",
+    "check": "ckpt_surgery.source.analyze",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,40 @@
+"""What single model families do that names alone cannot tell. `family_facts(path)` looks one up."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import PurePath
+
+from model_patches.family import FamilyFacts
+
+_NOTHING = FamilyFacts()
+
+
+@cache
+def registry() -> dict[str, FamilyFacts]:
+    """Model folder (`gpt_bigcode`) to its facts, from every module of this package that defines `FACTS`."""
+    found: dict[str, FamilyFacts] = {}
+    for module in pkgutil.iter_modules(__path__):
+        facts = getattr(importlib.import_module(f"{__name__}.{module.name}"), "FACTS", None)
+        if isinstance(facts, FamilyFacts):
+            found.update(dict.fromkeys(facts.families or (module.name,), facts))
+    return found
+
+
+def family_of(path: str) -> str:
+    """The model folder that a file lies in; for `modeling_x.py` elsewhere (remote code), `x`."""
+    pure = PurePath(path)
+    folder = pure.parent.name
+    if folder in registry():
+        return folder
+    for prefix in ("modeling_", "modular_"):
+        if pure.stem.startswith(prefix) and pure.parent.parent.name not in ("models", "deprecated"):
+            return pure.stem.removeprefix(prefix)
+    return folder or pure.stem
+
+
+def family_facts(path: str) -> FamilyFacts:
+    """The facts of the family that a file belongs to; empty ones where names tell everything."""
+    return registry().get(family_of(path), _NOTHING)

@@ -1,0 +1,36 @@
+# `make demo` and `make test` need Python 3.11 or later and git; everything else goes into .venv and .nox.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test clean tools
+
+help:  ## show this help
+	@echo "make demo   repair a copy of transformers 4.57.6 and show what changed (out/demo)"
+	@echo "make test   lint, types and all tests, with transformers 5 and with transformers 4"
+	@echo "make clean  remove .venv, .nox, out and the tools' caches"
+	@echo "            PYTHON=python3.12 picks another interpreter (3.11 or later)"
+
+tools:
+	@command -v git >/dev/null || { echo "git was not found: install it, then run make again." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "$(PYTHON) is not Python 3.11 or later: name one that is, as in 'make test PYTHON=python3.12'." >&2; exit 1; }
+
+$(READY): pyproject.toml constraints/base.txt | tools
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian: python3-venv)." >&2; exit 1; }
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints/base.txt setuptools nox
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints/base.txt --no-build-isolation --editable .
+	@touch $@
+
+demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what changed
+	$(VENV)/bin/python -m benchmarks.demo
+
+test: tools $(READY)  ## lint, types and all tests
+	$(VENV)/bin/python -m nox
+
+clean:  ## remove everything that was made here
+	rm -rf $(VENV) .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,436 @@
+"""Grades what the codemods made of a call site or class against what people made of it by hand.
+
+The names below are the judge's own, kept apart from the codemods' vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchmarks.replay_sites import Arguments, ClassFact, Place, Site, Snapshot
+
+PAST = frozenset(
+    [
+        "past_key_value",
+        "past_key_values",
+        "layer_past",
+        "past_states",
+        "past_buckets_states",
+        "cache_params",
+        "cache",
+        "kv_cache",
+        "padding_cache",
+        "state",
+        "mems",
+        "shared_kv_states",
+        "prev_states",
+        "encoder_past_key_values",
+    ]
+)
+GRADIENT = frozenset(
+    [
+        "hidden_states",
+        "hidden_state",
+        "hidden",
+        "x",
+        "input",
+        "residual",
+        "activations",
+        "inputs_embeds",
+        "hidden_states_in",
+        "encoder_hidden_states",
+        "vision_encoder_hidden_states",
+        "text_encoder_hidden_states",
+        "image_hidden_states",
+        "original_hidden_states",
+        "word_hidden_states",
+        "entity_hidden_states",
+        "global_hidden_states",
+        "decoder_embeddings",
+        "cross_attention_states",
+        "vision_features",
+        "task_features",
+        "text_features",
+        "queries",
+        "keys",
+        "query_states",
+        "query_embeds",
+        "position_bias",
+        "encoder_decoder_position_bias",
+        "relative_position_bias",
+        "rel_embeddings",
+        "rel_pos",
+        "rel_2d_pos",
+        "object_queries",
+        "query_position_embeddings",
+        "query_position",
+        "query_sine_embed",
+        "reference_points",
+        "bbox_pos_emb",
+        "layout_inputs",
+        "per_layer_input",
+        "self_attn_prompt",
+        "cross_attn_prompt",
+        "input_features",
+        "mel_spec",
+    ]
+)
+MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
+QUERIES = "query"
+"""Where `position_embeddings` are learned, their expression speaks of queries; elsewhere they are fixed."""
+
+
+class Grade(StrEnum):
+    """How one site or class compares. The order is the table's."""
+
+    IDENTICAL = "identical"
+    HARMLESS = "harmless"
+    SAFER = "safer"
+    CHANGED = "changed upstream"
+    LEFT_ALONE = "left alone"
+    WORSE = "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One site or class of BEFORE, graded. The three texts are what stands in each tree, "" where it is gone.
+
+    `inline` tells that BEFORE checkpoints here, `comparable` that the model's flag switches that and that
+    upstream still makes the same call, without a branch; `upstream_inline` that upstream left the branch.
+    """
+
+    grade: Grade
+    path: str
+    class_name: str
+    line: int
+    before: str
+    ours: str
+    upstream: str
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    inline: bool = False
+    comparable: bool = False
+    upstream_inline: bool = False
+
+
+def carries_gradient(parameter: str, expression: str) -> bool:
+    """Whether an argument can carry gradient, by its parameter, or its expression where no signature names it."""
+    name = _name(parameter, expression)
+    return name in GRADIENT or (name == "position_embeddings" and QUERIES in expression)
+
+
+def is_past(parameter: str, expression: str) -> bool:
+    """Whether an argument is past state."""
+    return _name(parameter, expression) in PAST
+
+
+def _name(parameter: str, expression: str) -> str:
+    return expression.rsplit(".", 1)[-1] if parameter.startswith("#") else parameter
+
+
+def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
+    """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
+    left, right = list(before), list(other)
+    found: dict[Site, Site] = {}
+    for key in (_by_callee, _by_block, _by_block_anywhere):
+        pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
+        taken = set(found.values())
+        for site in right:
+            if site not in taken:
+                pools[key(site)].append(site)
+        waiting: dict[tuple[object, ...], list[Site]] = defaultdict(list)
+        for site in left:
+            if site not in found:
+                waiting[key(site)].append(site)
+        for group, sites in waiting.items():
+            found.update(_pair(sites, pools.get(group, [])))
+    return found
+
+
+def _by_callee(site: Site) -> tuple[object, ...]:
+    return (site.place, site.callee)
+
+
+def _by_block(site: Site) -> tuple[object, ...]:
+    return (site.place, site.blocks or site.callee)
+
+
+def _by_block_anywhere(site: Site) -> tuple[object, ...]:
+    return (site.place[:3], site.blocks or site.callee)
+
+
+def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
+    """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
+    if len(left) == len(right):
+        return dict(zip(left, right, strict=True))
+    found: dict[Site, Site] = {}
+    free = list(right)
+    for same in (_same_arguments, _same_target, _any):
+        for site in left:
+            partner = next((o for o in free if site not in found and same(site, o)), None)
+            if partner:
+                found[site] = partner
+                free.remove(partner)
+    return found
+
+
+def _same_arguments(one: Site, other: Site) -> bool:
+    return one.arguments.bound == other.arguments.bound
+
+
+def _same_target(one: Site, other: Site) -> bool:
+    return one.target == other.target
+
+
+def _any(one: Site, other: Site) -> bool:
+    return True
+
+
+def grade_sites(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Comparison]:
+    """Grade every inline branch of BEFORE, and every plain call whose block is a layer before or afterwards."""
+    kept, made = align(before.sites, ours.sites), align(before.sites, upstream.sites)
+    graded = []
+    for site in before.sites:
+        our, their = kept.get(site), made.get(site)
+        if site.inline or any(s and s.layers for s in (site, our, their)):
+            graded.append(grade_site(site, our, their))
+    return graded
+
+
+def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Comparison:
+    """Grade one site. Unless ours is upstream's very call, a fault of ours outweighs every other difference."""
+    faults = _faults(before, ours, upstream)
+    notes: list[str] = []
+    if before.inline and not before.switched and ours and ours.inline and ours.arguments == before.arguments:
+        grade, reasons = Grade.LEFT_ALONE, ["the checkpoint call does not hang on the model's flag"]
+    elif ours and upstream and not ours.inline and _same(ours, upstream):
+        grade, reasons = Grade.IDENTICAL, []
+        notes = _shared_faults(ours, upstream)
+    elif faults or ours is None:
+        grade, reasons = Grade.WORSE, faults
+    elif upstream is None:
+        grade, reasons = Grade.CHANGED, ["upstream no longer has this call"]
+    else:
+        grade, reasons = _differences(before, ours, upstream)
+        notes = _shared_faults(ours, upstream)
+    return Comparison(
+        grade=grade,
+        path=before.path,
+        class_name=before.class_name,
+        line=before.line,
+        before=before.text,
+        ours=ours.text if ours else "",
+        upstream=upstream.text if upstream else "",
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+        inline=bool(before.inline),
+        upstream_inline=before.switched and upstream is not None and bool(upstream.inline),
+        comparable=before.switched
+        and upstream is not None
+        and not upstream.inline
+        and upstream.callee == before.callee,
+    )
+
+
+def _faults(before: Site, ours: Site | None, upstream: Site | None) -> list[str]:
+    """What makes ours worse, whatever upstream did: each as a sentence."""
+    if ours is None:
+        return ["the call is gone"]
+    faults = []
+    if ours.inline:
+        faults.append("the inline branch is left")
+    theirs = upstream.layers if upstream else ()
+    plain = [name for name in theirs if name in ours.blocks and name not in ours.layers]
+    if plain or (theirs and not ours.layers):
+        faults.append(f"{' or '.join(plain) or _names(ours)} is no layer, upstream's is")
+    elif before.inline and before.blocks and not ours.inline and not ours.layers:
+        faults.append(f"the inline branch is gone and {_names(ours)} is no layer: nothing is recomputed any more")
+    if ours.target != before.target:
+        faults.append(f"the result goes elsewhere: {before.target} became {ours.target}")
+    return faults + _changed_arguments(before, ours) + _wrong_kinds(before, ours, upstream)
+
+
+def _changed_arguments(before: Site, ours: Site) -> list[str]:
+    """Arguments that ours lost, changed or invented. A gap filled with the parameter's default is neither."""
+    old, new = before.arguments.bound, ours.arguments.bound
+    defaults = dict(ours.signature.defaults) if ours.signature else {}
+    faults = [f"lost {name}={value}" for name, value in old.items() if name not in new]
+    faults += [
+        f"{name}={value} became {new[name]}" for name, value in old.items() if name in new and new[name] != value
+    ]
+    faults += [
+        f"invented {name}={value}" for name, value in new.items() if name not in old and defaults.get(name) != value
+    ]
+    for stars, kind in (("stars", "*"), ("double_stars", "**")):
+        if getattr(before.arguments, stars) != getattr(ours.arguments, stars):
+            faults.append(f"{kind}{getattr(before.arguments, stars)} became {kind}{getattr(ours.arguments, stars)}")
+    return faults
+
+
+def _wrong_kinds(before: Site, ours: Site, upstream: Site | None) -> list[str]:
+    """Gradient arguments by keyword and past state by position, unless upstream and BEFORE have it so too."""
+    was, theirs = _kinds(before.arguments), _kinds(upstream.arguments) if upstream else {}
+    faults = []
+    for name, value in ours.arguments.keywords:
+        if carries_gradient(name, value) and "position" in (was.get(name), theirs.get(name, _unless(upstream))):
+            faults.append(f"gradient argument {name} by keyword")
+    for name, value in ours.arguments.positional:
+        if is_past(name, value) and "keyword" in (was.get(name), theirs.get(name, _unless(upstream, "keyword"))):
+            faults.append(f"past state {name} by position")
+    return faults
+
+
+def _unless(upstream: Site | None, kind: str = "position") -> str | None:
+    return None if upstream else kind
+
+
+def _kinds(arguments: Arguments) -> dict[str, str]:
+    return dict.fromkeys(dict(arguments.keywords), "keyword") | dict.fromkeys(dict(arguments.positional), "position")
+
+
+def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[str]]:
+    """How a faultless site differs from upstream's, and the grade that follows."""
+    safer, changed, harmless = _sort_arguments(before, ours, upstream)
+    if upstream.inline and not ours.inline:
+        safer.append("upstream left the inline branch")
+    safer += [f"upstream left {n} plain" for n in ours.layers if n in upstream.blocks and n not in upstream.layers]
+    if ours.callee != upstream.callee:
+        changed.append(f"upstream calls {upstream.callee} instead of {ours.callee}")
+    if ours.target != upstream.target:
+        changed.append(f"upstream's result goes elsewhere: {upstream.target}")
+    for kind in ("stars", "double_stars"):
+        if getattr(ours.arguments, kind) != getattr(upstream.arguments, kind):
+            changed.append(f"upstream passes {'*' if kind == 'stars' else '**'}{getattr(upstream.arguments, kind)}")
+    reasons = safer + changed + harmless
+    for grade, found in ((Grade.SAFER, safer), (Grade.CHANGED, changed), (Grade.HARMLESS, harmless)):
+        if found:
+            return grade, reasons
+    # The blocks alone differ: their names, or which of several candidates are layers.
+    return Grade.CHANGED, [f"upstream calls {_names(upstream)}, ours {_names(ours)}"]
+
+
+def _same(ours: Site, upstream: Site) -> bool:
+    """Whether two calls agree in all that is compared: bound arguments, keyword map, target, callee, layers."""
+    one, other = ours.arguments, upstream.arguments
+    return (
+        (ours.callee, ours.target, ours.layers) == (upstream.callee, upstream.target, upstream.layers)
+        and (one.positional, one.stars, one.double_stars) == (other.positional, other.stars, other.double_stars)
+        and dict(one.keywords) == dict(other.keywords)
+    )
+
+
+def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str], list[str], list[str]]:
+    """Differences between two bound calls: where ours is safer, where upstream changed the code, and the rest."""
+    safer: list[str] = []
+    changed: list[str] = []
+    harmless: list[str] = []
+    mine, theirs = ours.arguments.bound, upstream.arguments.bound
+    my_kinds, their_kinds = _kinds(ours.arguments), _kinds(upstream.arguments)
+    for name in dict.fromkeys((*mine, *theirs)):
+        value = mine.get(name, theirs.get(name, ""))
+        weighs = carries_gradient(name, value) or is_past(name, value)
+        if name not in theirs or name not in mine:
+            filler = name not in before.arguments.bound and value == "None"
+            who = "upstream" if name in theirs else "ours"
+            text = f"only {who} passes {name}={value}{', to fill a gap' if filler else ''}"
+            (changed if weighs and not filler else harmless).append(text)
+            continue
+        if mine[name] != theirs[name]:
+            changed.append(f"upstream passes {name}={theirs[name]} instead of {mine[name]}")
+        if my_kinds[name] == their_kinds[name]:
+            continue
+        text = f"by {their_kinds[name]} upstream, by {my_kinds[name]} in ours"
+        if weighs:
+            safer.append(f"{'past state' if is_past(name, value) else 'gradient argument'} {name} {text}")
+        else:
+            harmless.append(f"{name} {text}")
+    return safer, changed, harmless
+
+
+def _shared_faults(ours: Site, upstream: Site) -> list[str]:
+    """What neither ours nor upstream repaired: listed, not held against ours."""
+    theirs = _kinds(upstream.arguments)
+    notes = [
+        f"both pass the gradient argument {name} by keyword"
+        for name, value in ours.arguments.keywords
+        if carries_gradient(name, value) and theirs.get(name) == "keyword"
+    ]
+    return notes + [
+        f"both pass past state {name} by position"
+        for name, value in ours.arguments.positional
+        if is_past(name, value) and theirs.get(name) == "position"
+    ]
+
+
+def _names(site: Site) -> str:
+    return " or ".join(site.blocks) or site.callee
+
+
+def grade_classes(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Comparison]:
+    """Grade every class of BEFORE that either side made a layer, and every other one whose bases ours changed."""
+    mine = {fact.key: fact for fact in ours.classes}
+    theirs = {fact.key: fact for fact in upstream.classes}
+    graded = []
+    for old in before.classes:
+        our, their = mine.get(old.key), theirs.get(old.key)
+        ours_changed = not old.imported and (our is None or our.bases != old.bases)
+        if ours_changed or (their and their.is_layer_itself and not old.is_layer_itself):
+            graded.append(grade_class(old, our, their))
+    return graded
+
+
+def grade_class(before: ClassFact, ours: ClassFact | None, upstream: ClassFact | None) -> Comparison:
+    """Grade one class by its bases."""
+    faults = _class_faults(before, ours, upstream)
+    reasons: list[str] = []
+    if ours and upstream and ours.bases == upstream.bases:
+        grade = Grade.IDENTICAL
+    elif faults:
+        grade, reasons = Grade.WORSE, faults
+    elif upstream is None:
+        grade, reasons = Grade.CHANGED, ["upstream no longer has this class"]
+    elif not upstream.is_layer:
+        grade, reasons = Grade.SAFER, ["upstream left it plain"]
+    elif set(before.bases) - set(upstream.bases) - MODULE:
+        grade, reasons = Grade.CHANGED, ["upstream changed its other bases too"]
+    else:
+        grade, reasons = Grade.HARMLESS, ["a layer through other bases"]
+    return Comparison(
+        grade=grade,
+        path=before.path,
+        class_name=before.name,
+        line=before.line,
+        before=_heading(before),
+        ours=_heading(ours),
+        upstream=_heading(upstream),
+        reasons=tuple(reasons),
+    )
+
+
+def _class_faults(before: ClassFact, ours: ClassFact | None, upstream: ClassFact | None) -> list[str]:
+    if ours is None:
+        return ["the class is gone"]
+    faults = []
+    if upstream and upstream.is_layer and not ours.is_layer:
+        faults.append("no layer, upstream's is")
+    elif not ours.is_layer:
+        faults.append("its bases changed and it is no layer")
+    if lost := [base for base in before.bases if base not in ours.bases and base not in MODULE]:
+        faults.append(f"lost the base {', '.join(lost)}")
+    return faults
+
+
+def _heading(fact: ClassFact | None) -> str:
+    if fact is None:
+        return ""
+    if fact.imported:
+        return f"import {fact.bases[0]} as {fact.name}"
+    return f"class {fact.name}({', '.join(fact.bases)})"
+
+
+def wanted_by(before: Snapshot) -> frozenset[tuple[Place, str]]:
+    """The calls to look for in the other trees even where they call no block: those with an inline branch."""
+    return frozenset((site.place, site.callee) for site in before.sites if site.inline)

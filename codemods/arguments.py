@@ -1,0 +1,147 @@
+"""One call split into gradient arguments, past state and the rest, and the argument list it should have.
+
+The rule: the prefix up to the last gradient parameter is positional; what the caller passed by position
+behind it stays so, unless past state is among it, and then everything behind the prefix is by keyword.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codemods.facts import Arg, Forward, Parameter
+from model_patches import FamilyFacts
+from model_patches.vocabulary import is_gradient, is_past_state
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What the parameters of one block's forward mean."""
+
+    block: str
+    family: FamilyFacts
+
+    def gradient(self, parameter: Parameter) -> bool:
+        """Whether the parameter can carry gradient."""
+        names = {parameter.name, f"{self.block}.{parameter.name}"}
+        if names & self.family.not_gradient or self.past(parameter):
+            return False
+        return bool(names & self.family.gradient) or is_gradient(parameter.name, parameter.annotation)
+
+    def past(self, parameter: Parameter) -> bool:
+        """Whether the parameter is a cache or recurrent state."""
+        if parameter.name in self.family.past_state or f"{self.block}.{parameter.name}" in self.family.past_state:
+            return True
+        return is_past_state(parameter.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One argument of the new call: an old one (`source` is its position there) or a gap's default."""
+
+    source: int | None
+    keyword: str | None
+    text: str = ""
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is wrong with a call's arguments, and the argument list that is right."""
+
+    keyword_gradient: tuple[str, ...] = ()
+    positional_past: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    """Gradient parameters that stand behind past state the call passes: no call can have both right."""
+    containers: tuple[int, ...] = ()
+    """Positions of arguments that are list, tuple or dict displays for a gradient parameter."""
+    hidden: tuple[str, ...] = ()
+    """Gradient parameters that an unpacked `**` argument may hold."""
+    pieces: tuple[Piece, ...] | None = None
+    unknown: str = ""
+
+
+def bind(arguments: Sequence[Arg], forward: Forward) -> dict[str, int] | str:
+    """Parameter name to argument position, or a sentence that says why it cannot be told."""
+    names = [parameter.name for parameter in forward.params if parameter.kind == "positional"]
+    bound: dict[str, int] = {}
+    for position, argument in enumerate(arguments):
+        if argument.name == "*":
+            return "an unpacked `*` argument may hold anything"
+        if argument.name is None:
+            if position >= len(names):
+                return "more positional arguments than the block's forward names"
+            bound[names[position]] = position
+        elif argument.name != "**":
+            bound[argument.name] = position
+    return bound
+
+
+def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradient: bool, past: bool) -> Plan:
+    """The plan for one call of one block class.
+
+    `gradient` and `past` say which of the two repairs are wanted: the pieces make only those.
+    """
+    bound = bind(arguments, forward)
+    if isinstance(bound, str):
+        return Plan(unknown=bound)
+    params = [parameter for parameter in forward.params if parameter.kind == "positional"]
+    carries = {p.name for p in forward.params if meaning.gradient(p)}
+    past_names = {p.name for p in forward.params if meaning.past(p)}
+    real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
+    by_keyword = tuple(n for n in bound if n in carries & real and arguments[bound[n]].name is not None)
+    past_by_position = tuple(n for n in bound if n in past_names & real and arguments[bound[n]].name is None)
+    order = {parameter.name: index for index, parameter in enumerate(params)}
+    wall = min((order[name] for name in past_names & real if name in order), default=len(params))
+    blocked = tuple(
+        name for name in bound if name in carries & real and order.get(name, -1) > wall and by_keyword + past_by_position
+    )
+    movable = [name for name in by_keyword if name in order and name not in blocked]
+    unpacked = any(argument.name == "**" for argument in arguments)
+    hidden = tuple(p.name for p in params if unpacked and p.name in carries and p.name not in bound)
+    containers = tuple(
+        bound[n] for n in bound if n in carries and arguments[bound[n]].shape in ("list", "tuple", "dict")
+    )
+    pieces: tuple[Piece, ...] | None = None
+    free_past = [name for name in past_by_position if not any(order[one] > order[name] for one in blocked)]
+    if (gradient and movable) or (past and free_past):
+        pieces = _pieces(arguments, params, bound, carries & real if gradient else set(), set(free_past) if past else set())
+    return Plan(by_keyword, past_by_position, blocked, containers, hidden, pieces)
+
+
+def reordered(arguments: Sequence[Arg], old: Forward, params: Sequence[Parameter], meaning: Meaning) -> tuple[Piece, ...] | None:
+    """The argument list of a call after the block's positional parameters became `params`, in that order."""
+    bound = bind(arguments, old)
+    if isinstance(bound, str):
+        return None
+    real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
+    carries = {p.name for p in params if meaning.gradient(p)} & real
+    past = {p.name for p in params if meaning.past(p)} & real
+    return _pieces(arguments, params, bound, carries, past)
+
+
+def _pieces(
+    arguments: Sequence[Arg], params: Sequence[Parameter], bound: dict[str, int], carries: set[str], past: set[str]
+) -> tuple[Piece, ...] | None:
+    """The new argument list, or None where a gap before a gradient parameter has no default to fill it."""
+    names = {position: name for name, position in bound.items()}
+    positional = sum(argument.name is None for argument in arguments)
+    order = {parameter.name: index for index, parameter in enumerate(params)}
+    wall = min((order[name] for name in past if name in order), default=len(params))
+    reach = max((order[name] for name in carries if name in order and order[name] < wall), default=-1)
+    pieces: list[Piece] = []
+    for parameter in params[: reach + 1]:
+        if parameter.name in bound:
+            pieces.append(Piece(bound[parameter.name], None))
+        elif parameter.default is not None:
+            pieces.append(Piece(None, None, parameter.default, parameter.name))
+        else:
+            return None
+    used = {piece.source for piece in pieces}
+    tail = [position for position in range(positional) if position not in used]
+    follows = [order[names[position]] for position in tail] == list(range(reach + 1, reach + 1 + len(tail)))
+    keyworded = not follows or any(names[position] in past for position in tail)
+    pieces.extend(Piece(position, names[position] if keyworded else None) for position in tail)
+    rest = [position for position in range(positional, len(arguments)) if position not in used]
+    pieces.extend(Piece(position, arguments[position].name) for position in rest)
+    return tuple(pieces)

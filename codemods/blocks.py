@@ -1,0 +1,130 @@
+"""Which classes are blocks: those that are layers already, and plain ones that should be.
+
+A plain block is the outermost stack element of a model that claims checkpointing, mixes positions
+(attention, recurrence, state space) somewhere inside, and holds no checkpointing layer of its own.
+Anything else in a list (projections, heads, experts, norms, convolutions) is an element, not a block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from codemods.facts import ELEMENT, Build
+from codemods.tree_index import Answer, External, Ref, TreeIndex
+from model_patches import family_facts
+
+_MIXER = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
+_NOT_A_BLOCK = re.compile(r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter)$")
+_DEEPEST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StackElement:
+    """A class found in a stack: who holds the stack, under which attribute, and whether it is a block."""
+
+    holder: Ref
+    attribute: str
+    element: Ref
+    is_block: bool
+
+
+class Blocks:
+    """The blocks of a tree."""
+
+    def __init__(self, tree: TreeIndex) -> None:
+        self.tree = tree
+        self._mixes: dict[Ref, bool] = {}
+        self._holds_layer: dict[Ref, bool] = {}
+
+    @cached_property
+    def plain(self) -> frozenset[Ref]:
+        """Plain classes that should be layers: block elements of stacks, and what inline branches checkpoint."""
+        found = {element.element for element in self.elements(self.tree.supported) if element.is_block}
+        return frozenset(found | self.checkpointed_inline)
+
+    @cached_property
+    def checkpointed_inline(self) -> frozenset[Ref]:
+        """The classes of the tree that an inline branch or a direct checkpoint call runs."""
+        found: set[Ref] = set()
+        for owner in self.tree.checked_refs():
+            for inline in owner.cls.inlines:
+                for checkpoint in inline.checkpoints:
+                    for path in checkpoint.paths:
+                        found.update(t for t in self.tree.reached(owner, path) if isinstance(t, Ref))
+        return frozenset(found)
+
+    def elements(self, parts: frozenset[Ref]) -> Iterator[StackElement]:
+        """Stack elements of the given parts of models that are no layers, outermost only."""
+        found = [element for holder in parts for element in self._of_holder(holder)]
+        blocks = {element.element for element in found if element.is_block}
+        inner = self._inside(blocks) | self._inside({ref for ref in parts if self.tree.is_layer(ref) is Answer.YES})
+        for element in found:
+            inside_a_block = element.holder in inner or element.holder in blocks
+            if not inside_a_block and self.tree.is_layer(element.holder) is not Answer.YES:
+                yield element
+
+    def _inside(self, roots: set[Ref]) -> set[Ref]:
+        """Everything that the roots are made of, the roots left out."""
+        seen: set[Ref] = set()
+        waiting = list(roots)
+        while waiting:
+            for part in self.tree.parts(waiting.pop()):
+                if part not in seen:
+                    seen.add(part)
+                    waiting.append(part)
+        return seen
+
+    def _of_holder(self, holder: Ref) -> Iterator[StackElement]:
+        seen: set[tuple[str, Ref]] = set()
+        for name, _, built in self.tree.attributes(holder):
+            if not holds_several(built):
+                continue
+            for depth in (1, 2):
+                for target in self.tree.reached(holder, (name, *[ELEMENT] * depth)):
+                    if isinstance(target, External) or (name, target) in seen:
+                        continue
+                    seen.add((name, target))
+                    if self.tree.is_layer(target) is not Answer.YES and self.tree.is_module(target):
+                        yield StackElement(holder, name, target, self._is_block(holder, name, target))
+
+    def _is_block(self, holder: Ref, attribute: str, ref: Ref) -> bool:
+        facts = family_facts(holder.path)
+        if attribute in facts.not_stacks:
+            return False
+        if ref.name in facts.blocks:
+            return True
+        if _NOT_A_BLOCK.search(ref.name) and not ref.name.endswith("Layer"):
+            return False
+        return self.mixes(ref) and not self.holds_layer(ref)
+
+    def mixes(self, ref: Ref, depth: int = 0) -> bool:
+        """Whether a class holds attention, recurrence or a state space model, at any depth that matters."""
+        if ref not in self._mixes:
+            self._mixes[ref] = False
+            self._mixes[ref] = depth < _DEEPEST and any(
+                _MIXER.search(target.name.rpartition(".")[2])
+                or (isinstance(target, Ref) and self.mixes(target, depth + 1))
+                for target in self.tree.all_parts(ref)
+            )
+        return self._mixes[ref]
+
+    def holds_layer(self, ref: Ref) -> bool:
+        """Whether a class is made of checkpointing layers somewhere inside."""
+        if ref not in self._holds_layer:
+            self._holds_layer[ref] = False
+            self._holds_layer[ref] = any(
+                self.tree.is_layer(part) is Answer.YES or self.holds_layer(part) for part in self.tree.parts(ref)
+            )
+        return self._holds_layer[ref]
+
+
+def holds_several(built: Build) -> bool:
+    """Whether an attribute's build is (or may be) a container of modules."""
+    if built.kind in ("container", "maker"):
+        return True
+    return built.kind in ("choice", "element", "attribute", "class") and (
+        built.kind == "class" and built.name.lstrip("_")[:1].islower() or any(map(holds_several, built.items))
+    )

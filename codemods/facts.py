@@ -1,0 +1,191 @@
+"""What one file says, as plain frozen values: classes, stacks, call sites, inline branches.
+
+No decision is taken here and nothing of another file is known, so a file's facts depend on its text
+alone and can be cached by its digest. `extract.py` makes them; `tree_index.py` joins them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+FACTS_VERSION = 1
+"""Raise it when the facts of an unchanged file change: cached ones are then made anew."""
+
+Path: TypeAlias = tuple[str, ...]
+"""How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
+
+ELEMENT = "*"
+DYNAMIC = "<setattr>"
+"""Stands for an attribute whose name is made at run time: `setattr(self, f"layer{i}", ...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of a file as `ast` counts it: lines from 1, columns in UTF-8 bytes from 0, end exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One argument of a call. `name` is None for a positional one, `*` or `**` for an unpacked one."""
+
+    name: str | None
+    text: str
+    shape: str
+    """The kind of expression: none, constant, name, list, tuple, dict, or other."""
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of something reached from `self`: perhaps a block."""
+
+    method: str
+    span: Span
+    statement: Span
+    callee: str
+    paths: tuple[Path, ...]
+    args: tuple[Arg, ...]
+    target: str
+    """The text that the result is assigned to, `return`, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCall:
+    """A direct call of a checkpoint function. `paths` is what it runs, where that can be told."""
+
+    span: Span
+    callee: str
+    paths: tuple[Path, ...]
+    args: tuple[Arg, ...]
+    target: str
+    wrapped: str
+    """How the callee is handed over: plain, partial, custom (a `create_custom_forward`) or closure."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBranch:
+    """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test."""
+
+    method: str
+    span: Span
+    test: str
+    conditions: tuple[str, ...]
+    """The terms of the test that are not about checkpointing or training."""
+    is_elif: bool
+    body: tuple[Span, ...]
+    body_kinds: tuple[str, ...]
+    """One word per statement: checkpoint, guard, past, function, mirrored or other."""
+    orelse: tuple[Span, ...]
+    orelse_is_elif: bool
+    checkpoints: tuple[CheckpointCall, ...]
+    direct: tuple[Call, ...]
+    guard: str
+    """The name that a guard statement of the branch switches off (`use_cache`), or empty."""
+    guard_needed: bool
+    """Whether code after the branch reads that name."""
+
+    @property
+    def bare(self) -> bool:
+        """Whether the checkpoint call stands under no test."""
+        return not self.test
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a block's forward. `kind`: positional, keyword, `*` or `**`."""
+
+    name: str
+    kind: str
+    default: str | None
+    annotation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A forward method's signature, `self` left out, and what it returns."""
+
+    span: Span
+    params: tuple[Parameter, ...]
+    param_spans: tuple[Span, ...]
+    nested_returns: tuple[Span, ...]
+    """Return statements whose value holds a tuple or list inside a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What an attribute is made of. `kind`: class (a constructor named `name`), container, choice,
+    maker (a function or method that returns one) or unknown."""
+
+    kind: str
+    name: str = ""
+    items: tuple[Build, ...] = ()
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class: where it stands, what it inherits, what it holds and what it calls."""
+
+    name: str
+    span: Span
+    header: Span
+    """From `class` to the colon, decorators left out."""
+    bases: tuple[str, ...]
+    guard: str
+    """The test of the `if` that the class stands under, or empty."""
+    decorators: tuple[str, ...]
+    flags: tuple[tuple[str, str], ...]
+    """Class attributes that matter: `supports_gradient_checkpointing` and the like, as text."""
+    class_values: tuple[tuple[str, Build], ...]
+    attributes: tuple[tuple[str, Build], ...]
+    """`self.x = ...` of any method, in order."""
+    makers: tuple[tuple[str, Build], ...]
+    """Methods that return modules."""
+    forward: Forward | None
+    methods: tuple[str, ...]
+    calls: tuple[Call, ...]
+    inlines: tuple[InlineBranch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`name` as this file knows it: module text (with its leading dots) and the original name."""
+
+    name: str
+    module: str
+    original: str
+    span: Span
+    guard: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFrom:
+    """A `# Copied from a.b.C with X->Y` comment: its line, and the object that it stands on."""
+
+    line: int
+    source: str
+    replacements: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """All that one file says."""
+
+    imports: tuple[Import, ...]
+    classes: tuple[Class, ...]
+    values: tuple[tuple[str, Build], ...]
+    """Module-level names bound to classes, dicts of classes or makers."""
+    makers: tuple[tuple[str, Build], ...]
+    """Module-level functions that return modules."""
+    cleared: tuple[str, ...]
+    """In the file that defines GradientCheckpointingLayer: the keywords that it clears."""
+    generated_from: str
+    """The modular file named in a generated file's header, or empty."""
+    copies: tuple[CopiedFrom, ...]

@@ -1,0 +1,98 @@
+"""The edit that imports GradientCheckpointingLayer, as the file's own imports are written and sorted.
+
+libcst's AddImportsVisitor writes relative imports twice or makes them absolute, so the line is made here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from codemods.facts import FileFacts, Import
+from codemods.finding import Edit
+from codemods.source_text import SourceText
+from codemods.tree_index import GCL
+
+_MODULE = "modeling_layers"
+_CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")
+
+
+def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> Edit | None:
+    """The edit that makes the name known in a file, or None where it is known already."""
+    top = [item for item in facts.imports if not item.guard]
+    if any(item.name == GCL for item in top):
+        return None
+    module = _module(path, top)
+    for item in top:
+        if item.module == module and item.original:
+            return _grow(path, source, item, [one.original for one in top if one.span == item.span], width)
+    return _insert(path, source, module, top)
+
+
+def _module(path: str, imports: list[Import]) -> str:
+    """`...modeling_layers` where the file reaches transformers' core by dots, the absolute name elsewhere."""
+    dots = [found.group(1) for item in imports if (found := _CORE.match(item.module)) and "models" not in item.module]
+    core = [one for one in dots if len(one) >= 3]
+    parts = re.split(r"[/\\]", path)
+    if core and "models" in parts:
+        return max(core, key=len) + _MODULE
+    return f"transformers.{_MODULE}"
+
+
+def _grow(path: str, source: SourceText, item: Import, names: list[str], width: int) -> Edit:
+    """Add the name to an import statement that names other things of the same module."""
+    start, end = source.range(item.span)
+    text = source.text[start:end]
+    ordered = sorted([*names, GCL], key=by_type)
+    if "\n" in text:
+        head = text[: text.index("(") + 1]
+        body = "".join(f"{source.newline}    {name}," for name in ordered)
+        return Edit(path, start, end, f"{head}{body}{source.newline})") if "#" not in text else _after(path, source, end, item)
+    line = f"from {item.module} import {', '.join(ordered)}"
+    if len(line) > width:
+        body = "".join(f"{source.newline}    {name}," for name in ordered)
+        line = f"from {item.module} import ({body}{source.newline})"
+    return Edit(path, start, end, line)
+
+
+def _after(path: str, source: SourceText, end: int, item: Import) -> Edit:
+    return Edit(path, end, end, f"{source.newline}from {item.module} import {GCL}")
+
+
+def by_type(name: str) -> tuple[int, str]:
+    """isort's order: constants, classes, the rest."""
+    if name.isupper():
+        return (0, name)
+    return (1, name) if name[:1].isupper() else (2, name)
+
+
+def _key(module: str) -> tuple[int, int, str]:
+    """isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
+    dots = len(module) - len(module.lstrip("."))
+    return (1 if dots else 0, -dots, module.lower())
+
+
+def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -> Edit:
+    """A line of its own, behind the last import that sorts before it."""
+    relative = module.startswith(".")
+    section = [
+        item
+        for item in imports
+        if item.original and (item.module.startswith(".") if relative else item.module.split(".")[0] == "transformers")
+    ]
+    before = [item for item in section if _key(item.module) < _key(module)]
+    line = f"from {module} import {GCL}"
+    if before:
+        last = max(before, key=lambda item: (_key(item.module), item.span.end_line))
+        _, end = source.range(last.span)
+        end = source.line_end(end)
+        return Edit(path, end, end, source.newline + line)
+    if section:
+        first = min(section, key=lambda item: item.span.line)
+        start, _ = source.range(first.span)
+        return Edit(path, start, start, line + source.newline)
+    plain = [item for item in imports if item.module != "__future__"] or imports
+    if plain:
+        _, end = source.range(max(plain, key=lambda item: item.span.end_line).span)
+        end = source.line_end(end)
+        return Edit(path, end, end, source.newline * 2 + line)
+    return Edit(path, 0, 0, line + source.newline)

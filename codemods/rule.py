@@ -1,0 +1,89 @@
+"""What a rule is, and what all rules are given to decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from codemods.arguments import Meaning
+from codemods.blocks import Blocks
+from codemods.facts import Span
+from codemods.finding import Applicability, Edit, Finding
+from codemods.source_text import SourceText
+from codemods.tree_index import Ref, TreeIndex
+from model_patches import family_facts, family_of
+
+
+@dataclass(slots=True)
+class Context:
+    """One tree under the rules: its index, its blocks and the texts that edits are made from."""
+
+    tree: TreeIndex
+    width: int = 119
+    """The tree's line length: transformers' own unless its pyproject.toml says otherwise."""
+    include_unsupported: bool = False
+    selected: Collection[str] = ()
+    """Codes of the rules that run; edits of one rule never make those of another."""
+    blocks: Blocks = field(init=False)
+    _sources: dict[str, SourceText] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.blocks = Blocks(self.tree)
+
+    def source(self, path: str) -> SourceText:
+        """A file's text with its positions."""
+        if path not in self._sources:
+            self._sources[path] = SourceText(self.tree.text(path))
+        return self._sources[path]
+
+    def meaning(self, block: Ref) -> Meaning:
+        """What the parameters of a block's forward mean: its own family's facts."""
+        return Meaning(block.name, family_facts(block.path))
+
+    def finding(
+        self,
+        code: str,
+        path: str,
+        span: Span,
+        class_name: str,
+        message: str,
+        applicability: Applicability,
+        edits: tuple[Edit, ...] = (),
+    ) -> Finding:
+        """A finding at a span."""
+        return Finding(
+            code=code,
+            path=path,
+            line=span.line,
+            column=span.column + 1,
+            class_name=class_name,
+            message=message,
+            applicability=applicability,
+            family=family_of(path),
+            edits=edits,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: its code, and the module that finds what it is about.
+
+    `documentation` has the four headings: what it does, why it is bad, an example, fix safety.
+    """
+
+    code: str
+    name: str
+    find: Callable[[Context], Iterator[Finding]]
+    documentation: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the documentation."""
+        return self.documentation.strip().splitlines()[0]
+
+    @classmethod
+    def of(cls, code: str, module: ModuleType) -> Rule:
+        """The rule that a module of this package is."""
+        name = module.__name__.rpartition(".")[2]
+        return cls(code, name, module.find, module.__doc__ or "")

@@ -1,0 +1,425 @@
+"""The files of a tree joined: names to classes, base chains, what stacks hold, which models checkpoint.
+
+Answers are three-valued where the tree may not tell: a base class outside it is `UNKNOWN`, not a guess.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from codemods.facts import DYNAMIC, ELEMENT, Build, Class, FileFacts, Forward, Path
+
+GCL = "GradientCheckpointingLayer"
+_TORCH_PREFIXES = ("nn.", "torch.")
+_CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
+_NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
+_DEEPEST = 40
+
+
+class Answer(Enum):
+    """Yes, no, or not to be told from the code at hand."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ref:
+    """A class of the tree, by identity: two definitions of one name under `if`/`else` are two."""
+
+    path: str
+    cls: Class
+
+    @property
+    def name(self) -> str:
+        return self.cls.name
+
+    def __repr__(self) -> str:
+        return f"Ref({self.name}, {self.path}:{self.cls.span.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A class that the tree does not hold: its name as this file writes it, and where it comes from."""
+
+    name: str
+    module: str
+
+
+Target = Ref | External
+Loader = Callable[[str], FileFacts | None]
+
+
+class TreeIndex:
+    """An index over `files` (path to facts).
+
+    `load` is asked for files that an import names and `files` lacks (a parent model beside a file that
+    is checked alone); it returns None where there is none. `texts` gives a file's source, for edits.
+    """
+
+    def __init__(self, files: Mapping[str, FileFacts], load: Loader, texts: Callable[[str], str]) -> None:
+        self.files = dict(files)
+        self.checked = tuple(files)
+        self.text = texts
+        self._load = load
+        self._refs: dict[str, dict[str, list[Ref]]] = {}
+        self._names: dict[tuple[str, str], tuple[Target, ...]] = {}
+        self._mro: dict[Ref, tuple[Target, ...]] = {}
+        self._gcl: dict[Ref, Answer] = {}
+        self._attributes: dict[Ref, dict[str, tuple[Build, ...]]] = {}
+        self._parts: dict[Ref, tuple[Target, ...]] = {}
+        self._paths: dict[tuple[Ref, Path], tuple[Target, ...]] = {}
+
+    # -- classes and names
+
+    def facts(self, path: str) -> FileFacts | None:
+        """The facts of a file, loaded when an import leads there for the first time."""
+        if path not in self.files:
+            loaded = self._load(path)
+            if loaded is None:
+                return None
+            self.files[path] = loaded
+        return self.files[path]
+
+    def refs(self, path: str) -> list[Ref]:
+        """Every class of a file, in order."""
+        return [ref for refs in self._by_name(path).values() for ref in refs]
+
+    def checked_refs(self) -> Iterator[Ref]:
+        """Every class of the files that are checked (not of those loaded to understand them)."""
+        for path in self.checked:
+            yield from self.refs(path)
+
+    def _by_name(self, path: str) -> dict[str, list[Ref]]:
+        known = self._refs.get(path)
+        if known is None:
+            known = {}
+            facts = self.facts(path)
+            for cls in facts.classes if facts else ():
+                known.setdefault(cls.name, []).append(Ref(path, cls))
+            self._refs[path] = known
+        return known
+
+    def named(self, path: str, name: str) -> tuple[Target, ...]:
+        """What `name` may mean at module level of a file: classes of the tree, or external ones."""
+        key = (path, name)
+        if key not in self._names:
+            self._names[key] = ()  # an import cycle ends here
+            self._names[key] = tuple(self._lookup(path, name))
+        return self._names[key]
+
+    def _lookup(self, path: str, name: str) -> Iterator[Target]:
+        head, _, rest = name.partition(".")
+        if name.rpartition(".")[2] == GCL:
+            yield External(GCL, "transformers.modeling_layers")
+            return
+        local = self._by_name(path).get(name)
+        if local:
+            yield from local
+        facts = self.facts(path)
+        for item in facts.imports if facts else ():
+            if item.name != head:
+                continue
+            if rest or not item.original:
+                dots = item.module if not item.original else f"{item.module}.{item.original}"
+                yield from self._imported(path, dots if rest else item.module, rest or name)
+            else:
+                yield from self._imported(path, item.module, item.original)
+        if not local:
+            for value_name, built in facts.values if facts else ():
+                if value_name == name:
+                    yield from self._classes(path, built, None)
+
+    def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
+        target = self._module_file(path, module)
+        if target and self.facts(target) is not None:
+            found = self.named(target, name)
+            if found:
+                yield from found
+                return
+        yield External(name, module)
+
+    def _module_file(self, path: str, module: str) -> str | None:
+        """The file of a relative import, or of `transformers.models.x.y` beside the tree's own models."""
+        if module.startswith("."):
+            dots = len(module) - len(module.lstrip("."))
+            folder = path
+            for _ in range(dots):
+                folder = os.path.dirname(folder)
+            inner = module.lstrip(".")
+        elif module.startswith("transformers.models."):
+            position = path.rfind(f"{os.sep}models{os.sep}")
+            folder = path[: position + len(f"{os.sep}models")] if position >= 0 else "transformers"
+            inner = module.removeprefix("transformers.models.")
+        else:
+            return None
+        if not inner or os.path.basename(folder) == "transformers" and not inner.startswith("models."):
+            return None  # transformers' own core is known by name and never read
+        if inner.rpartition(".")[2].startswith(_NO_MODULES):
+            return None
+        return os.path.join(folder, *inner.split(".")) + ".py"
+
+    # -- base chains
+
+    def mro(self, ref: Ref) -> tuple[Target, ...]:
+        """The class and all that it inherits, nearest first, externals included."""
+        if ref not in self._mro:
+            self._mro[ref] = (ref,)
+            chain: list[Target] = [ref]
+            for base in ref.cls.bases:
+                for target in self.named(ref.path, base) or (External(base, ""),):
+                    if target is ref:
+                        continue
+                    for inner in self.mro(target) if isinstance(target, Ref) else (target,):
+                        if inner not in chain:
+                            chain.append(inner)
+            self._mro[ref] = tuple(chain)
+        return self._mro[ref]
+
+    def lineage(self, ref: Ref) -> Iterator[Ref]:
+        """The part of the base chain that the tree holds."""
+        return (target for target in self.mro(ref) if isinstance(target, Ref))
+
+    def is_layer(self, ref: Ref) -> Answer:
+        """Whether the class is a GradientCheckpointingLayer."""
+        if ref not in self._gcl:
+            externals = [target for target in self.mro(ref) if isinstance(target, External)]
+            if any(external.name == GCL for external in externals):
+                self._gcl[ref] = Answer.YES
+            elif all(map(is_plain_external, externals)):
+                self._gcl[ref] = Answer.NO
+            else:
+                self._gcl[ref] = Answer.UNKNOWN
+        return self._gcl[ref]
+
+    def is_module(self, ref: Ref) -> bool:
+        """Whether the class is a torch module, as far as the tree tells."""
+        externals = [target.name for target in self.mro(ref) if isinstance(target, External)]
+        return any(
+            name == GCL or name.endswith(("Module", "PreTrainedModel")) or name.startswith(_TORCH_PREFIXES)
+            for name in externals
+        )
+
+    def flag(self, ref: Ref, name: str) -> str | None:
+        """A class attribute's text, inherited or own."""
+        for ancestor in self.lineage(ref):
+            for key, value in ancestor.cls.flags:
+                if key == name:
+                    return value
+        return None
+
+    def forward(self, ref: Ref) -> tuple[Ref, Forward] | None:
+        """The forward that runs, and the class that defines it."""
+        for ancestor in self.lineage(ref):
+            if ancestor.cls.forward:
+                return ancestor, ancestor.cls.forward
+        return None
+
+    # -- what attributes hold
+
+    def attribute(self, ref: Ref, name: str) -> tuple[tuple[Ref, Build], ...]:
+        """What `self.name` is built from, with the class that says so (the nearest one that does)."""
+        for ancestor in self.lineage(ref):
+            if ancestor not in self._attributes:
+                by_name: dict[str, tuple[Build, ...]] = {}
+                for key, built in ancestor.cls.attributes:
+                    by_name[key] = (*by_name.get(key, ()), built)
+                self._attributes[ancestor] = by_name
+            own = self._attributes[ancestor]
+            found = own.get(name) or (own.get(DYNAMIC) if name == DYNAMIC else None)
+            if found:
+                return tuple((ancestor, built) for built in found)
+        return ()
+
+    def attributes(self, ref: Ref) -> Iterator[tuple[str, Ref, Build]]:
+        """Every attribute of a class and its ancestors: name, the class that sets it, what it is built from."""
+        seen: set[str] = set()
+        for ancestor in self.lineage(ref):
+            names = {name for name, _ in ancestor.cls.attributes}
+            for name, built in ancestor.cls.attributes:
+                if name not in seen:
+                    yield name, ancestor, built
+            seen |= names
+
+    def reached(self, ref: Ref, path: Path) -> tuple[Target, ...]:
+        """The classes of the modules at a path from `self`."""
+        key = (ref, path)
+        if key not in self._paths:
+            self._paths[key] = ()
+            self._paths[key] = tuple(dict.fromkeys(self._reach(ref, path)))
+        return self._paths[key]
+
+    def _reach(self, ref: Ref, path: Path) -> Iterator[Target]:
+        here: list[tuple[Ref, Build]] = []
+        modules: list[Ref] = [ref]
+        for step in path:
+            if step == ELEMENT:
+                here = [item for owner, built in here for item in self._items(ref, owner, built)]
+            else:
+                here = [found for module in modules for found in self.attribute(module, step)]
+            modules = [target for target in self._flat(ref, here) if isinstance(target, Ref)]
+        if path:
+            yield from self._flat(ref, here)
+
+    def _flat(self, user: Ref, built: Iterable[tuple[Ref, Build]]) -> Iterator[Target]:
+        for owner, one in built:
+            yield from self._classes(owner.path, one, owner, user)
+
+    def _items(self, user: Ref, owner: Ref, built: Build, depth: int = 0) -> Iterator[tuple[Ref, Build]]:
+        """One step into a container."""
+        if depth > _DEEPEST:
+            return
+        match built.kind:
+            case "container":
+                for item in built.items:
+                    yield owner, item
+            case "choice":
+                for item in built.items:
+                    yield from self._items(user, owner, item, depth + 1)
+            case "element":
+                for item in built.items:
+                    for inner_owner, inner in self._items(user, owner, item, depth + 1):
+                        yield from self._items(user, inner_owner, inner, depth + 1)
+            case "attribute":
+                for found_owner, found in self.attribute(owner, built.name):
+                    if found is not built:
+                        yield from self._items(user, found_owner, found, depth + 1)
+            case "maker" | "class":
+                for found_owner, found in self._made(owner, built):
+                    yield from self._items(user, found_owner, found, depth + 1)
+
+    def _made(self, owner: Ref, built: Build) -> Iterator[tuple[Ref, Build]]:
+        """What a method or function that returns modules returns."""
+        if built.kind == "maker":
+            for ancestor in self.lineage(owner):
+                for name, made in ancestor.cls.makers:
+                    if name == built.name:
+                        yield ancestor, made
+                for name, made in ancestor.cls.class_values:
+                    if name == built.name:
+                        yield ancestor, made
+            return
+        facts = self.facts(owner.path)
+        for name, made in (*facts.makers, *facts.values) if facts else ():
+            if name == built.name:
+                yield owner, made
+
+    def _classes(
+        self, path: str, built: Build, owner: Ref | None, user: Ref | None = None, depth: int = 0
+    ) -> Iterator[Target]:
+        """The classes that a build is an instance of."""
+        if depth > _DEEPEST:
+            return
+        match built.kind:
+            case "class":
+                renamed = self._renamed(owner, user, built.name)
+                found = renamed or self.named(path, built.name)
+                if found:
+                    yield from found
+                elif owner and any(True for _ in self._made(owner, built)):
+                    for maker, made in self._made(owner, built):
+                        yield from self._classes(maker.path, made, maker, user, depth + 1)
+                else:
+                    yield External(built.name, "")
+            case "choice":
+                for item in built.items:
+                    yield from self._classes(path, item, owner, user, depth + 1)
+            case "element" if owner and user:
+                for item in built.items:
+                    for inner_owner, inner in self._items(user, owner, item):
+                        yield from self._classes(inner_owner.path, inner, inner_owner, user, depth + 1)
+                    if item.kind == "class":
+                        yield from self.named(path, item.name)
+            case "container" if owner is None:
+                for item in built.items:
+                    yield from self._classes(path, item, owner, user, depth + 1)
+            case "attribute" if owner:
+                for found_owner, other in self.attribute(owner, built.name):
+                    if other is not built:
+                        yield from self._classes(found_owner.path, other, found_owner, user, depth + 1)
+            case "maker" if owner:
+                for maker, made in self._made(owner, built):
+                    yield from self._classes(maker.path, made, maker, user, depth + 1)
+
+    def _renamed(self, owner: Ref | None, user: Ref | None, name: str) -> tuple[Target, ...]:
+        """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""
+        if owner is None or user is None or owner.path == user.path or owner.name == user.name:
+            return ()
+        for old, new in _renames(owner.name, user.name):
+            if name.startswith(old):
+                return tuple(self._by_name(user.path).get(new + name.removeprefix(old), ()))
+        return ()
+
+    # -- models
+
+    @cached_property
+    def supported(self) -> frozenset[Ref]:
+        """Every class that a model with `supports_gradient_checkpointing = True` is made of, itself included."""
+        return self.parts_of("True")
+
+    def parts_of(self, flag: str) -> frozenset[Ref]:
+        """Every class that a model whose flag has this text is made of."""
+        models = (ref for path in tuple(self.files) for ref in self.refs(path))
+        waiting = [ref for ref in models if self.flag(ref, "supports_gradient_checkpointing") == flag]
+        seen: set[Ref] = set(waiting)
+        while waiting:
+            ref = waiting.pop()
+            for part in self.parts(ref):
+                if part not in seen and self.flag(part, "supports_gradient_checkpointing") in (None, flag):
+                    seen.add(part)
+                    waiting.append(part)
+        return frozenset(seen)
+
+    def parts(self, ref: Ref) -> tuple[Ref, ...]:
+        """The classes of the tree that a class's attributes hold, directly or in containers."""
+        return tuple(target for target in self.all_parts(ref) if isinstance(target, Ref))
+
+    def all_parts(self, ref: Ref) -> tuple[Target, ...]:
+        """The same, classes outside the tree included."""
+        if ref not in self._parts:
+            found: dict[Target, None] = {}
+            for _, owner, built in self.attributes(ref):
+                found.update(dict.fromkeys(self._deep(ref, owner, built)))
+            self._parts[ref] = tuple(found)
+        return self._parts[ref]
+
+    def _deep(self, user: Ref, owner: Ref, built: Build, depth: int = 0) -> Iterator[Target]:
+        yield from self._classes(owner.path, built, owner, user)
+        if depth < 4:
+            for inner_owner, inner in self._items(user, owner, built):
+                yield from self._deep(user, inner_owner, inner, depth + 1)
+
+    def cleared(self, path: str) -> tuple[str, ...]:
+        """The keywords that this tree's GradientCheckpointingLayer clears before it checkpoints."""
+        position = path.rfind(f"{os.sep}models{os.sep}")
+        if position >= 0:
+            facts = self.facts(os.path.join(path[:position], "modeling_layers.py"))
+            if facts and facts.cleared:
+                return facts.cleared
+        return _CLEARED_BY_DEFAULT
+
+
+def is_plain_external(external: External) -> bool:
+    """An external base that is surely no GradientCheckpointingLayer: torch's own, or transformers' core."""
+    name, module = external.name, external.module
+    if name in {"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"} or name.startswith(_TORCH_PREFIXES):
+        return True
+    if module.startswith(("torch", "abc", "typing", "enum", "dataclasses", "collections")):
+        return True
+    core = module.lstrip(".").removeprefix("transformers.")
+    return (module.startswith("...") or module.startswith("transformers")) and not core.startswith("models")
+
+
+def _renames(old: str, new: str) -> Iterator[tuple[str, str]]:
+    """The model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
+    size = 0
+    while size < min(len(old), len(new)) and old[-1 - size] == new[-1 - size]:
+        size += 1
+    for cut in range(size, 0, -1):
+        if old[-cut:][0].isupper():
+            yield old[:-cut], new[:-cut]

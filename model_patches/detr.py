@@ -1,0 +1,34 @@
+"""The DETR family: object queries and position embeddings that are learned.
+
+`position_embeddings` means rotary tables in most of transformers. Here it is what a block adds to its
+queries or keys: learned object queries, a sine embedding with a learned level embedding on top, or the
+output of a projection of reference points; all carry gradient (release 4.52 to 5.23). The reference points
+of the deformable encoders come from the grid and carry none.
+"""
+
+from model_patches.family import FamilyFacts
+
+FACTS = FamilyFacts(
+    families=(
+        "conditional_detr",
+        "d_fine",
+        "dab_detr",
+        "deformable_detr",
+        "deimv2",
+        "deta",
+        "detr",
+        "grounding_dino",
+        "lw_detr",
+        "mask2former",
+        "maskformer",
+        "mm_grounding_dino",
+        "oneformer",
+        "pp_doclayout_v2",
+        "pp_doclayout_v3",
+        "rf_detr",
+        "rt_detr",
+        "rt_detr_v2",
+        "table_transformer",
+    ),
+    gradient=frozenset({"position_embeddings"}),
+)

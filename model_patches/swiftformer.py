@@ -1,0 +1,10 @@
+"""SwiftFormer: stages named so, whose forward takes `input`.
+
+`SwiftFormerStage` ends in neither Layer nor Block and stands in a ModuleList together with embeddings.
+Released 4.57.6 sets the model's flag and never checkpoints anything; upstream made the stage a layer for
+5.0 (transformers #41818).
+"""
+
+from model_patches.family import FamilyFacts
+
+FACTS = FamilyFacts(gradient=frozenset({"SwiftFormerStage.input"}), blocks=frozenset({"SwiftFormerStage"}))

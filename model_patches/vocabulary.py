@@ -1,0 +1,99 @@
+"""What names mean across transformers: past state, gradient arguments, block and non-block classes.
+
+Facts only, no logic beyond looking a name up. What a single family means by a name stands in that
+family's file.
+"""
+
+from __future__ import annotations
+
+PAST_STATE = frozenset(
+    {
+        "past_key_value",
+        "past_key_values",
+        "layer_past",
+        "past_bucket_states",
+        "past_states",
+        "past_state",
+        "cache_params",
+        "cache",
+        "kv_cache",
+        "shared_kv_states",
+        "padding_cache",
+        "prev_states",
+        "encoder_past_key_values",
+        "past_buckets_states",
+        "mems",
+    }
+)
+
+
+GRADIENT = frozenset(
+    {
+        "activations",
+        "atom_conditioning",
+        "bbox_pos_emb",
+        "block_states",
+        "context_states",
+        "cross_attention_states",
+        "decoder_embeddings",
+        "embedding_output",
+        "encoder_decoder_position_bias",
+        "encoder_states",
+        "features",
+        "hidden",
+        "hidden_state",
+        "hidden_states",
+        "input_tensor",
+        "inputs_embeds",
+        "keys",
+        "layout_inputs",
+        "msa_kv_states",
+        "msa_states",
+        "object_queries",
+        "object_queries_position_embeddings",
+        "pair_states",
+        "per_layer_input",
+        "position_bias",
+        "protein_kv_states",
+        "queries",
+        "query_point_embedding",
+        "query_position",
+        "query_position_embeddings",
+        "query_sine_embed",
+        "query_states",
+        "rel_embeddings",
+        "relative_position_bias",
+        "residual",
+        "single_states",
+        "spatial_position_embeddings",
+        "structure_kv_states",
+        "task_features",
+        "value_embeds",
+        "vision_features",
+        "x",
+    }
+)
+"""Parameters of block forwards that carry gradient in at least one model of each release from 4.52 on,
+and in none carry only masks, positions or sizes."""
+
+_GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
+_SWITCHES = ("output_", "return_", "use_")
+_PLAIN_TYPES = ("bool", "int", "float", "str")
+
+
+def is_past_state(name: str) -> bool:
+    """Whether a parameter of this name is a cache or recurrent state in every model that has one."""
+    return name in PAST_STATE
+
+
+def is_gradient(name: str, annotation: str = "") -> bool:
+    """Whether a parameter of this name carries gradient.
+
+    `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
+    that say so. An annotation (its source text) without a tensor type decides against any name.
+    """
+    if "LongTensor" in annotation or annotation.removeprefix("Optional[").split(" ")[0].strip("]") in _PLAIN_TYPES:
+        return False
+    if name.startswith(_SWITCHES):
+        return False
+    return name in GRADIENT or name.endswith(_GRADIENT_ENDINGS)

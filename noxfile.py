@@ -1,0 +1,85 @@
+"""The checks of this project: lint, types, and the tests under transformers 5 and under transformers 4.
+
+An environment is installed once and again only when what it is made from has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests_5", "tests_4"]
+
+ROOT = Path(__file__).parent
+TORCH = "torch==2.13.0"
+TYPED = ("ckpt_surgery", "codemods", "model_patches", "benchmarks", "tests", "noxfile.py")
+TEST_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",  # two test workers share the machine
+    "PYTHONDONTWRITEBYTECODE": None,  # pip compiles nothing, so that the first import of torch has to
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """The rules and the formatting of ruff."""
+    install(session, "base", "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """The types, strictly. torch is installed because its types matter to the runtime half."""
+    install(session, "base", TORCH, "mypy", "nox", project="test")
+    session.run("mypy", *TYPED)
+
+
+@nox.session
+def tests_5(session: nox.Session) -> None:
+    """Every test but those that need the live package of transformers 4."""
+    install(session, "transformers-5", TORCH, "transformers==5.23.0", project="test")
+    run_tests(session, "not transformers4")
+
+
+@nox.session
+def tests_4(session: nox.Session) -> None:
+    """The tests that need the live package of transformers 4, and those that run under both."""
+    install(session, "transformers-4", TORCH, "transformers==4.57.6", project="test")
+    run_tests(session, "transformers4 or both")
+
+
+def run_tests(session: nox.Session, markers: str) -> None:
+    """Run the tests that the expression over markers selects, on two workers; none at all is a failure."""
+    selection = ("-n", "2", "--dist", "loadfile", "--fail-if-none-ran", "-m", markers)
+    session.run("python", "-m", "pytest", *selection, *session.posargs, env=TEST_ENVIRONMENT)
+
+
+def install(session: nox.Session, constraints: str, *requirements: str, project: str = "") -> None:
+    """Install `requirements`, and the project with the extra named `project`, unless that is what is there."""
+    stamp = Path(session.virtualenv.location) / "installed.sha256"
+    wanted = digest(requirements, project)
+    if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
+        session.log("The environment is up to date.")
+        return
+    stamp.unlink(missing_ok=True)
+    pip = ("python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+    constraint = ("--constraint", f"constraints/{constraints}.txt")
+    done = session.run_install(*pip, *constraint, "setuptools", *requirements)
+    if project:
+        done = session.run_install(*pip, *constraint, "--no-build-isolation", "--editable", f".[{project}]")
+    if done:  # `nox --no-install` leaves out the installation, and the stamp must not claim it
+        stamp.write_text(wanted, encoding="ascii")
+
+
+def digest(requirements: tuple[str, ...], project: str) -> str:
+    """A sha256 over everything that decides what is installed."""
+    sources = [ROOT / "pyproject.toml", *sorted(ROOT.glob("constraints/*.txt"))]
+    parts = [*requirements, project, *(path.read_text(encoding="utf-8") for path in sources)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

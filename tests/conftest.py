@@ -1,0 +1,73 @@
+"""Which tests run where: what is installed decides, a test that cannot run is skipped with the reason.
+
+With `--fail-if-none-ran`, a run in which every test was skipped is a failure and not a success.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option with which an environment that tests nothing fails."""
+    parser.addoption(
+        "--fail-if-none-ran", action="store_true", help="exit with 5 where every test was skipped or deselected"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs another transformers, or a torch that is not here."""
+    transformers = installed_major("transformers")
+    for item in items:
+        marks = frozenset(mark.name for mark in item.iter_markers())
+        reason = missing(marks, transformers, torch=importlib.util.find_spec("torch") is not None)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def installed_major(distribution: str) -> int:
+    """The first number of an installed distribution's version; 0 where it is not installed."""
+    try:
+        return int(importlib.metadata.version(distribution).split(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return 0
+
+
+def missing(marks: frozenset[str], transformers: int, *, torch: bool) -> str:
+    """Why a test with these marks cannot run with this major version of transformers; empty where it can."""
+    found = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
+    live = marks & {"torch", "transformers4", "both"}
+    if live and not torch:
+        return "needs torch, which is not installed"
+    if "both" in marks:
+        return "" if transformers in (4, 5) else f"needs transformers 4 or 5; {found}"
+    if "transformers4" in marks:
+        return "" if transformers == 4 else f"needs transformers 4; {found}"
+    if "torch" in marks:
+        return "" if transformers == 5 else f"needs transformers 5; {found}"
+    return ""
+
+
+class RanCounter:
+    """Counts the tests whose body ran, under xdist too: the reports of all workers come here."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test once, when its body was called."""
+        self.ran += report.when == "call" and not report.skipped
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Turn a success without a test into "no tests ran"."""
+        if session.exitstatus == pytest.ExitCode.OK and not self.ran:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what runs where that decides over success; a worker of xdist sees only its share and does not."""
+    if config.getoption("--fail-if-none-ran") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RanCounter(), "ran_counter")

@@ -1,0 +1,99 @@
+"""The machinery of the tests: the right ones are skipped, and an environment that runs none fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing
+
+ROOT = Path(__file__).parent.parent
+TESTS = """
+import pytest
+
+@pytest.mark.torch
+def test_torch(): ...
+
+@pytest.mark.transformers4
+def test_four(): ...
+
+@pytest.mark.both
+def test_both(): ...
+"""
+PLAIN = "\ndef test_plain(): ...\n"
+
+
+def run(folder: Path, tests: str, transformers: str, *options: str) -> tuple[int, str]:
+    """Run `tests` below this project's conftest where that version of transformers seems installed."""
+    shutil.copy(ROOT / "tests/conftest.py", folder / "conftest.py")
+    shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
+    (folder / "test_it.py").write_text(tests)
+    installed = folder / "site"
+    if transformers:
+        info = installed / f"transformers-{transformers}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: transformers\nVersion: {transformers}\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", "-vv", "test_it.py", *options]
+    paths = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    settings = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, **settings, "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def outcomes(output: str) -> dict[str, str]:
+    """The outcome of each test of a verbose run, by name."""
+    lines = [line.removeprefix("test_it.py::").split() for line in output.splitlines() if "test_it.py::test_" in line]
+    return {words[0]: words[1] for words in lines}
+
+
+@pytest.mark.parametrize(
+    ("version", "ran"),
+    [("4.57.6", {"test_four", "test_both"}), ("5.23.0", {"test_torch", "test_both"}), ("3.0.0", set())],
+    ids=["transformers 4", "transformers 5", "another transformers"],
+)
+def test_each_transformers_runs_its_own_tests(tmp_path: Path, version: str, ran: set[str]) -> None:
+    code, output = run(tmp_path, TESTS, version)
+    assert code == 0, output
+    assert {name for name, outcome in outcomes(output).items() if outcome == "PASSED"} == ran
+    assert f"transformers {version[0]} is installed" in output
+
+
+@pytest.mark.parametrize("mark", ["torch", "transformers4", "both"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_without_torch_no_test_of_live_models_runs(mark: str, version: int) -> None:
+    assert missing(frozenset({mark}), version, torch=False) == "needs torch, which is not installed"
+
+
+def test_a_test_without_a_mark_runs_where_nothing_is_installed() -> None:
+    assert missing(frozenset({"slow"}), 0, torch=False) == ""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_in_which_every_test_is_skipped_fails_when_asked_to(tmp_path: Path, workers: str) -> None:
+    code, output = run(tmp_path, TESTS, "3.0.0", "--fail-if-none-ran", "-n", workers)
+    assert "3 skipped" in output
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_in_which_one_test_ran_succeeds(tmp_path: Path, workers: str) -> None:
+    code, output = run(tmp_path, TESTS + PLAIN, "3.0.0", "--fail-if-none-ran", "-n", workers)
+    assert code == 0, output
+    assert "1 passed, 3 skipped" in output
+
+
+def test_a_selection_that_leaves_no_test_fails(tmp_path: Path) -> None:
+    code, _ = run(tmp_path, PLAIN, "5.23.0", "-m", "transformers4")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_mark_that_is_not_declared_fails(tmp_path: Path) -> None:
+    code, output = run(tmp_path, "import pytest\n@pytest.mark.transformer4\ndef test_it(): ...\n", "4.57.6")
+    assert code != 0
+    assert "'transformer4' not found in `markers`" in output
