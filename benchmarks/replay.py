@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +28,7 @@ from benchmarks.releases import SHA256, ReleaseError, fetch
 from benchmarks.replay_grade import grade_classes, grade_sites, wanted_by
 from benchmarks.replay_report import Replay, as_json, render
 from benchmarks.replay_sites import Place, Snapshot, read
+from benchmarks.replay_tree import Tree
 from ckpt_surgery.source.results import ApplyResult
 
 Apply = Callable[..., ApplyResult]
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the json (default: out/replay-BEFORE-AFTER.json)")
     parser.add_argument("--limit-family", default="", metavar="X", help="grade one family only, such as gpt2")
     options = parser.parse_args(arguments)
-    target = options.json or ROOT / "out" / f"replay-{options.before}-{options.after}.json"
+    name = "-".join(filter(None, ("replay", options.before, options.after, options.limit_family)))
+    target = options.json or ROOT / "out" / f"{name}.json"
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
@@ -53,7 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = replay(before, after, apply, family=options.limit_family)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(as_json(options.before, options.after, result), encoding="utf-8")
-    except (ReleaseError, FileNotFoundError, SyntaxError) as error:
+    except SyntaxError as error:
+        print(f"replay: {error.filename}:{error.lineno} does not parse ({error.msg}).", file=sys.stderr)
+        return 2
+    except (ReleaseError, FileNotFoundError) as error:
         print(f"replay: {error}.", file=sys.stderr)
         return 2
     except OSError as error:
@@ -70,6 +76,8 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
     Raises FileNotFoundError where a folder holds no modeling file (of the family), SyntaxError where one
     does not parse.
     """
+    for folder in (before, after):
+        Tree(folder, family)  # raises at once what would otherwise be told after minutes
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
         copy = Path(scratch) / "transformers"
         shutil.copytree(before.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -98,7 +106,7 @@ def _read_all(before: Path, ours: Path, upstream: Path, family: str) -> tuple[Sn
     """Read the three folders, the last two side by side."""
     old = _read(before, family, frozenset())
     wanted = wanted_by(old)
-    with ProcessPoolExecutor(WORKERS) as pool:
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         jobs = [pool.submit(_read, folder, family, wanted) for folder in (ours, upstream)]
         return old, jobs[0].result(), jobs[1].result()
 

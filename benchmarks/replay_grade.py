@@ -1,86 +1,18 @@
 """Grades what the codemods made of a call site or class against what people made of it by hand.
 
-The names below are the judge's own, kept apart from the codemods' vocabulary.
+What the names of arguments mean stands in `replay_names`, which sites belong together in `replay_align`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from benchmarks.replay_align import align
+from benchmarks.replay_names import carries_gradient, is_past
 from benchmarks.replay_sites import Arguments, ClassFact, Place, Site, Snapshot
 
-PAST = frozenset(
-    [
-        "past_key_value",
-        "past_key_values",
-        "layer_past",
-        "past_states",
-        "past_buckets_states",
-        "cache_params",
-        "cache",
-        "kv_cache",
-        "padding_cache",
-        "state",
-        "mems",
-        "shared_kv_states",
-        "prev_states",
-        "encoder_past_key_values",
-    ]
-)
-GRADIENT = frozenset(
-    [
-        "hidden_states",
-        "hidden_state",
-        "hidden",
-        "x",
-        "input",
-        "residual",
-        "activations",
-        "inputs_embeds",
-        "hidden_states_in",
-        "encoder_hidden_states",
-        "vision_encoder_hidden_states",
-        "text_encoder_hidden_states",
-        "image_hidden_states",
-        "original_hidden_states",
-        "word_hidden_states",
-        "entity_hidden_states",
-        "global_hidden_states",
-        "decoder_embeddings",
-        "cross_attention_states",
-        "vision_features",
-        "task_features",
-        "text_features",
-        "queries",
-        "keys",
-        "query_states",
-        "query_embeds",
-        "position_bias",
-        "encoder_decoder_position_bias",
-        "relative_position_bias",
-        "rel_embeddings",
-        "rel_pos",
-        "rel_2d_pos",
-        "object_queries",
-        "query_position_embeddings",
-        "query_position",
-        "query_sine_embed",
-        "reference_points",
-        "bbox_pos_emb",
-        "layout_inputs",
-        "per_layer_input",
-        "self_attn_prompt",
-        "cross_attn_prompt",
-        "input_features",
-        "mel_spec",
-    ]
-)
 MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
-QUERIES = "query"
-"""Where `position_embeddings` are learned, their expression speaks of queries; elsewhere they are fixed."""
 
 
 class Grade(StrEnum):
@@ -116,79 +48,6 @@ class Comparison:
     upstream_inline: bool = False
 
 
-def carries_gradient(parameter: str, expression: str) -> bool:
-    """Whether an argument can carry gradient, by its parameter, or its expression where no signature names it."""
-    name = _name(parameter, expression)
-    return name in GRADIENT or (name == "position_embeddings" and QUERIES in expression)
-
-
-def is_past(parameter: str, expression: str) -> bool:
-    """Whether an argument is past state."""
-    return _name(parameter, expression) in PAST
-
-
-def _name(parameter: str, expression: str) -> str:
-    return expression.rsplit(".", 1)[-1] if parameter.startswith("#") else parameter
-
-
-def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
-    """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
-    left, right = list(before), list(other)
-    found: dict[Site, Site] = {}
-    for key in (_by_callee, _by_block, _by_block_anywhere):
-        pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
-        taken = set(found.values())
-        for site in right:
-            if site not in taken:
-                pools[key(site)].append(site)
-        waiting: dict[tuple[object, ...], list[Site]] = defaultdict(list)
-        for site in left:
-            if site not in found:
-                waiting[key(site)].append(site)
-        for group, sites in waiting.items():
-            found.update(_pair(sites, pools.get(group, [])))
-    return found
-
-
-def _by_callee(site: Site) -> tuple[object, ...]:
-    return (site.place, site.callee)
-
-
-def _by_block(site: Site) -> tuple[object, ...]:
-    return (site.place, site.blocks or site.callee)
-
-
-def _by_block_anywhere(site: Site) -> tuple[object, ...]:
-    return (site.place[:3], site.blocks or site.callee)
-
-
-def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
-    """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
-    if len(left) == len(right):
-        return dict(zip(left, right, strict=True))
-    found: dict[Site, Site] = {}
-    free = list(right)
-    for same in (_same_arguments, _same_target, _any):
-        for site in left:
-            partner = next((o for o in free if site not in found and same(site, o)), None)
-            if partner:
-                found[site] = partner
-                free.remove(partner)
-    return found
-
-
-def _same_arguments(one: Site, other: Site) -> bool:
-    return one.arguments.bound == other.arguments.bound
-
-
-def _same_target(one: Site, other: Site) -> bool:
-    return one.target == other.target
-
-
-def _any(one: Site, other: Site) -> bool:
-    return True
-
-
 def grade_sites(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Comparison]:
     """Grade every inline branch of BEFORE, and every plain call whose block is a layer before or afterwards."""
     kept, made = align(before.sites, ours.sites), align(before.sites, upstream.sites)
@@ -206,7 +65,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
     notes: list[str] = []
     if before.inline and not before.switched and ours and ours.inline and ours.arguments == before.arguments:
         grade, reasons = Grade.LEFT_ALONE, ["the checkpoint call does not hang on the model's flag"]
-    elif ours and upstream and not ours.inline and _same(ours, upstream):
+    elif ours and upstream and not (ours.inline or upstream.inline) and _same(ours, upstream):
         grade, reasons = Grade.IDENTICAL, []
         notes = _shared_faults(ours, upstream)
     elif faults or ours is None:
@@ -264,9 +123,9 @@ def _changed_arguments(before: Site, ours: Site) -> list[str]:
     faults += [
         f"invented {name}={value}" for name, value in new.items() if name not in old and defaults.get(name) != value
     ]
-    for stars, kind in (("stars", "*"), ("double_stars", "**")):
-        if getattr(before.arguments, stars) != getattr(ours.arguments, stars):
-            faults.append(f"{kind}{getattr(before.arguments, stars)} became {kind}{getattr(ours.arguments, stars)}")
+    was, now = _spread(before.arguments), _spread(ours.arguments)
+    if was != now:
+        faults.append(f"{was or 'no **'} became {now or 'no **'}")
     return faults
 
 
@@ -291,6 +150,10 @@ def _kinds(arguments: Arguments) -> dict[str, str]:
     return dict.fromkeys(dict(arguments.keywords), "keyword") | dict.fromkeys(dict(arguments.positional), "position")
 
 
+def _spread(arguments: Arguments) -> str:
+    return ", ".join([*(f"*{name}" for name in arguments.stars), *(f"**{name}" for name in arguments.double_stars)])
+
+
 def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[str]]:
     """How a faultless site differs from upstream's, and the grade that follows."""
     safer, changed, harmless = _sort_arguments(before, ours, upstream)
@@ -301,9 +164,8 @@ def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[
         changed.append(f"upstream calls {upstream.callee} instead of {ours.callee}")
     if ours.target != upstream.target:
         changed.append(f"upstream's result goes elsewhere: {upstream.target}")
-    for kind in ("stars", "double_stars"):
-        if getattr(ours.arguments, kind) != getattr(upstream.arguments, kind):
-            changed.append(f"upstream passes {'*' if kind == 'stars' else '**'}{getattr(upstream.arguments, kind)}")
+    if _spread(ours.arguments) != _spread(upstream.arguments):
+        changed.append(f"upstream passes {_spread(upstream.arguments) or 'no **'}")
     reasons = safer + changed + harmless
     for grade, found in ((Grade.SAFER, safer), (Grade.CHANGED, changed), (Grade.HARMLESS, harmless)):
         if found:
@@ -316,10 +178,17 @@ def _same(ours: Site, upstream: Site) -> bool:
     """Whether two calls agree in all that is compared: bound arguments, keyword map, target, callee, layers."""
     one, other = ours.arguments, upstream.arguments
     return (
-        (ours.callee, ours.target, ours.layers) == (upstream.callee, upstream.target, upstream.layers)
+        (ours.callee, ours.target) == (upstream.callee, upstream.target)
         and (one.positional, one.stars, one.double_stars) == (other.positional, other.stars, other.double_stars)
         and dict(one.keywords) == dict(other.keywords)
+        and bool(ours.layers) == bool(upstream.layers)
+        and _layers_among(ours, upstream) == _layers_among(upstream, ours)
     )
+
+
+def _layers_among(one: Site, other: Site) -> set[str]:
+    """The layers of one among the blocks of both: upstream may have renamed a block."""
+    return set(one.layers) & set(other.blocks)
 
 
 def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str], list[str], list[str]]:

@@ -109,7 +109,8 @@ def _counts(before: str, after: str, result: Replay) -> Iterator[str]:
         f"Checkpoint calls of any kind: {result.before.inline.total()} before, {result.ours.inline.total()} in ours, "
         f"{result.upstream.inline.total()} upstream."
     )
-    yield f"Files changed: {result.changed_files}, in {result.apply_seconds:.1f} s. Graded in {result.grade_seconds:.1f} s."
+    times = f"{result.apply_seconds:.1f} s to apply, {result.grade_seconds:.1f} s to read and grade"
+    yield f"Files changed: {result.changed_files}; {times}."
     yield from (f"problem: {problem}" for problem in result.problems)
     yield from (f"note: {note}" for note in result.notes)
 
@@ -124,7 +125,7 @@ def _differences(result: Replay) -> Iterator[str]:
             yield from _lines(item)
     noted = [item for item in everything if item.notes and item.grade is Grade.IDENTICAL]
     if noted:
-        yield f"\nIDENTICAL, AND NEITHER IS RIGHT ({len(noted)})"
+        yield f"\nIDENTICAL, AND BOTH LEAVE SOMETHING ({len(noted)})"
     for item in noted:
         yield from _lines(item)
 

@@ -219,8 +219,8 @@ class _Method:
                 sources[1] = value.args[0]
             elif isinstance(value, ast.Call) and name == "zip" and len(sources) == len(value.args):
                 sources = value.args
-            elif isinstance(value, ast.Call) and name.endswith(".items"):
-                sources[-1] = value.func
+            elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "items":
+                sources[-1] = value.func.value
             for part, source in zip(target.elts, sources, strict=True):
                 self._bind(part, source)
 
@@ -309,8 +309,6 @@ class _Method:
         if isinstance(module, (ast.List, ast.Tuple)):
             return _unique(c for e in module.elts for c in self._classes(e, depth + 1))
         if isinstance(module, ast.Attribute):
-            if module.attr == "items":
-                return self._classes(module.value, depth + 1)
             if isinstance(module.value, ast.Name) and module.value.id == SELF:
                 return attribute_classes(self.owner, module.attr)
             return _unique(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codemods.facts import Path
+from codemods.facts import Import, Path
 from codemods.finding import Edit
 from codemods.imports import by_type, import_edit
 from codemods.rule import Context
@@ -76,11 +76,10 @@ def aliased(context: Context, owner: Ref, ref: Ref) -> tuple[Edit, ...]:
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
     """
-    facts = context.tree.facts(owner.path)
-    imports = [item for item in facts.imports if item.guard] if facts else []
-    alias = next((item for item in imports if item.name == ref.name != item.original != ""), None)
-    if alias is None or sum(item.span == alias.span for item in imports) > 1:
+    alias = alias_of(context, owner.path, ref.name)
+    if alias is None:
         return ()
+    imports = _guarded(context, owner.path)
     source = context.source(owner.path)
     start, end = source.range(alias.span)
     indent = source.indent(start)
@@ -99,6 +98,18 @@ def aliased(context: Context, owner: Ref, ref: Ref) -> tuple[Edit, ...]:
         edits.append(Edit(owner.path, start, end, f"from {alias.module} import {alias.original}"))
     edits.append(Edit(owner.path, guard_end, guard_end, block))
     return tuple(edits)
+
+
+def alias_of(context: Context, path: str, name: str) -> Import | None:
+    """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
+    imports = _guarded(context, path)
+    alias = next((item for item in imports if item.name == name != item.original != ""), None)
+    return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
+
+
+def _guarded(context: Context, path: str) -> list[Import]:
+    facts = context.tree.facts(path)
+    return [item for item in facts.imports if item.guard] if facts else []
 
 
 def derive(context: Context, owner: Ref, paths: tuple[Path, ...], ref: Ref) -> tuple[Edit, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from codemods.extract_build import Builder, dotted, span_of
 from codemods.extract_calls import MethodReader
-from codemods.facts import Build, Class, CopiedFrom, FileFacts, Forward, Import, Parameter, Span
+from codemods.facts import Build, Class, CopiedFrom, FileFacts, Forward, Import, Maker, Parameter, Span
 
 _FLAGS = {
     "supports_gradient_checkpointing",
@@ -22,6 +22,7 @@ _FLAGS = {
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
 _INTERESTING = re.compile(r"\bfor\b|\]\(|checkpoint|getattr\(")
+_NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
 """Torch's own modules that are in every model and tell nothing."""
@@ -45,7 +46,7 @@ class _FileReader:
         self.lines = source.split("\n")
         self.imports: list[Import] = []
         self.classes: list[Class] = []
-        self.makers: list[tuple[str, Build]] = []
+        self.makers: list[Maker] = []
         self.values: list[tuple[str, Build]] = []
         self.checkpoint_names: set[str] = set()
         self.local_layers: set[str] = set()
@@ -59,7 +60,7 @@ class _FileReader:
             classes=tuple(self.classes),
             values=tuple(self.values),
             makers=tuple(self.makers),
-            cleared=tuple(self._cleared(tree)),
+            cleared=self._cleared(tree),
             generated_from=generated.group(1) if generated else "",
             copies=tuple(self._copies(tree)),
         )
@@ -114,9 +115,10 @@ class _FileReader:
                 self.values.append((name, built))
 
     def _maker(self, function: ast.FunctionDef) -> None:
-        built = _returned(function)
-        if built:
-            self.makers.append((function.name, built))
+        builder = Builder(_params(function))
+        builder.read(function.body)
+        if any(map(_holds_class, builder.returned)):
+            self.makers.append(Maker(function.name, _params(function), _choice(builder.returned)))
 
     # -- classes
 
@@ -126,7 +128,7 @@ class _FileReader:
             self.local_layers.add(node.name)
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
-        makers: list[tuple[str, Build]] = []
+        makers: list[Maker] = []
         builder = Builder()
         functions = [inner for inner in _own(node.body) if isinstance(inner, ast.FunctionDef)]
         for statement in _own(node.body):
@@ -143,11 +145,12 @@ class _FileReader:
             if function.name == "forward":
                 forward = _forward(function)
             else:
-                builder.locals = {}
-                builder.returned = []
-                builder.read(function.body)
-                if builder.returned and function.name != "__init__":
-                    makers.append((function.name, _choice(builder.returned)))
+                own = Builder(_params(function) if function.name != "__init__" else ())
+                own.attributes = builder.attributes
+                own.read(function.body)
+                returned = [one for one in own.returned if _useful(one)]
+                if returned and function.name != "__init__":
+                    makers.append(Maker(function.name, _params(function), _choice(returned)))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
         readers = self._readers(functions, attributes, bases)
         return Class(
@@ -198,16 +201,12 @@ class _FileReader:
 
     # -- the rest of a file
 
-    def _cleared(self, tree: ast.Module) -> Iterator[str]:
+    def _cleared(self, tree: ast.Module) -> tuple[str, ...] | None:
         """The keywords that this file's GradientCheckpointingLayer clears: `"past_key_values" in kwargs`."""
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == "GradientCheckpointingLayer":
-                for inner in ast.walk(node):
-                    match inner:
-                        case ast.Compare(
-                            left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]
-                        ):
-                            yield name
+                return tuple(_looked_up_in_kwargs(node))
+        return None
 
     def _copies(self, tree: ast.Module) -> Iterator[CopiedFrom]:
         if "Copied from" not in self.source:
@@ -272,22 +271,51 @@ def _forward(function: ast.FunctionDef) -> Forward:
     return Forward(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
 
 
-def _nested_returns(statements: Iterable[ast.stmt]) -> Iterator[Span]:
-    for statement in statements:
-        match statement:
-            case ast.Return(value=ast.Tuple(elts=items)) if any(
-                isinstance(item, ast.Tuple | ast.List) and item.elts for item in items
+def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Compare(
+                left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]
             ):
-                yield span_of(statement)
-        for name in ("body", "orelse", "finalbody"):
-            if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                yield from _nested_returns(getattr(statement, name, ()))
+                yield name
 
 
-def _returned(function: ast.FunctionDef) -> Build | None:
-    builder = Builder()
-    builder.read(function.body)
-    return _choice(builder.returned) if any(map(_holds_class, builder.returned)) else None
+def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
+    """Where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+    values: dict[str, list[ast.stmt]] = {}
+    returns: list[ast.Return] = []
+    for statement in _flat(statements):
+        if isinstance(statement, ast.Return):
+            returns.append(statement)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            if _is_nested(statement.value):
+                values.setdefault(statement.targets[0].id, []).append(statement)
+    for one in returns:
+        if one.value is not None and _is_nested(one.value):
+            yield span_of(one)
+        elif isinstance(one.value, ast.Name):
+            yield from map(span_of, values.pop(one.value.id, ()))
+
+
+def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in statements:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _flat(getattr(statement, name, ()))
+
+
+def _is_nested(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_nested(value.left) or _is_nested(value.right)
+    return isinstance(value, ast.Tuple) and any(
+        isinstance(item, ast.Tuple | ast.List) and any(not _NO_GRADIENT.search(ast.unparse(one)) for one in item.elts)
+        for item in value.elts
+    )
+
+
+def _params(function: ast.FunctionDef) -> tuple[str, ...]:
+    return tuple(one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg != "self")
 
 
 def _choice(builds: list[Build]) -> Build:

@@ -12,6 +12,7 @@ from codemods.facts import DYNAMIC, Build, Span
 
 _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
 _FROM_CONFIG = {"_from_config", "from_config", "from_pretrained"}
+_ITERATORS = {"iter", "next"}
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
 """Names beyond these are not followed: a literal of hundreds of entries holds no blocks."""
@@ -37,8 +38,8 @@ def dotted(node: ast.expr) -> str:
 class Builder:
     """Follows the builds of one function body."""
 
-    def __init__(self) -> None:
-        self.locals: dict[str, Build] = {}
+    def __init__(self, params: Iterable[str] = ()) -> None:
+        self.locals: dict[str, Build] = {name: Build("param", name) for name in params}
         self.attributes: dict[str, list[Build]] = {}
         self.returned: list[Build] = []
 
@@ -167,10 +168,15 @@ class Builder:
             return self.of(call.args[0])
         if "clone" in last.lower() and call.args:
             return Build("container", items=(self.of(call.args[0]),))
+        if name in _ITERATORS and call.args:
+            built = self.of(call.args[0])
+            return Build("element", items=(built,)) if name == "next" else built
         if name.startswith("self.") and name.count(".") == 1:
-            return Build("maker", last)
+            return Build("maker", last, tuple(map(self.of, call.args)))
         if name in self.locals:
             return self.locals[name]
+        if name and name.islower() and call.args:
+            return Build("class", name, tuple(map(self.of, call.args)), span_of(call.func))
         if name:
             return Build("class", name, span=span_of(call.func))
         return self.of(call.func)
@@ -178,8 +184,15 @@ class Builder:
     def _unpacked(self, arguments: list[ast.expr]) -> Iterator[Build]:
         """The items of a container's arguments: a single list argument is the list of items."""
         for argument in arguments[:_MOST_ITEMS]:
-            built = self.of(argument)
+            built = self.of(argument.value if isinstance(argument, ast.Starred) else argument)
             if built.kind == "container":
                 yield from built.items
-            else:
+            elif built.kind == "unknown" or isinstance(argument, ast.Call) and _is_constructor(argument):
                 yield built
+            else:
+                yield Build("spread", items=(built,))
+
+
+def _is_constructor(call: ast.Call) -> bool:
+    """Whether a call is that of a class: `nn.Sequential(Block(), Block())` holds what its arguments are."""
+    return not dotted(call.func).rpartition(".")[2].islower()

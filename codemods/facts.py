@@ -119,13 +119,27 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What an attribute is made of. `kind`: class (a constructor named `name`), container, choice,
-    maker (a function or method that returns one) or unknown."""
+    """What an attribute is made of.
+
+    `kind`: class (a constructor, or a function of this file, named `name`), container, choice (one of
+    `items`), element (of what `items` hold), spread (all that `items` hold, inside a container),
+    attribute (`self.<name>`), maker (a method that returns it, called with `items`), param (what a
+    maker is given), or unknown.
+    """
 
     kind: str
     name: str = ""
     items: tuple[Build, ...] = ()
     span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """A function or method that returns modules: its parameters (`self` left out) and what it returns."""
+
+    name: str
+    params: tuple[str, ...]
+    returns: Build
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +159,7 @@ class Class:
     class_values: tuple[tuple[str, Build], ...]
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
-    makers: tuple[tuple[str, Build], ...]
-    """Methods that return modules."""
+    makers: tuple[Maker, ...]
     forward: Forward | None
     methods: tuple[str, ...]
     calls: tuple[Call, ...]
@@ -182,10 +195,9 @@ class FileFacts:
     classes: tuple[Class, ...]
     values: tuple[tuple[str, Build], ...]
     """Module-level names bound to classes, dicts of classes or makers."""
-    makers: tuple[tuple[str, Build], ...]
-    """Module-level functions that return modules."""
-    cleared: tuple[str, ...]
-    """In the file that defines GradientCheckpointingLayer: the keywords that it clears."""
+    makers: tuple[Maker, ...]
+    cleared: tuple[str, ...] | None
+    """In the file that defines GradientCheckpointingLayer: the keywords that it clears. None elsewhere."""
     generated_from: str
     """The modular file named in a generated file's header, or empty."""
     copies: tuple[CopiedFrom, ...]

@@ -96,3 +96,25 @@ def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -
         end = source.line_end(end)
         return Edit(path, end, end, source.newline * 2 + line)
     return Edit(path, 0, 0, line + source.newline)
+
+
+def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText) -> list[Edit]:
+    """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
+    edits: list[Edit] = []
+    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.original):
+        items = [item for item in facts.imports if item.span == span]
+        gone = [item for item in items if _uses(before, item.name) > 1 == _uses(after.text, item.name)]
+        if not gone or any(item.name != item.original for item in items):
+            continue
+        start, end = after.range(span)
+        kept = [item.original for item in items if item not in gone]
+        if not kept:
+            stop = after.line_end(end) + len(after.newline)
+            edits.append(Edit(path, after.line_start(start), min(stop, len(after.text)), ""))
+        elif "\n" not in after.text[start:end]:
+            edits.append(Edit(path, start, end, f"from {items[0].module} import {', '.join(kept)}"))
+    return edits
+
+
+def _uses(text: str, name: str) -> int:
+    return len(re.findall(rf"\b{re.escape(name)}\b", text))

@@ -32,13 +32,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.arguments import bind
-from codemods.conversion import aliased, convert, derive
+from codemods.conversion import alias_of, aliased, convert, derive
 from codemods.facts import Arg, Call, CheckpointCall, InlineBranch, Path
 from codemods.finding import Applicability, Edit, Finding
 from codemods.inline_edit import unwrapped
 from codemods.rule import Context
 from codemods.sites import Site, block_refs, plan_site
-from codemods.tree_index import External, Ref
+from codemods.tree_index import External, Ref, is_plain_external
 
 CODE = "CKPT002"
 _KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}
@@ -86,7 +86,11 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
             doubts.append(doubt)
     if not converted:
         return (), doubts[0] if doubts else "no block class is known behind the call"
-    doubts = [doubt for doubt in doubts if not doubt.startswith("torch's own")]
+    torch_only = [doubt for doubt in doubts if doubt.startswith("torch's own")]
+    if len(doubts) > len(torch_only):
+        # A block behind the call that does not become a layer would lose the checkpointing it has.
+        return (), next(doubt for doubt in doubts if doubt not in torch_only)
+    doubts = []
     unknown = sorted(set(inline.body_kinds) - _KNOWN_KINDS)
     if unknown:
         doubts.append("the branch holds statements that the else branch lacks")
@@ -121,11 +125,13 @@ def _conversion(
             path for call in owner.cls.calls if call.method == inline.method for path in call.paths if path[0] != "<local>"
         )
     refs = block_refs(context, owner, paths)
+    externals = [t for path in paths for t in context.tree.reached(owner, path) if isinstance(t, External)]
+    aliases = {alias.original for ref in refs if (alias := alias_of(context, owner.path, ref.name))}
+    untold = [one.name for one in externals if not is_plain_external(one) and one.name not in aliases]
+    if untold or not (refs or externals):
+        return [], f"what {checkpoint.callee} is cannot be told ({', '.join(untold) or 'nothing is known of it'})", 0
     if not refs:
-        externals = [t for path in paths for t in context.tree.reached(owner, path) if isinstance(t, External)]
-        if externals:
-            return [], f"torch's own {externals[0].name} stays without checkpointing", 0
-        return [], f"what {checkpoint.callee} is cannot be told", 0
+        return [], f"torch's own {externals[0].name} stays without checkpointing", 0
     edits: list[Edit] = []
     for ref in refs:
         derived = derive(context, owner, paths, ref)

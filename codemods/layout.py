@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import libcst as cst
+from typing import TYPE_CHECKING
 
 from codemods.arguments import Piece
 from codemods.source_text import SourceText
 
-_BLANK = cst.Module([])
+if TYPE_CHECKING:
+    import libcst as cst
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,15 @@ def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
     Raises:
         libcst.ParserSyntaxError: `text` is not an expression.
     """
+    import libcst as cst  # only where there is something to rewrite: it takes longer to load than all else
+
     node = cst.parse_expression(text.replace("\r\n", "\n"))
     if not isinstance(node, cst.Call):
         return text
-    head = _BLANK.code_for_node(node.func)
-    lines = _lines(node)
-    exploded = _is_exploded(node)
+    blank = cst.Module([])
+    head = blank.code_for_node(node.func)
+    lines = _lines(node, blank)
+    exploded = _is_exploded(node, blank)
     if pieces is not None:
         lines = [_line(piece, lines) for piece in pieces]
     return _lay_out(head, lines, place, exploded).replace("\n", place.newline)
@@ -86,26 +89,39 @@ def _lay_out(head: str, lines: list[_Line], place: Place, exploded: bool) -> str
     out = [f"{head}("]
     for line in lines:
         out.extend(f"{place.indent}    {above}" for above in line.above)
-        out.append(f"{place.indent}    {line.text}," + (f"  {line.comment}" if line.comment else ""))
+        text = _joined(line, len(place.indent) + 5, place.width)
+        out.append(f"{place.indent}    {text}," + (f"  {line.comment}" if line.comment else ""))
     return "\n".join([*out, f"{place.indent})"])
 
 
-def _is_exploded(node: cst.Call) -> bool:
+def _joined(line: _Line, around: int, width: int) -> str:
+    """An argument whose parenthesised value stood on a line of its own, joined where it fits now."""
+    inner = line.value[1:-1].strip()
+    if line.value.startswith("(\n") and line.value.endswith(")") and "\n" not in inner and inner[-1:] != ",":
+        joined = f"{line.prefix}({inner})"
+        if "#" not in inner and len(joined) + around <= width:
+            return joined
+    return line.text
+
+
+def _is_exploded(node: cst.Call, blank: cst.Module) -> bool:
     """Whether a trailing comma on a list of several lines asks for one argument a line."""
-    if not node.args:
-        return False
-    last = node.args[-1].comma
-    return isinstance(last, cst.Comma) and "\n" in _BLANK.code_for_node(last.whitespace_after)
+    from libcst import Comma
+
+    last = node.args[-1].comma if node.args else None
+    return isinstance(last, Comma) and "\n" in blank.code_for_node(last.whitespace_after)
 
 
-def _lines(node: cst.Call) -> list[_Line]:
+def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
+    from libcst import Comma
+
     lines: list[_Line] = []
     above = _comments(node.whitespace_before_args)[1]
     for argument in node.args:
         prefix = f"{argument.keyword.value}=" if argument.keyword else argument.star
         comma = argument.comma
         spaces = [argument.whitespace_after_arg]
-        if isinstance(comma, cst.Comma):
+        if isinstance(comma, Comma):
             spaces += [comma.whitespace_before, comma.whitespace_after]
         comment = ""
         below: list[str] = []
@@ -113,7 +129,7 @@ def _lines(node: cst.Call) -> list[_Line]:
             own, more = _comments(space)
             comment = comment or own
             below += more
-        lines.append(_Line(prefix, _BLANK.code_for_node(argument.value), comment, above))
+        lines.append(_Line(prefix, blank.code_for_node(argument.value), comment, above))
         above = below
     if above and lines:
         lines[-1].above += above
@@ -122,7 +138,9 @@ def _lines(node: cst.Call) -> list[_Line]:
 
 def _comments(space: cst.BaseParenthesizableWhitespace) -> tuple[str, list[str]]:
     """The comment on the rest of the line, and those on lines of their own below it."""
-    if not isinstance(space, cst.ParenthesizedWhitespace):
+    from libcst import ParenthesizedWhitespace
+
+    if not isinstance(space, ParenthesizedWhitespace):
         return "", []
     own = space.first_line.comment.value if space.first_line.comment else ""
     return own, [line.comment.value for line in space.empty_lines if line.comment]

@@ -277,7 +277,10 @@ class TreeIndex:
         match built.kind:
             case "container":
                 for item in built.items:
-                    yield owner, item
+                    if item.kind == "spread":
+                        yield from self._items(user, owner, item.items[0], depth + 1)
+                    else:
+                        yield owner, item
             case "choice":
                 for item in built.items:
                     yield from self._items(user, owner, item, depth + 1)
@@ -294,20 +297,23 @@ class TreeIndex:
                     yield from self._items(user, found_owner, found, depth + 1)
 
     def _made(self, owner: Ref, built: Build) -> Iterator[tuple[Ref, Build]]:
-        """What a method or function that returns modules returns."""
+        """What a method or function that returns modules returns, given what this call gives it."""
         if built.kind == "maker":
             for ancestor in self.lineage(owner):
-                for name, made in ancestor.cls.makers:
+                for maker in ancestor.cls.makers:
+                    if maker.name == built.name:
+                        yield ancestor, _given(maker.returns, dict(zip(maker.params, built.items, strict=False)))
+                for name, value in ancestor.cls.class_values:
                     if name == built.name:
-                        yield ancestor, made
-                for name, made in ancestor.cls.class_values:
-                    if name == built.name:
-                        yield ancestor, made
+                        yield ancestor, value
             return
         facts = self.facts(owner.path)
-        for name, made in (*facts.makers, *facts.values) if facts else ():
+        for maker in facts.makers if facts else ():
+            if maker.name == built.name:
+                yield owner, _given(maker.returns, dict(zip(maker.params, built.items, strict=False)))
+        for name, value in facts.values if facts else ():
             if name == built.name:
-                yield owner, made
+                yield owner, value
 
     def _classes(
         self, path: str, built: Build, owner: Ref | None, user: Ref | None = None, depth: int = 0
@@ -399,7 +405,7 @@ class TreeIndex:
         position = path.rfind(f"{os.sep}models{os.sep}")
         if position >= 0:
             facts = self.facts(os.path.join(path[:position], "modeling_layers.py"))
-            if facts and facts.cleared:
+            if facts and facts.cleared is not None:
                 return facts.cleared
         return _CLEARED_BY_DEFAULT
 
@@ -423,3 +429,12 @@ def _renames(old: str, new: str) -> Iterator[tuple[str, str]]:
     for cut in range(size, 0, -1):
         if old[-cut:][0].isupper():
             yield old[:-cut], new[:-cut]
+
+
+def _given(built: Build, given: Mapping[str, Build]) -> Build:
+    """A maker's result with its parameters replaced by what a call gives."""
+    if built.kind == "param":
+        return given.get(built.name, Build("unknown"))
+    if not given or not built.items:
+        return built
+    return Build(built.kind, built.name, tuple(_given(item, given) for item in built.items), built.span)

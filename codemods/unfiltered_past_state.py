@@ -42,7 +42,7 @@ def find(context: Context) -> Iterator[Finding]:
             if argument.name in past and argument.name not in cleared and argument.shape not in ("none", "constant"):
                 message = (
                     f"{block.name} gets past state as `{argument.name}`, which this release's "
-                    f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared)})"
+                    f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
                 )
                 yield context.finding(
                     CODE, site.owner.path, argument.span, site.owner.name, message, Applicability.UNSAFE

@@ -40,9 +40,17 @@ def write_atomically(
         return Problem(name, f"left as it was: {_reason(error)}")
 
 
+def read_only(path: str | Path) -> bool:
+    """Whether a file has no write permission for anyone: it is then left alone, also by root."""
+    try:
+        return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+    except OSError:
+        return True
+
+
 def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
     status = os.stat(target)
-    if not status.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+    if read_only(target):
         return Problem(name, "left as it was: it is read-only; make it writable and run again")
     folder, base = os.path.split(target)
     # The name is chosen before the file is made, so that an interrupt at any point finds it to remove.

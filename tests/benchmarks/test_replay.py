@@ -1,0 +1,556 @@
+"""The replay's judge: what it calls identical, harmless, safer, changed and worse, and that it can be seen to fail."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import ckpt_surgery
+from benchmarks import replay, replay_align, replay_grade, replay_names, replay_sites, replay_tree
+from benchmarks.replay_grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
+from benchmarks.replay_sites import Snapshot, read
+from ckpt_surgery.source.results import ApplyResult, Problem, Progress
+
+HEAD = """
+from torch import nn
+from ...modeling_layers import GradientCheckpointingLayer
+
+class ToyLayer({base}):
+    def forward(
+        self, hidden_states, attention_mask=None, encoder_hidden_states=None, past_key_value=None, use_cache=False
+    ):
+        return hidden_states
+
+class ToyModel(nn.Module):
+    def __init__(self, config):
+        self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])
+
+    def forward(self, hidden_states, mask, encoder_hidden_states, past, use_cache, kwargs):
+        for index, layer in enumerate(self.layers):
+"""
+INLINE = """
+            if self.gradient_checkpointing and self.training:
+                outputs = self._gradient_checkpointing_func(
+                    layer.__call__, hidden_states, mask, encoder_hidden_states, None, use_cache
+                )
+            else:
+                outputs = {call}
+"""
+ELSE = """layer(
+                    hidden_states,
+                    attention_mask=mask,
+                    encoder_hidden_states=encoder_hidden_states,
+                    past_key_value=past,
+                    use_cache=use_cache,
+                )"""
+REPAIRED = "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past, use_cache=use_cache)"
+BEFORE = HEAD.format(base="nn.Module") + INLINE.format(call=ELSE)
+LAYER = HEAD.format(base="GradientCheckpointingLayer")
+
+
+def repaired(call: str = REPAIRED, target: str = "outputs = ") -> str:
+    """The toy model without its branch, its block a layer."""
+    return f"{LAYER}            {target}{call}\n"
+
+
+def tree(root: Path, source: str, path: str = "toy/modeling_toy.py", **more: str) -> Path:
+    """Write one file, and others named `family__file`, into a models folder."""
+    files = {path: source} | {f"{name.replace('__', '/')}.py": text for name, text in more.items()}
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return root
+
+
+def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Snapshot, Snapshot, Snapshot]:
+    old = read(tree(tmp_path / "before", before))
+    wanted = wanted_by(old)
+    return (
+        old,
+        read(tree(tmp_path / "ours", ours), wanted=wanted),
+        read(tree(tmp_path / "upstream", upstream), wanted=wanted),
+    )
+
+
+def graded(tmp_path: Path, ours: str, upstream: str, before: str = BEFORE) -> Comparison:
+    """The one site of the toy trees, graded."""
+    (site,) = grade_sites(*snapshots(tmp_path, before, ours, upstream))
+    return site
+
+
+def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
+    """The one call of a block in a tree."""
+    (site,) = read(tree(tmp_path, source, **more), "toy").sites
+    return site
+
+
+# What is graded how
+
+
+def test_before_as_ours_is_worse_for_its_branch_its_class_and_its_arguments(tmp_path: Path) -> None:
+    old, ours, upstream = snapshots(tmp_path, BEFORE, BEFORE, repaired())
+    (site,) = grade_sites(old, ours, upstream)
+    (block,) = grade_classes(old, ours, upstream)
+    assert (site.grade, block.grade) == (Grade.WORSE, Grade.WORSE)
+    assert site.reasons == (
+        "the inline branch is left",
+        "ToyLayer is no layer, upstream's is",
+        "gradient argument encoder_hidden_states by keyword",
+    )
+    assert block.reasons == ("no layer, upstream's is",)
+
+
+def test_upstream_as_ours_is_identical_everywhere(tmp_path: Path) -> None:
+    old, ours, upstream = snapshots(tmp_path, BEFORE, repaired(), repaired())
+    grades = [item.grade for item in (*grade_sites(old, ours, upstream), *grade_classes(old, ours, upstream))]
+    assert grades == [Grade.IDENTICAL, Grade.IDENTICAL]
+
+
+def test_keywords_in_another_order_are_identical(tmp_path: Path) -> None:
+    swapped = "layer(hidden_states, mask, encoder_hidden_states, use_cache=use_cache, past_key_value=past)"
+    assert graded(tmp_path, repaired(), repaired(swapped)).grade is Grade.IDENTICAL
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            "layer(hidden_states, mask, encoder_hidden_states=encoder_hidden_states, past_key_value=past, "
+            "use_cache=use_cache)",
+            "gradient argument encoder_hidden_states by keyword",
+        ),
+        (
+            "layer(hidden_states, mask, encoder_hidden_states, past, use_cache=use_cache)",
+            "past state past_key_value by position",
+        ),
+        (
+            "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)",
+            "lost use_cache=use_cache",
+        ),
+        (
+            "layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)",
+            "lost encoder_hidden_states=encoder_hidden_states",
+        ),
+        (
+            "layer(hidden_states, None, encoder_hidden_states, past_key_value=past, use_cache=use_cache)",
+            "attention_mask=mask became None",
+        ),
+        (
+            "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past, use_cache=use_cache, other=1)",
+            "invented other=1",
+        ),
+        (
+            "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past, use_cache=use_cache, **kwargs)",
+            "no ** became **kwargs",
+        ),
+        (
+            "layer(hidden_states, encoder_hidden_states, mask, past_key_value=past, use_cache=use_cache)",
+            "attention_mask=mask became encoder_hidden_states",
+        ),
+        ("hidden_states", "the call is gone"),
+    ],
+)
+def test_a_fault_of_ours_is_worse(tmp_path: Path, call: str, reason: str) -> None:
+    site = graded(tmp_path, repaired(call), repaired())
+    assert site.grade is Grade.WORSE
+    assert reason in site.reasons
+
+
+def test_another_result_target_is_worse(tmp_path: Path) -> None:
+    site = graded(tmp_path, repaired(target="hidden_states = "), repaired())
+    assert site.grade is Grade.WORSE
+    assert site.reasons == ("the result goes elsewhere: outputs = <call> became hidden_states = <call>",)
+
+
+def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
+    plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
+    site = graded(tmp_path, plain, repaired())
+    assert site.grade is Grade.WORSE
+    assert site.reasons == ("ToyLayer is no layer, upstream's is",)
+
+
+def test_a_branch_removed_from_a_plain_block_is_worse_even_where_upstream_kept_the_branch(tmp_path: Path) -> None:
+    plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
+    site = graded(tmp_path, plain, BEFORE)
+    assert site.grade is Grade.WORSE
+    assert site.reasons == ("the inline branch is gone and ToyLayer is no layer: nothing is recomputed any more",)
+
+
+def test_a_fault_is_worse_where_upstream_no_longer_has_the_call(tmp_path: Path) -> None:
+    kept = repaired("layer(hidden_states, mask, encoder_hidden_states, past, use_cache)")
+    site = graded(tmp_path, kept, "class Other:\n    pass\n")
+    assert (site.grade, site.reasons) == (Grade.WORSE, ("past state past_key_value by position",))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "reason"),
+    [
+        (
+            "layer(hidden_states, mask, encoder_hidden_states, past, use_cache=use_cache)",
+            "past state past_key_value by position upstream, by keyword in ours",
+        ),
+        (
+            "layer(hidden_states, mask, encoder_hidden_states=encoder_hidden_states, past_key_value=past, "
+            "use_cache=use_cache)",
+            "gradient argument encoder_hidden_states by keyword upstream, by position in ours",
+        ),
+    ],
+)
+def test_ours_is_safer_where_upstream_left_a_fault(tmp_path: Path, upstream: str, reason: str) -> None:
+    site = graded(tmp_path, repaired(), repaired(upstream))
+    assert (site.grade, site.reasons) == (Grade.SAFER, (reason,))
+
+
+def test_ours_is_safer_where_upstream_left_the_branch(tmp_path: Path) -> None:
+    old, ours, upstream = snapshots(tmp_path, BEFORE, repaired(), BEFORE)
+    (site,) = grade_sites(old, ours, upstream)
+    (block,) = grade_classes(old, ours, upstream)
+    assert (site.grade, block.grade) == (Grade.SAFER, Grade.SAFER)
+    assert "upstream left the inline branch" in site.reasons
+    assert site.upstream_inline
+    assert not site.comparable
+
+
+def test_a_mask_by_keyword_and_a_dropped_flag_are_harmless(tmp_path: Path) -> None:
+    before = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states, mask, use_cache=use_cache)")
+    ours = repaired("layer(hidden_states, mask, use_cache=use_cache)")
+    site = graded(tmp_path, ours, repaired("layer(hidden_states, attention_mask=mask)"), before)
+    assert site.grade is Grade.HARMLESS
+    assert site.reasons == (
+        "attention_mask by keyword upstream, by position in ours",
+        "only ours passes use_cache=use_cache",
+    )
+
+
+@pytest.mark.parametrize(
+    ("upstream", "reason"),
+    [
+        (
+            repaired(REPAIRED.replace("mask", "causal_mask")),
+            "upstream passes attention_mask=causal_mask instead of mask",
+        ),
+        (repaired(target="hidden_states = "), "upstream's result goes elsewhere: hidden_states = <call>"),
+        (repaired(REPAIRED.replace(")", ", **kwargs)")), "upstream passes **kwargs"),
+        (LAYER + "            pass\n", "upstream no longer has this call"),
+        (
+            repaired("layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)"),
+            "only ours passes encoder_hidden_states=encoder_hidden_states",
+        ),
+    ],
+)
+def test_what_upstream_changed_is_not_held_against_ours(tmp_path: Path, upstream: str, reason: str) -> None:
+    site = graded(tmp_path, repaired(), upstream)
+    assert (site.grade, site.reasons) == (Grade.CHANGED, (reason,))
+
+
+def test_a_gap_filled_with_the_default_is_no_invention(tmp_path: Path) -> None:
+    call = "layer(hidden_states, encoder_hidden_states=encoder_hidden_states)"
+    filled = repaired("layer(hidden_states, None, encoder_hidden_states)")
+    before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
+    assert graded(tmp_path, filled, filled, before).grade is Grade.IDENTICAL
+    site = graded(tmp_path / "other", filled, repaired(call), before)
+    assert site.grade is Grade.SAFER
+    assert "only ours passes attention_mask=None, to fill a gap" in site.reasons
+
+
+def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Path) -> None:
+    call = "layer(hidden_states, mask, encoder_hidden_states, past, use_cache)"
+    before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
+    site = graded(tmp_path, repaired(call), repaired(call), before)
+    assert site.grade is Grade.IDENTICAL
+    assert site.notes == ("both pass past state past_key_value by position",)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "learned", "computed"),
+    [
+        ("position_embeddings", "query_position_embeddings", "(cos, sin)"),
+        ("reference_points", "reference_points_input", "reference_points"),
+    ],
+)
+def test_learned_embeddings_are_told_from_computed_ones_by_their_expression(
+    parameter: str, learned: str, computed: str
+) -> None:
+    assert replay_names.carries_gradient(parameter, learned)
+    assert not replay_names.carries_gradient(parameter, computed)
+
+
+def test_a_block_that_upstream_renamed_does_not_make_its_call_differ(tmp_path: Path) -> None:
+    renamed = repaired().replace("ToyLayer", "NewLayer")
+    assert graded(tmp_path, repaired(), renamed).grade is Grade.IDENTICAL
+
+
+def test_a_checkpoint_call_without_the_models_flag_is_left_alone_while_it_is_untouched(tmp_path: Path) -> None:
+    source = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states)").replace(
+        "self.gradient_checkpointing and", "self.use_checkpoint and"
+    )
+    assert graded(tmp_path, source, source, source).grade is Grade.LEFT_ALONE
+
+
+# Classes
+
+
+def bases(tmp_path: Path, before: str, ours: str, upstream: str) -> list[Comparison]:
+    return grade_classes(*snapshots(tmp_path, before, ours, upstream))
+
+
+def test_a_class_that_lost_a_base_is_worse(tmp_path: Path) -> None:
+    before, ours = "class A(Mixin, nn.Module): pass", "class A(GradientCheckpointingLayer): pass"
+    (item,) = bases(tmp_path, before, ours, "class A(Mixin, GradientCheckpointingLayer): pass")
+    assert (item.grade, item.reasons) == (Grade.WORSE, ("lost the base Mixin",))
+
+
+def test_a_class_that_is_gone_is_worse(tmp_path: Path) -> None:
+    (item,) = bases(tmp_path, "class A(nn.Module): pass", "x = 1", "class A(nn.Module): pass")
+    assert (item.grade, item.reasons) == (Grade.WORSE, ("the class is gone",))
+
+
+def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> None:
+    before = "class P(nn.Module): pass\nclass A(P): pass"
+    ours = "class P(GradientCheckpointingLayer): pass\nclass A(P): pass"
+    upstream = "class P(GradientCheckpointingLayer): pass\nclass A(P, GradientCheckpointingLayer): pass"
+    found = {item.class_name: item.grade for item in bases(tmp_path, before, ours, upstream)}
+    assert found == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
+
+
+def test_both_definitions_of_a_guarded_class_are_graded_and_an_import_may_become_one(tmp_path: Path) -> None:
+    guard = "if is_available():\n    {0}\nelse:\n    class Block({1}): pass\n"
+    before = guard.format("from outside import Inner as Block", "nn.Module")
+    upstream = guard.format("class Block(GradientCheckpointingLayer, Inner): pass", "GradientCheckpointingLayer")
+    half = guard.format("from outside import Inner as Block", "GradientCheckpointingLayer")
+    assert [item.grade for item in bases(tmp_path / "all", before, upstream, upstream)] == [Grade.IDENTICAL] * 2
+    grades = {item.before: item.grade for item in bases(tmp_path / "half", before, half, upstream)}
+    assert grades == {"import Inner as Block": Grade.WORSE, "class Block(nn.Module)": Grade.IDENTICAL}
+
+
+def test_a_layer_imported_under_another_name_is_a_layer(tmp_path: Path) -> None:
+    source = "from ...modeling_layers import GradientCheckpointingLayer as GCL\nclass A(GCL): pass\n"
+    (fact,) = read(tree(tmp_path, source)).classes
+    assert fact.is_layer_itself
+
+
+# What is read
+
+
+def test_the_else_branch_says_what_is_passed_and_the_branch_counts_once(tmp_path: Path) -> None:
+    site = only_site(tmp_path, BEFORE)
+    assert site.arguments.positional == (("hidden_states", "hidden_states"),)
+    assert dict(site.arguments.keywords)["past_key_value"] == "past"
+    assert (site.callee, site.target, site.blocks, site.switched) == ("layer", "outputs = <call>", ("ToyLayer",), True)
+    assert site.inline < site.line
+
+
+@pytest.mark.parametrize(
+    "callee",
+    ["layer.__call__", "layer.forward", "layer", "partial(layer.__call__, **kwargs)", "create_custom_forward(layer)"],
+)
+def test_every_spelling_of_the_checkpointed_callee_is_seen(tmp_path: Path, callee: str) -> None:
+    site = only_site(tmp_path, BEFORE.replace("layer.__call__", callee))
+    assert site.inline
+    assert site.callee == "layer"
+
+
+@pytest.mark.parametrize(
+    ("stack", "loop"),
+    [
+        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers:"),
+        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers[: self.depth]:"),
+        (
+            "self.layers = nn.ModuleList([ToyLayer(config)])",
+            "for i, (layer, m) in enumerate(zip(self.layers, ms)):",
+        ),
+        ("self.layers = nn.ModuleDict({'a': ToyLayer(config)})", "for name, layer in self.layers.items():"),
+        ("blocks = [ToyLayer(config)]; self.layers = nn.ModuleList(blocks)", "for layer in self.layers:"),
+        (
+            "blocks = []; blocks.append(ToyLayer(config)); self.layers = nn.Sequential(*blocks)",
+            "for layer in self.layers:",
+        ),
+        ("self.layers = nn.ModuleList(); self.layers.append(ToyLayer(config))", "for layer in self.layers:"),
+        ("kind = ToyLayer if config.a else ToyLayer; self.layers = [kind(config)]", "for layer in self.layers:"),
+        ("self.layers = nn.ModuleList([ToyLayer(config, tail=ToyModel)])", "for layer in reversed(self.layers):"),
+    ],
+)
+def test_the_block_is_found_however_the_stack_is_built_and_walked(tmp_path: Path, stack: str, loop: str) -> None:
+    source = BEFORE.replace("self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])", stack)
+    source = source.replace("for index, layer in enumerate(self.layers):", loop)
+    assert only_site(tmp_path, source).blocks == ("ToyLayer",)
+
+
+def test_a_block_called_by_index_is_found(tmp_path: Path) -> None:
+    source = repaired("self.layers[index](hidden_states)")
+    assert only_site(tmp_path, source).arguments.positional == (("hidden_states", "hidden_states"),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from ..base.modeling_base import BaseLayer", "from transformers.models.base.modeling_base import BaseLayer"],
+)
+def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, line: str) -> None:
+    parent = "class BaseLayer(GradientCheckpointingLayer):\n    def forward(self, first, second): pass\n"
+    child = (
+        f"{line}\nclass ToyLayer(BaseLayer): pass\nclass M(nn.Module):\n    def __init__(self):\n"
+        "        self.block = ToyLayer()\n    def forward(self, a, b):\n        return self.block(a, b)\n"
+    )
+    site = only_site(tmp_path, child, base__modeling_base=parent)
+    assert site.arguments.positional == (("first", "a"), ("second", "b"))
+    assert site.layers == ("ToyLayer",)
+
+
+def test_a_call_through_a_local_function_is_bound_to_that_function(tmp_path: Path) -> None:
+    function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
+    branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
+    site = only_site(tmp_path, HEAD.format(base="nn.Module") + function + branch)
+    assert site.arguments.positional == (("module", "layer"), ("hidden", "hidden_states"))
+    assert site.blocks == ("ToyLayer",)
+
+
+def test_a_checkpointed_call_of_something_that_is_no_block_is_followed_into_the_other_trees(tmp_path: Path) -> None:
+    body = "class M(nn.Module):\n    def __init__(self):\n        self.conv = nn.Conv1d(1, 1)\n"
+    body += "    def forward(self, x):\n"
+    branch = (
+        "        if self.gradient_checkpointing and self.training:\n"
+        "            y = torch.utils.checkpoint.checkpoint(self.conv, x)\n"
+        "        else:\n            y = self.conv(x)\n"
+    )
+    before, after = body + branch, body + "        y = self.conv(x)\n"
+    site = graded(tmp_path, after, before, before)
+    assert (site.grade, site.reasons) == (Grade.SAFER, ("upstream left the inline branch",))
+    assert graded(tmp_path / "other", before, after, before).reasons == ("the inline branch is left",)
+
+
+def test_files_of_other_frameworks_are_not_read(tmp_path: Path) -> None:
+    root = tree(tmp_path, BEFORE, toy__modeling_tf_toy=BEFORE, toy__modeling_flax_toy=BEFORE, toy__helpers=BEFORE)
+    assert {site.path for site in read(root).sites} == {"toy/modeling_toy.py"}
+
+
+def test_the_judge_shares_no_code_with_the_codemods() -> None:
+    for module in (replay_tree, replay_sites, replay_align, replay_names, replay_grade):
+        assert module.__file__
+        syntax = ast.parse(Path(module.__file__).read_text())
+        imported = {n.module or "" for n in ast.walk(syntax) if isinstance(n, ast.ImportFrom)}
+        imported |= {a.name for n in ast.walk(syntax) if isinstance(n, ast.Import) for a in n.names}
+        assert not [name for name in imported if name.startswith(("codemods", "ckpt_surgery", "model_patches"))]
+
+
+# The script
+
+
+class FakeApply:
+    """Stands for `ckpt_surgery.apply`: replaces the models folder by another one, or leaves it."""
+
+    def __init__(self, made: Path | None, problems: tuple[Problem, ...] = ()) -> None:
+        self.made = made
+        self.problems = problems
+        self.given: tuple[Path, bool] | None = None
+
+    def __call__(self, paths: Sequence[Path], *, unsafe: bool, progress: Progress | None) -> ApplyResult:
+        (models,) = paths
+        self.given = (models, unsafe)
+        if self.made:
+            shutil.copytree(self.made, models, dirs_exist_ok=True)
+        return ApplyResult((), (), (), self.problems, ("a comment had to go",), 1, True, 0.1)
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two releases of one toy model, which `fetch` hands out: 4.52.4 to repair, 4.53.0 repaired by hand."""
+    tree(tmp_path / "4.52.4/models", BEFORE, other__modeling_other=BEFORE)
+    tree(tmp_path / "4.53.0/models", repaired(), other__modeling_other=repaired())
+    monkeypatch.setattr(replay, "fetch", lambda version: tmp_path / version)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, apply: FakeApply, *arguments: str) -> int:
+    # Not setattr: that would first import the one replaced.
+    monkeypatch.setitem(vars(ckpt_surgery), "apply", apply)
+    return replay.main(["4.52.4", "4.53.0", *arguments])
+
+
+def test_upstreams_own_tree_as_ours_ends_with_0_and_says_so_in_json(
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply = FakeApply(releases / "4.53.0/models")
+    target = releases / "deep/replay.json"
+    assert run(monkeypatch, apply, "--json", str(target)) == 0
+    figures = json.loads(target.read_text())
+    assert figures["comparable"] == {"all": 2, "identical": 2}
+    assert figures["classes"] == {"identical": 2}
+    assert figures["inline_branches"] == {"before": 2, "ours": 0, "upstream_left": {}}
+    assert figures["converted"] == {"upstream": 2, "ours": 2, "both": 2, "upstream_only": 0, "ours_only": 0}
+    printed = capsys.readouterr().out
+    assert "Inline branches: 2 in 2 files of 4.52.4; 0 left in ours." in printed
+    assert "note: a comment had to go" in printed
+
+
+def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply = FakeApply(None)
+    assert run(monkeypatch, apply, "--json", str(releases / "replay.json")) == 1
+    printed = capsys.readouterr().out
+    assert "WORSE (4)" in printed
+    assert "toy/modeling_toy.py:23 ToyModel: the inline branch is left" in printed
+    assert json.loads((releases / "replay.json").read_text())["worse"] == 4
+
+
+def test_the_codemods_get_a_copy_and_the_release_stays_as_it_was(
+    releases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = FakeApply(releases / "4.53.0/models")
+    run(monkeypatch, apply, "--json", str(releases / "replay.json"))
+    assert apply.given
+    models, unsafe = apply.given
+    assert unsafe
+    assert not models.exists()
+    assert (releases / "4.52.4/models/toy/modeling_toy.py").read_text() == BEFORE
+
+
+def test_one_family_can_be_graded_alone(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = releases / "replay.json"
+    run(monkeypatch, FakeApply(None), "--json", str(target), "--limit-family", "toy")
+    assert {site["path"] for site in json.loads(target.read_text())["sites"]} == {"toy/modeling_toy.py"}
+
+
+def test_a_problem_of_apply_ends_with_1(
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply = FakeApply(releases / "4.53.0/models", (Problem("toy.py", "cannot be read"),))
+    assert run(monkeypatch, apply, "--json", str(releases / "replay.json")) == 1
+    assert "problem: toy.py: cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken", "message"),
+    [
+        (["--limit-family", "nowhere"], "", "no modeling_*.py or modular_*.py of nowhere"),
+        ([], "def broken(:\n", "toy/modeling_toy.py"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_line(
+    releases: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    broken: str,
+    message: str,
+) -> None:
+    if broken:
+        (releases / "4.53.0/models/toy/modeling_toy.py").write_text(broken)
+    assert run(monkeypatch, FakeApply(None), "--json", str(releases / "replay.json"), *arguments) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
+    releases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = FakeApply(None)
+    assert run(monkeypatch, apply, "--json", str(releases / "replay.json"), "--limit-family", "nowhere") == 2
+    assert apply.given is None
