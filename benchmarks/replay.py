@@ -27,7 +27,7 @@ from benchmarks.demo import progress_bar
 from benchmarks.releases import SHA256, ReleaseError, fetch
 from benchmarks.replay_grade import grade_classes, grade_sites, wanted_by
 from benchmarks.replay_report import Replay, as_json, render
-from benchmarks.replay_sites import Place, Snapshot, read
+from benchmarks.replay_sites import Snapshot, Wanted, read
 from benchmarks.replay_tree import Tree
 from ckpt_surgery.source.results import ApplyResult
 
@@ -111,7 +111,7 @@ def _read_all(before: Path, ours: Path, upstream: Path, family: str) -> tuple[Sn
         return old, jobs[0].result(), jobs[1].result()
 
 
-def _read(folder: Path, family: str, wanted: frozenset[tuple[Place, str]]) -> Snapshot:
+def _read(folder: Path, family: str, wanted: Wanted) -> Snapshot:
     # Millions of syntax nodes and no garbage among them: the collector would triple the time.
     gc.disable()
     try:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.replay_align import align
+from benchmarks.replay_body import changed_lines
 from benchmarks.replay_names import carries_gradient, is_past
-from benchmarks.replay_sites import Arguments, ClassFact, Place, Site, Snapshot
+from benchmarks.replay_sites import Arguments, ClassFact, Site, Snapshot, Wanted
 
 MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
@@ -65,7 +66,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
     notes: list[str] = []
     if before.inline and not before.switched and ours and ours.inline and ours.arguments == before.arguments:
         grade, reasons = Grade.LEFT_ALONE, ["the checkpoint call does not hang on the model's flag"]
-    elif ours and upstream and not (ours.inline or upstream.inline) and _same(ours, upstream):
+    elif ours and upstream and ours.body in (before.body, upstream.body) and _same(ours, upstream):
         grade, reasons = Grade.IDENTICAL, []
         notes = _shared_faults(ours, upstream)
     elif faults or ours is None:
@@ -109,6 +110,8 @@ def _faults(before: Site, ours: Site | None, upstream: Site | None) -> list[str]
         faults.append(f"the inline branch is gone and {_names(ours)} is no layer: nothing is recomputed any more")
     if ours.target != before.target:
         faults.append(f"the result goes elsewhere: {before.target} became {ours.target}")
+    elif before.body and (lines := changed_lines(before.body, ours.body)):
+        faults.append(f"other code of the method changed: {lines}")
     return faults + _changed_arguments(before, ours) + _wrong_kinds(before, ours, upstream)
 
 
@@ -175,10 +178,11 @@ def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[
 
 
 def _same(ours: Site, upstream: Site) -> bool:
-    """Whether two calls agree in all that is compared: bound arguments, keyword map, target, callee, layers."""
+    """Whether two calls agree in all that is compared: no branch, bound arguments, keywords, target, layers."""
     one, other = ours.arguments, upstream.arguments
     return (
-        (ours.callee, ours.target) == (upstream.callee, upstream.target)
+        not (ours.inline or upstream.inline)
+        and (ours.callee, ours.target) == (upstream.callee, upstream.target)
         and (one.positional, one.stars, one.double_stars) == (other.positional, other.stars, other.double_stars)
         and dict(one.keywords) == dict(other.keywords)
         and bool(ours.layers) == bool(upstream.layers)
@@ -300,6 +304,6 @@ def _heading(fact: ClassFact | None) -> str:
     return f"class {fact.name}({', '.join(fact.bases)})"
 
 
-def wanted_by(before: Snapshot) -> frozenset[tuple[Place, str]]:
+def wanted_by(before: Snapshot) -> Wanted:
     """The calls to look for in the other trees even where they call no block: those with an inline branch."""
     return frozenset((site.place, site.callee) for site in before.sites if site.inline)

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.replay_body import SWITCH, plain_body
 from benchmarks.replay_tree import SELF, Class, File, Signature, Tree, dotted, names_in
 
 FORWARDS = ("__call__", "forward")
 ITERATES_ITS_FIRST = ("reversed", "list", "tuple", "iter", "sorted")
 ITERATES_ITS_OBJECT = ("values", "children", "modules")
-SWITCH = "gradient_checkpointing"
 DEEPEST = 8
 
 Place = tuple[str, str, str, str]
 """A method: file, class, the guard around the class, method."""
+
+Wanted = frozenset[tuple[Place, str]]
+"""Methods and callees whose checkpoint calls BEFORE has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Site:
 
     `target` is the statement with the call cut out, `blocks` the classes that may be called and `layers`
     those of them that checkpoint themselves, `inline` the line of the checkpoint call or 0, `switched`
-    whether the model's checkpointing flag guards that call.
+    whether the model's checkpointing flag guards that call, `body` the method's text apart from branches and
+    arguments (only where BEFORE has a branch in it).
     """
 
     place: Place
@@ -68,6 +72,7 @@ class Site:
     signature: Signature | None
     inline: int = 0
     switched: bool = False
+    body: str = ""
 
     @property
     def path(self) -> str:
@@ -114,7 +119,7 @@ class Snapshot:
     files: int
 
 
-def read(root: Path, family: str = "", wanted: Container[tuple[Place, str]] = ()) -> Snapshot:
+def read(root: Path, family: str = "", wanted: Wanted = frozenset()) -> Snapshot:
     """Read a models folder, or one family of it.
 
     A call of something that is no block of the tree counts only where (method, callee) is in `wanted`.
@@ -139,7 +144,7 @@ def _facts(file: File) -> Iterator[ClassFact]:
         yield ClassFact(file.path, c.name, c.guard, c.node.lineno, c.bases, c.is_layer, c.is_layer_itself)
 
 
-def file_sites(file: File, wanted: Container[tuple[Place, str]] = ()) -> Iterator[Site]:
+def file_sites(file: File, wanted: Wanted = frozenset()) -> Iterator[Site]:
     """The sites of one file, in order within each method."""
     for owner in file.every_class():
         for method in owner.methods.values():
@@ -192,7 +197,7 @@ class _Branch:
 class _Method:
     """One method's calls. Names are followed from loops and assignments to the attributes they come from."""
 
-    def __init__(self, owner: Class, function: ast.FunctionDef, wanted: Container[tuple[Place, str]]) -> None:
+    def __init__(self, owner: Class, function: ast.FunctionDef, wanted: Wanted) -> None:
         self.owner = owner
         self.function = function
         self.wanted = wanted
@@ -207,6 +212,8 @@ class _Method:
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     self._bind(target, node.value)
+            elif isinstance(node, ast.Call) and (closure := self.closures.get(dotted(node.func))):
+                self._bind_parameters(closure, node)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note where the names of a loop's or an assignment's target come from."""
@@ -223,6 +230,14 @@ class _Method:
                 sources[-1] = value.func.value
             for part, source in zip(target.elts, sources, strict=True):
                 self._bind(part, source)
+
+    def _bind_parameters(self, closure: ast.FunctionDef, call: ast.Call) -> None:
+        """Note what a local function is handed."""
+        for parameter, value in zip(closure.args.args, call.args, strict=False):
+            self.bindings.setdefault(parameter.arg, []).append(value)
+        for keyword in call.keywords:
+            if keyword.arg:
+                self.bindings.setdefault(keyword.arg, []).append(keyword.value)
 
     def sites(self) -> list[Site]:
         """The method's sites, in the order of their lines."""
@@ -241,6 +256,9 @@ class _Method:
         for call in direct:
             if call not in found and (site := self._site(call, None)):
                 found[call] = site
+        if branches or any(place == self.place for place, _ in self.wanted):
+            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in found}, is_checkpoint)
+            found = {call: replace(site, body=body) for call, site in found.items()}
         return sorted(found.values(), key=lambda site: site.line)
 
     def _branch(self, call: ast.Call) -> _Branch | None:

@@ -5,6 +5,8 @@ Shared by the rule that finds plain blocks and the one that takes inline branche
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codemods.facts import Import, Path
@@ -35,9 +37,21 @@ def convert(context: Context, ref: Ref) -> Conversion:
         return Conversion(reason=f"the base classes of {ref.name} are not in the files at hand")
     if root.path not in context.tree.checked:
         return Conversion(reason=f"{root.name} is defined in {root.path}, which is not among the checked files")
-    edits = [_bases(context, root)]
-    added = imported(context, root.path)
-    return Conversion((*added, *edits))
+    edits: list[Edit] = []
+    for one in (root, *_modular_twins(context, root)):
+        edits += [*imported(context, one.path), _bases(context, one)]
+    return Conversion(tuple(edits))
+
+
+def _modular_twins(context: Context, root: Ref) -> Iterator[Ref]:
+    """The class of the same name in the modular file that a generated file comes from: its true source."""
+    facts = context.tree.facts(root.path)
+    if facts is None or not facts.generated_from:
+        return
+    modular = os.path.join(os.path.dirname(root.path), facts.generated_from)
+    for ref in context.tree.refs(modular) if modular in context.tree.checked else ():
+        if ref.name == root.name and any(base in _MODULES for base in ref.cls.bases):
+            yield ref
 
 
 def imported(context: Context, path: str) -> tuple[Edit, ...]:

@@ -63,12 +63,26 @@ class Builder:
                 built = self.of(value)
                 if built.kind != "unknown":
                     self.returned.append(built)
+            case ast.If(body=body, orelse=orelse):
+                self._branches(body, orelse)
             case ast.For(target=target, iter=iterable):
                 self._loop(target, iterable)
                 self.read(statement.body)
             case _:
                 for field in ("body", "orelse", "finalbody"):
                     self.read(getattr(statement, field, ()))
+
+    def _branches(self, body: list[ast.stmt], orelse: list[ast.stmt]) -> None:
+        """`x = A` in one branch and `x = B` in the other leave x as either."""
+        before = dict(self.locals)
+        self.read(body)
+        first, self.locals = self.locals, before
+        self.read(orelse)
+        for name, built in first.items():
+            other = self.locals.get(name)
+            if other is not None and other != built:
+                built = Build("choice", items=(built, other))
+            self.locals[name] = built
 
     def _loop(self, target: ast.expr, iterable: ast.expr) -> None:
         """`for cls in (A, B)` binds `cls` to either."""
@@ -78,12 +92,7 @@ class Builder:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         match target:
             case ast.Name(id=name):
-                built = self.of(value)
-                # `x = A` in one branch and `x = B` in another leave x as either.
-                before = self.locals.get(name)
-                if before and before.kind in ("class", "choice") and built.kind in ("class", "choice"):
-                    built = Build("choice", items=(before, built))
-                self.locals[name] = built
+                self.locals[name] = self.of(value)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 self.attributes.setdefault(name, []).append(self.of(value))
             case ast.Subscript(value=container):

@@ -168,6 +168,50 @@ def test_another_result_target_is_worse(tmp_path: Path) -> None:
     assert site.reasons == ("the result goes elsewhere: outputs = <call> became hidden_states = <call>",)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("            if mask is None:\n                continue\n", "+ if mask is None:; + continue"),
+        ("            return mask\n", "+ return mask"),
+    ],
+)
+def test_a_change_to_other_code_of_the_method_is_worse(tmp_path: Path, line: str, reason: str) -> None:
+    ours = repaired().replace("            outputs =", f"{line}            outputs =")
+    site = graded(tmp_path, ours, repaired())
+    assert (site.grade, site.reasons) == (Grade.WORSE, (f"other code of the method changed: {reason}",))
+
+
+def test_another_condition_around_the_call_is_worse(tmp_path: Path) -> None:
+    ours = repaired(f"{REPAIRED} if mask is None else None")
+    assert graded(tmp_path, ours, repaired()).grade is Grade.WORSE
+    moved = repaired(target="if use_cache: outputs = ")
+    site = graded(tmp_path / "other", moved, repaired())
+    assert site.grade is Grade.WORSE
+    assert "+ if use_cache:" in site.reasons[0]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_guard_that_turns_the_cache_off_may_stay_or_go(tmp_path: Path, kept: bool) -> None:
+    guard = (
+        "        if self.gradient_checkpointing and self.training and use_cache:\n            use_cache = False\n"
+        "        for index"
+    )
+    before = BEFORE.replace("        for index", guard)
+    ours = repaired().replace("        for index", guard) if kept else repaired()
+    assert graded(tmp_path, ours, repaired(), before).grade is Grade.IDENTICAL
+
+
+def test_a_statement_lost_from_the_else_branch_is_worse(tmp_path: Path) -> None:
+    before = BEFORE + "                outputs = outputs[0]\n"
+    kept = repaired() + "            outputs = outputs[0]\n"
+    assert graded(tmp_path, kept, repaired(), before).grade is Grade.IDENTICAL
+    site = graded(tmp_path / "other", repaired(), kept, before)
+    assert (site.grade, site.reasons) == (
+        Grade.WORSE,
+        ("other code of the method changed: - outputs = outputs[0]",),
+    )
+
+
 def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
     plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
     site = graded(tmp_path, plain, repaired())
@@ -402,12 +446,15 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     assert site.layers == ("ToyLayer",)
 
 
-def test_a_call_through_a_local_function_is_bound_to_that_function(tmp_path: Path) -> None:
+def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_inside_to_the_block(
+    tmp_path: Path,
+) -> None:
     function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
     branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
-    site = only_site(tmp_path, HEAD.format(base="nn.Module") + function + branch)
-    assert site.arguments.positional == (("module", "layer"), ("hidden", "hidden_states"))
-    assert site.blocks == ("ToyLayer",)
+    inside, through = read(tree(tmp_path, HEAD.format(base="nn.Module") + function + branch)).sites
+    assert inside.arguments.positional == (("hidden_states", "hidden"), ("attention_mask", "past"))
+    assert through.arguments.positional == (("module", "layer"), ("hidden", "hidden_states"))
+    assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
 def test_a_checkpointed_call_of_something_that_is_no_block_is_followed_into_the_other_trees(tmp_path: Path) -> None:
