@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codemods.facts import Arg, Forward, Parameter
-from model_patches import FamilyFacts
+from model_patches.family import FamilyFacts
 from model_patches.vocabulary import is_gradient, is_past_state
 
 
@@ -94,7 +94,9 @@ def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradie
     order = {parameter.name: index for index, parameter in enumerate(params)}
     wall = min((order[name] for name in past_names & real if name in order), default=len(params))
     blocked = tuple(
-        name for name in bound if name in carries & real and order.get(name, -1) > wall and by_keyword + past_by_position
+        name
+        for name in bound
+        if name in carries & real and order.get(name, -1) > wall and by_keyword + past_by_position
     )
     movable = [name for name in by_keyword if name in order and name not in blocked]
     unpacked = any(argument.name == "**" for argument in arguments)
@@ -105,11 +107,15 @@ def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradie
     pieces: tuple[Piece, ...] | None = None
     free_past = [name for name in past_by_position if not any(order[one] > order[name] for one in blocked)]
     if (gradient and movable) or (past and free_past):
-        pieces = _pieces(arguments, params, bound, carries & real if gradient else set(), set(free_past) if past else set())
+        pieces = _pieces(
+            arguments, params, bound, carries & real if gradient else set(), set(free_past) if past else set()
+        )
     return Plan(by_keyword, past_by_position, blocked, containers, hidden, pieces)
 
 
-def reordered(arguments: Sequence[Arg], old: Forward, params: Sequence[Parameter], meaning: Meaning) -> tuple[Piece, ...] | None:
+def reordered(
+    arguments: Sequence[Arg], old: Forward, params: Sequence[Parameter], meaning: Meaning
+) -> tuple[Piece, ...] | None:
     """The argument list of a call after the block's positional parameters became `params`, in that order."""
     bound = bind(arguments, old)
     if isinstance(bound, str):

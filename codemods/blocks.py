@@ -126,5 +126,5 @@ def holds_several(built: Build) -> bool:
     if built.kind in ("container", "maker"):
         return True
     return built.kind in ("choice", "element", "attribute", "class") and (
-        built.kind == "class" and built.name.lstrip("_")[:1].islower() or any(map(holds_several, built.items))
+        (built.kind == "class" and built.name.lstrip("_")[:1].islower()) or any(map(holds_several, built.items))
     )

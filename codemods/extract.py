@@ -111,7 +111,7 @@ class _FileReader:
     def _value(self, name: str, value: ast.expr) -> None:
         if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple):
             built = Builder().of(value)
-            if built.kind != "unknown" and not isinstance(value, ast.List) or _holds_class(built):
+            if (built.kind != "unknown" and not isinstance(value, ast.List)) or _holds_class(built):
                 self.values.append((name, built))
 
     def _maker(self, function: ast.FunctionDef) -> None:
@@ -133,8 +133,9 @@ class _FileReader:
         functions = [inner for inner in _own(node.body) if isinstance(inner, ast.FunctionDef)]
         for statement in _own(node.body):
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(
-                    target=ast.Name(id=name), value=ast.expr() as value
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
                     if name in _FLAGS:
                         flags.append((name, ast.unparse(value)))
@@ -211,7 +212,7 @@ class _FileReader:
     def _copies(self, tree: ast.Module) -> Iterator[CopiedFrom]:
         if "Copied from" not in self.source:
             return
-        starts = {first: span for first, span in _objects(tree.body)}
+        starts = dict(_objects(tree.body))
         for found in _COPIED.finditer(self.source):
             line = self.source.count("\n", 0, found.start()) + 1
             below = line + 1
@@ -274,9 +275,7 @@ def _forward(function: ast.FunctionDef) -> Forward:
 def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
     for inner in ast.walk(node):
         match inner:
-            case ast.Compare(
-                left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]
-            ):
+            case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]):
                 yield name
 
 
@@ -287,9 +286,10 @@ def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
     for statement in _flat(statements):
         if isinstance(statement, ast.Return):
             returns.append(statement)
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            if _is_nested(statement.value):
-                values.setdefault(statement.targets[0].id, []).append(statement)
+            continue
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
+                values.setdefault(name, []).append(statement)
     for one in returns:
         if one.value is not None and _is_nested(one.value):
             yield span_of(one)

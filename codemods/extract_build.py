@@ -118,7 +118,9 @@ class Builder:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="add_module"), args=[name, value]):
                 known = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else DYNAMIC
                 self.attributes.setdefault(known, []).append(self.of(value))
-            case ast.Call(func=ast.Attribute(value=container, attr="append" | "add_module" | "insert"), args=[*_, value]):
+            case ast.Call(
+                func=ast.Attribute(value=container, attr="append" | "add_module" | "insert"), args=[*_, value]
+            ):
                 self._extend(container, [self.of(value)])
             case ast.Call(func=ast.Attribute(value=container, attr="extend"), args=[value]):
                 self._extend(container, list(self.of(value).items))
@@ -147,7 +149,9 @@ class Builder:
             case ast.Starred(value=value):
                 return Build("choice", items=self.of(value).items)
             case ast.Name(id=name):
-                return self.locals.get(name) or (_UNKNOWN if name.islower() else Build("class", name, span=span_of(node)))
+                return self.locals.get(name) or (
+                    _UNKNOWN if name.islower() else Build("class", name, span=span_of(node))
+                )
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return Build("attribute", name)
             case ast.Attribute():
@@ -196,7 +200,7 @@ class Builder:
             built = self.of(argument.value if isinstance(argument, ast.Starred) else argument)
             if built.kind == "container":
                 yield from built.items
-            elif built.kind == "unknown" or isinstance(argument, ast.Call) and _is_constructor(argument):
+            elif built.kind == "unknown" or (isinstance(argument, ast.Call) and _is_constructor(argument)):
                 yield built
             else:
                 yield Build("spread", items=(built,))

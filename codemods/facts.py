@@ -74,20 +74,21 @@ class InlineBranch:
 
     method: str
     span: Span
-    test: str
-    conditions: tuple[str, ...]
-    """The terms of the test that are not about checkpointing or training."""
-    is_elif: bool
-    body: tuple[Span, ...]
-    body_kinds: tuple[str, ...]
-    """One word per statement: checkpoint, guard, past, function, mirrored or other."""
-    orelse: tuple[Span, ...]
-    orelse_is_elif: bool
     checkpoints: tuple[CheckpointCall, ...]
-    direct: tuple[Call, ...]
-    guard: str
+    test: str = ""
+    conditions: tuple[str, ...] = ()
+    """The terms of the test that are not about checkpointing or training."""
+    is_elif: bool = False
+    body: tuple[Span, ...] = ()
+    body_kinds: tuple[str, ...] = ()
+    """One word per statement: checkpoint, guard, past, function, mirrored, log or other."""
+    orelse: tuple[Span, ...] = ()
+    orelse_is_elif: bool = False
+    direct: tuple[Call, ...] = ()
+    """The block calls of the else branch."""
+    guard: str = ""
     """The name that a guard statement of the branch switches off (`use_cache`), or empty."""
-    guard_needed: bool
+    guard_needed: bool = False
     """Whether code after the branch reads that name."""
 
     @property

@@ -51,6 +51,4 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
             continue
         message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
         message += ": with use_reentrant=True their gradient is lost or wrong"
-        yield context.finding(
-            CODE, site.owner.path, argument.span, site.owner.name, message, Applicability.UNSAFE
-        )
+        yield context.finding(CODE, site.owner.path, argument.span, site.owner.name, message, Applicability.UNSAFE)

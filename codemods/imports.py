@@ -46,7 +46,11 @@ def _grow(path: str, source: SourceText, item: Import, names: list[str], width: 
     if "\n" in text:
         head = text[: text.index("(") + 1]
         body = "".join(f"{source.newline}    {name}," for name in ordered)
-        return Edit(path, start, end, f"{head}{body}{source.newline})") if "#" not in text else _after(path, source, end, item)
+        return (
+            Edit(path, start, end, f"{head}{body}{source.newline})")
+            if "#" not in text
+            else _after(path, source, end, item)
+        )
     line = f"from {item.module} import {', '.join(ordered)}"
     if len(line) > width:
         body = "".join(f"{source.newline}    {name}," for name in ordered)
@@ -59,14 +63,14 @@ def _after(path: str, source: SourceText, end: int, item: Import) -> Edit:
 
 
 def by_type(name: str) -> tuple[int, str]:
-    """isort's order: constants, classes, the rest."""
+    """Isort's order: constants, classes, the rest."""
     if name.isupper():
         return (0, name)
     return (1, name) if name[:1].isupper() else (2, name)
 
 
 def _key(module: str) -> tuple[int, int, str]:
-    """isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
+    """Isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
     dots = len(module) - len(module.lstrip("."))
     return (1 if dots else 0, -dots, module.lower())
 

@@ -99,8 +99,8 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
     blocked = _blocked(context, owner, inline)
     if blocked:
         doubts.append(f"{blocked} can be positional only after CKPT005")
-    edits = (*dict.fromkeys(conversions), unwrapped(context, owner, inline))
-    return edits, "; ".join(dict.fromkeys(doubts))
+    edits_of_all = (*dict.fromkeys(conversions), unwrapped(context, owner, inline))
+    return edits_of_all, "; ".join(dict.fromkeys(doubts))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
@@ -122,7 +122,11 @@ def _conversion(
     paths = checkpoint.paths
     if checkpoint.wrapped == "closure":
         paths = tuple(
-            path for call in owner.cls.calls if call.method == inline.method for path in call.paths if path[0] != "<local>"
+            path
+            for call in owner.cls.calls
+            if call.method == inline.method
+            for path in call.paths
+            if path[0] != "<local>"
         )
     refs = block_refs(context, owner, paths)
     externals = [t for path in paths for t in context.tree.reached(owner, path) if isinstance(t, External)]

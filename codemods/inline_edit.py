@@ -56,7 +56,7 @@ def _else(source: SourceText, inline: InlineBranch) -> int:
 def _guard(source: SourceText, inline: InlineBranch) -> str:
     """`if <test>:` with the guard statements alone, up to the end of their last line."""
     start, _ = source.range(inline.span)
-    indent = source.indent(start)
+    source.indent(start)
     head = source.text[start : source.range(inline.body[0])[0]]
     parts: list[str] = []
     for span, kind in zip(inline.body, inline.body_kinds, strict=True):
@@ -105,6 +105,8 @@ def _lost_comments(source: SourceText, inline: InlineBranch, kept: str) -> Itera
     except (tokenize.TokenError, IndentationError):
         pass
     if inline.guard and inline.guard_needed:
-        guards = "".join(source.of(s) for s, kind in zip(inline.body, inline.body_kinds, strict=True) if kind == "guard")
+        guards = "".join(
+            source.of(s) for s, kind in zip(inline.body, inline.body_kinds, strict=True) if kind == "guard"
+        )
         wanted = [comment for comment in wanted if comment not in guards]
     yield from dict.fromkeys(wanted)

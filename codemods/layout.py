@@ -162,7 +162,10 @@ def relaid(text: str, indent: str, width: int, newline: str) -> str:
         call = _value_call(statement)
         if call is None or statement.lineno == statement.end_lineno:
             continue
-        start, end = source.offset(call.lineno, call.col_offset), source.offset(call.end_lineno or 0, call.end_col_offset or 0)
+        start, end = (
+            source.offset(call.lineno, call.col_offset),
+            source.offset(call.end_lineno or 0, call.end_col_offset or 0),
+        )
         place = Place(
             source.indent(start), start - source.line_start(start), source.line_end(end) - end, width, newline
         )

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from codemods.arguments import bind
 from codemods.call_edit import call_edit
-from codemods.finding import Applicability, Finding
+from codemods.finding import Applicability, Edit, Finding
 from codemods.rule import Context
 from codemods.sites import Site, plan_site, sites
 
@@ -51,7 +51,7 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
     span = site.call.args[first].span
     names = " and ".join(f"`{name}`" for name in plan.positional_past)
     message = f"{block.name} gets {names} by position: the recompute writes it a second time"
-    edits = ()
+    edits: tuple[Edit, ...] = ()
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
     elif plan.pieces and not plan.unknown:

@@ -22,6 +22,7 @@ Unsafe: callers outside the tree that pass these parameters by position break.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -42,12 +43,12 @@ def find(context: Context) -> Iterator[Finding]:
     blocked: dict[Ref, dict[str, None]] = defaultdict(dict)
     for site in sites(context):
         for block, _ in site.blocks:
-            owner = context.tree.forward(block)
-            if owner is None:
+            defined = context.tree.forward(block)
+            if defined is None:
                 continue
-            by_forward[owner[0]].append(site)
+            by_forward[defined[0]].append(site)
             plan = plan_site(context, site, gradient=True, past=True)
-            blocked[owner[0]].update(dict.fromkeys(plan.blocked))
+            blocked[defined[0]].update(dict.fromkeys(plan.blocked))
     for owner, names in blocked.items():
         forward = owner.cls.forward
         if names and forward and owner.path in context.tree.checked:
@@ -81,7 +82,7 @@ def _edits(
     size = len(params)
     spans = [source.range(span) for span in forward.param_spans[:size]]
     texts = {p.name: source.text[low:high] for p, (low, high) in zip(forward.params, spans, strict=False)}
-    gaps = [source.text[one[1] : other[0]] for one, other in zip(spans, spans[1:], strict=False)]
+    gaps = [source.text[one[1] : other[0]] for one, other in itertools.pairwise(spans)]
     if any("#" in gap for gap in gaps) or _required_behind_default(params):
         return ()
     text = texts[params[0].name] + "".join(

@@ -48,7 +48,8 @@ def checkpoints(context: Context, ref: Ref) -> bool:
 def plan_site(context: Context, site: Site, *, gradient: bool, past: bool) -> Plan:
     """The plan for a site; with several block classes, one that is right for each of them."""
     plans = [
-        plan(site.call.args, forward, context.meaning(ref), gradient=gradient, past=past) for ref, forward in site.blocks
+        plan(site.call.args, forward, context.meaning(ref), gradient=gradient, past=past)
+        for ref, forward in site.blocks
     ]
     layouts = {one.pieces for one in plans}
     if len(layouts) > 1:

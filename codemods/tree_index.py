@@ -158,7 +158,7 @@ class TreeIndex:
             inner = module.removeprefix("transformers.models.")
         else:
             return None
-        if not inner or os.path.basename(folder) == "transformers" and not inner.startswith("models."):
+        if not inner or (os.path.basename(folder) == "transformers" and not inner.startswith("models.")):
             return None  # transformers' own core is known by name and never read
         if inner.rpartition(".")[2].startswith(_NO_MODULES):
             return None
@@ -418,7 +418,7 @@ def is_plain_external(external: External) -> bool:
     if module.startswith(("torch", "abc", "typing", "enum", "dataclasses", "collections")):
         return True
     core = module.lstrip(".").removeprefix("transformers.")
-    return (module.startswith("...") or module.startswith("transformers")) and not core.startswith("models")
+    return (module.startswith(("...", "transformers"))) and not core.startswith("models")
 
 
 def _renames(old: str, new: str) -> Iterator[tuple[str, str]]:

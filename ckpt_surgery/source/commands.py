@@ -1,8 +1,9 @@
 """The repairs as libcst codemods, for those who run theirs with `python -m libcst.tool codemod`.
 
-`python -m libcst.tool codemod -x --no-format ckpt_surgery.source.commands.Repair transformers/models/` makes the safe repairs
-of every rule; each other command makes those of one. The decisions need the whole tree, so each worker
-process decides once for the folder a file lies in and then hands out its files.
+    python -m libcst.tool codemod -x --no-format ckpt_surgery.source.commands.Repair transformers/models/
+
+makes the safe repairs of every rule; each other command makes those of one. The decisions need the whole
+tree, so each worker process decides once for the folder a file lies in and then hands out its files.
 """
 
 from __future__ import annotations

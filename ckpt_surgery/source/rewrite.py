@@ -112,7 +112,9 @@ def _settle(
         if not _round(work, reader, chosen):
             continue
     else:
-        _give_up(work, reader, {edit.path for finding in choose(findings, unsafe, work.frozen) for edit in finding.edits})
+        _give_up(
+            work, reader, {edit.path for finding in choose(findings, unsafe, work.frozen) for edit in finding.edits}
+        )
     _tidy(work, reader)
     return found or [], findings
 
@@ -135,7 +137,9 @@ def _tidy(work: _Work, reader: Reader) -> None:
 def choose(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
     """The findings to repair in one round: no two of them touch the same text; the others wait for the next."""
     wanted = {Applicability.SAFE, Applicability.UNSAFE} if unsafe else {Applicability.SAFE}
-    able = [f for f in findings if f.edits and f.applicability in wanted and not any(e.path in frozen for e in f.edits)]
+    able = [
+        f for f in findings if f.edits and f.applicability in wanted and not any(e.path in frozen for e in f.edits)
+    ]
     taken: dict[str, set[Edit]] = defaultdict(set)
     chosen: list[Finding] = []
     # Signatures go first: what they ask of their callers may not be cut short by another repair there.
