@@ -135,7 +135,10 @@ def _changed_arguments(before: Site, ours: Site) -> list[str]:
 def _wrong_kinds(before: Site, ours: Site, upstream: Site | None) -> list[str]:
     """Gradient arguments by keyword and past state by position, unless upstream and BEFORE have it so too."""
     was, theirs = _kinds(before.arguments), _kinds(upstream.arguments) if upstream else {}
-    faults = []
+    faults: list[str] = []
+    if ours.through:
+        # The block that checkpoints itself is called inside the local function, a site of its own.
+        return faults
     for name, value in ours.arguments.keywords:
         if carries_gradient(name, value) and "position" in (was.get(name), theirs.get(name, _unless(upstream))):
             faults.append(f"gradient argument {name} by keyword")

@@ -58,7 +58,8 @@ class Site:
 
     `target` is the statement with the call cut out, `blocks` the classes that may be called and `layers`
     those of them that checkpoint themselves, `inline` the line of the checkpoint call or 0, `switched`
-    whether the model's checkpointing flag guards that call, `body` the method's text apart from branches and
+    whether the model's checkpointing flag guards that call, `through` whether what is called is a local
+    function that calls the block, `body` the method's text apart from branches and
     arguments (only where BEFORE has a branch in it).
     """
 
@@ -72,6 +73,7 @@ class Site:
     signature: Signature | None
     inline: int = 0
     switched: bool = False
+    through: bool = False
     body: str = ""
 
     @property
@@ -305,6 +307,7 @@ class _Method:
             signature=signature,
             inline=checkpoint.lineno if checkpoint else 0,
             switched=switched,
+            through=closure is not None,
         )
 
     def _target(self, call: ast.Call) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from codemods.facts import Arg, Forward, Parameter
 from model_patches.family import FamilyFacts
-from model_patches.vocabulary import is_gradient, is_past_state
+from model_patches.vocabulary import is_gradient, is_past_state, is_switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,19 @@ class Meaning:
         if names & self.family.not_gradient or self.past(parameter):
             return False
         return bool(names & self.family.gradient) or is_gradient(parameter.name, parameter.annotation)
+
+    def carriers(self, params: Sequence[Parameter]) -> set[str]:
+        """The names of the gradient parameters. The first parameter is one: it is what a block transforms."""
+        found = {parameter.name for parameter in params if self.gradient(parameter)}
+        first = params[0] if params else None
+        if (
+            first
+            and first.kind == "positional"
+            and not self.past(first)
+            and not is_switch(first.name, first.annotation)
+        ):
+            found.add(first.name)
+        return found
 
     def past(self, parameter: Parameter) -> bool:
         """Whether the parameter is a cache or recurrent state."""
@@ -86,7 +99,7 @@ def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradie
     if isinstance(bound, str):
         return Plan(unknown=bound)
     params = [parameter for parameter in forward.params if parameter.kind == "positional"]
-    carries = {p.name for p in forward.params if meaning.gradient(p)}
+    carries = meaning.carriers(forward.params)
     past_names = {p.name for p in forward.params if meaning.past(p)}
     real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
     by_keyword = tuple(n for n in bound if n in carries & real and arguments[bound[n]].name is not None)
@@ -121,7 +134,7 @@ def reordered(
     if isinstance(bound, str):
         return None
     real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
-    carries = {p.name for p in params if meaning.gradient(p)} & real
+    carries = meaning.carriers(params) & real
     past = {p.name for p in params if meaning.past(p)} & real
     return _pieces(arguments, params, bound, carries, past)
 

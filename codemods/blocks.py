@@ -92,7 +92,7 @@ class Blocks:
 
     def _is_block(self, holder: Ref, attribute: str, ref: Ref) -> bool:
         facts = family_facts(holder.path)
-        if attribute in facts.not_stacks:
+        if attribute in facts.not_stacks or ref.name in facts.not_blocks:
             return False
         if ref.name in facts.blocks:
             return True

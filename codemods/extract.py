@@ -21,7 +21,7 @@ _FLAGS = {
 }
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
-_INTERESTING = re.compile(r"\bfor\b|\]\(|checkpoint|getattr\(")
+_INTERESTING = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.|\]\(|checkpoint|getattr\(", re.M)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
@@ -186,7 +186,7 @@ class _FileReader:
         direct = frozenset(
             name
             for name, built in attributes
-            if any(part in self.local_layers for part in _class_names(built)) or name.startswith("<")
+            if any(part in self.local_layers for part in built.class_names()) or name.startswith("<")
         )
         wanted = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
         readers: list[MethodReader] = []
@@ -322,15 +322,8 @@ def _choice(builds: list[Build]) -> Build:
     return builds[0] if len(builds) == 1 else Build("choice", items=tuple(builds))
 
 
-def _class_names(built: Build) -> Iterator[str]:
-    if built.kind == "class":
-        yield built.name
-    for item in built.items:
-        yield from _class_names(item)
-
-
 def _holds_class(built: Build) -> bool:
-    return any(name.lstrip("_")[:1].isupper() for name in _class_names(built))
+    return any(name.lstrip("_")[:1].isupper() for name in built.class_names())
 
 
 def _useful(built: Build) -> bool:

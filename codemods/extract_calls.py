@@ -149,15 +149,12 @@ class MethodReader:
 
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
-        calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call | ast.comprehension)]
-        if any(isinstance(inner, ast.comprehension) for inner in calls):
+        calls, loops = _calls_and_loops(node)
+        if loops:
             env = dict(env)
-            for inner in calls:
-                if isinstance(inner, ast.comprehension):
-                    bind_loop(inner.target, inner.iter, env)
+            for loop in loops:
+                bind_loop(loop.target, loop.iter, env)
         for call in calls:
-            if not isinstance(call, ast.Call):
-                continue
             if self._is_checkpoint(call.func):
                 self._bare(call, statement, env)
                 continue
@@ -294,6 +291,32 @@ class MethodReader:
                     orelse_is_elif=any((one.lineno, one.col_offset) in elifs for one in node.orelse[:1]),
                     guard_needed=bool(inline.guard) and read_later(function, node, inline.guard),
                 )
+
+
+def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehension]]:
+    """Every call and comprehension inside an expression, outer calls first.
+
+    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
+    """
+    calls: list[ast.Call] = []
+    loops: list[ast.comprehension] = []
+    waiting: list[ast.AST | None] = [node]
+    while waiting:
+        inner = waiting.pop()
+        kind = inner.__class__
+        if inner is None or kind is ast.Name or kind is ast.Constant:
+            continue  # a dict display has None for the key of `**other`
+        if isinstance(inner, ast.Call):
+            calls.append(inner)
+        elif isinstance(inner, ast.comprehension):
+            loops.append(inner)
+        for name in inner._fields:
+            value = getattr(inner, name)
+            if value.__class__ is list:
+                waiting.extend(value)
+            elif isinstance(value, ast.expr):
+                waiting.append(value)
+    return calls, loops
 
 
 def _uncalled(function: ast.expr) -> ast.expr:

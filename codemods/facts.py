@@ -6,6 +6,7 @@ alone and can be cached by its digest. `extract.py` makes them; `tree_index.py` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -132,6 +133,13 @@ class Build:
     name: str = ""
     items: tuple[Build, ...] = ()
     span: Span | None = None
+
+    def class_names(self) -> Iterator[str]:
+        """Every class name that it mentions."""
+        if self.kind == "class":
+            yield self.name
+        for item in self.items:
+            yield from item.class_names()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ libcst's AddImportsVisitor writes relative imports twice or makes them absolute,
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from codemods.facts import FileFacts, Import
 from codemods.finding import Edit
@@ -105,9 +106,10 @@ def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -
 def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText) -> list[Edit]:
     """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
     edits: list[Edit] = []
+    then, now = _words(before), _words(after.text)
     for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.original):
         items = [item for item in facts.imports if item.span == span]
-        gone = [item for item in items if _uses(before, item.name) > 1 == _uses(after.text, item.name)]
+        gone = [item for item in items if then[item.name] > 1 == now[item.name]]
         if not gone or any(item.name != item.original for item in items):
             continue
         start, end = after.range(span)
@@ -120,5 +122,5 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText) 
     return edits
 
 
-def _uses(text: str, name: str) -> int:
-    return len(re.findall(rf"\b{re.escape(name)}\b", text))
+def _words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"[^\W\d]\w*", text))

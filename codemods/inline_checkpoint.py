@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.arguments import bind
-from codemods.conversion import alias_of, aliased, convert, derive
+from codemods.conversion import convert
+from codemods.derived_class import alias_of, aliased, derive
 from codemods.facts import Arg, Call, CheckpointCall, InlineBranch, Path
 from codemods.finding import Applicability, Edit, Finding
 from codemods.inline_edit import unwrapped

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.blocks import StackElement
-from codemods.conversion import aliased, convert
+from codemods.conversion import convert
+from codemods.derived_class import aliased
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
 from codemods.tree_index import Answer, Ref

@@ -43,9 +43,9 @@ def find(context: Context) -> Iterator[Finding]:
 
 def _findings(context: Context, site: Site) -> Iterator[Finding]:
     plan = plan_site(context, site, gradient=_GRADIENT in context.selected, past=True)
-    if not plan.positional_past:
-        return
     block, forward = site.blocks[0]
+    if not plan.positional_past or context.tree.flag(block, "_can_checkpoint_with_cache") == "True":
+        return
     bound = bind(site.call.args, forward)
     first = bound[plan.positional_past[0]] if not isinstance(bound, str) else 0
     span = site.call.args[first].span

@@ -185,6 +185,18 @@ class TreeIndex:
         """The part of the base chain that the tree holds."""
         return (target for target in self.mro(ref) if isinstance(target, Ref))
 
+    def heirs(self, ref: Ref) -> Iterator[Ref]:
+        """Every checked class that inherits from a class and that some attribute names."""
+        for one in self.checked_refs():
+            if one is not ref and one.name in self._held and ref in self.mro(one):
+                yield one
+
+    @cached_property
+    def _held(self) -> frozenset[str]:
+        """The names of all classes that attributes of checked classes are built from."""
+        builds = (built for ref in self.checked_refs() for _, built in ref.cls.attributes)
+        return frozenset(name for built in builds for name in built.class_names())
+
     def is_layer(self, ref: Ref) -> Answer:
         """Whether the class is a GradientCheckpointingLayer."""
         if ref not in self._gcl:
@@ -356,7 +368,7 @@ class TreeIndex:
         """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""
         if owner is None or user is None or owner.path == user.path or owner.name == user.name:
             return ()
-        for old, new in _renames(owner.name, user.name):
+        for old, new in renames(owner.name, user.name):
             if name.startswith(old):
                 return tuple(self._by_name(user.path).get(new + name.removeprefix(old), ()))
         return ()
@@ -421,7 +433,7 @@ def is_plain_external(external: External) -> bool:
     return (module.startswith(("...", "transformers"))) and not core.startswith("models")
 
 
-def _renames(old: str, new: str) -> Iterator[tuple[str, str]]:
+def renames(old: str, new: str) -> Iterator[tuple[str, str]]:
     """The model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
     size = 0
     while size < min(len(old), len(new)) and old[-1 - size] == new[-1 - size]:

@@ -7,6 +7,6 @@ values are wrong (measured on 5.23.0): the recompute reads and writes the same d
 from model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
-    families=("gemma3n", "gemma4", "gemma4_unified", "diffusion_gemma", "mistral_large4"),
+    families=("gemma3n", "gemma4", "gemma4_unified", "mistral_large4"),
     containers=frozenset({"shared_kv_states"}),
 )

@@ -52,11 +52,13 @@ GRADIENT = frozenset(
         "object_queries",
         "object_queries_position_embeddings",
         "pair_states",
+        "prompt_feats",
         "per_layer_input",
         "position_bias",
         "protein_kv_states",
         "queries",
         "query_point_embedding",
+        "query_pos",
         "query_position",
         "query_position_embeddings",
         "query_sine_embed",
@@ -68,7 +70,9 @@ GRADIENT = frozenset(
         "spatial_position_embeddings",
         "structure_kv_states",
         "task_features",
+        "text_features",
         "value_embeds",
+        "vision_feats",
         "vision_features",
         "x",
     }
@@ -78,6 +82,7 @@ and in none carry only masks, positions or sizes."""
 
 _GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
 _SWITCHES = ("output_", "return_", "use_")
+_NO_TENSORS = ("mask", "_ids", "_idx", "_index", "config")
 _PLAIN_TYPES = ("bool", "int", "float", "str")
 
 
@@ -92,8 +97,13 @@ def is_gradient(name: str, annotation: str = "") -> bool:
     `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
     that say so. An annotation (its source text) without a tensor type decides against any name.
     """
-    if "LongTensor" in annotation or annotation.removeprefix("Optional[").split(" ")[0].strip("]") in _PLAIN_TYPES:
-        return False
-    if name.startswith(_SWITCHES):
+    if is_switch(name, annotation):
         return False
     return name in GRADIENT or name.endswith(_GRADIENT_ENDINGS)
+
+
+def is_switch(name: str, annotation: str = "") -> bool:
+    """Whether a parameter is surely no gradient: an option, a mask, indices, or of a plain type."""
+    if "LongTensor" in annotation or annotation.removeprefix("Optional[").split(" ")[0].strip("]") in _PLAIN_TYPES:
+        return True
+    return name.startswith(_SWITCHES) or name.endswith(_NO_TENSORS)

@@ -8,36 +8,28 @@ from collections.abc import Iterator, Mapping
 
 from ckpt_surgery.source.analyze import Snapshot
 from ckpt_surgery.source.discover import SourceText
-from codemods.extract import extract
+from ckpt_surgery.source.facts_store import Read
 from codemods.facts import CopiedFrom, FileFacts, Span
 from codemods.finding import Edit
 from codemods.source_text import SourceText as Positions
 
 
-def parted_copies(snapshot: Snapshot, original: Mapping[str, SourceText]) -> Iterator[tuple[Edit, str]]:
+def parted_copies(
+    snapshot: Snapshot, original: Mapping[str, SourceText], reads_before: Mapping[str, Read]
+) -> Iterator[tuple[Edit, str]]:
     """For every copy that was equal to its source before and is not any more: the edit that drops the
     comment, and a sentence for the summary.
     """
     changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
-    before: dict[str, FileFacts] = {}
-
-    def facts_before(path: str) -> FileFacts:
-        if path not in changed:
-            return snapshot.reads[path].facts
-        if path not in before:
-            before[path] = extract(original[path].text)
-        return before[path]
-
     for path in sorted(snapshot.reads):
         copies = snapshot.reads[path].facts.copies
-        old = {(copy.source, copy.replacements, index): copy for index, copy in enumerate(facts_before(path).copies)}
-        for index, copy in enumerate(copies):
+        # A repair neither adds nor moves such comments: the same place in the list is the same comment.
+        for copy, then in zip(copies, reads_before[path].facts.copies, strict=True):
             home, name = _home(path, copy.source)
             if home not in snapshot.reads or not ({path, home} & changed):
                 continue
-            then = old.get((copy.source, copy.replacements, index))
-            span, was = _named(snapshot.reads[home].facts, name), _named(facts_before(home), name)
-            if then is None or span is None or was is None:
+            span, was = _named(snapshot.reads[home].facts, name), _named(reads_before[home].facts, name)
+            if span is None or was is None:
                 continue
             equal_before = _equal(original[path].text, then, original[home].text, was)
             if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):

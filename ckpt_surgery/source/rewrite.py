@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ class _Work:
 
     snapshot: Snapshot
     original: dict[str, SourceText]
+    reads_before: dict[str, Read]
     codes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     frozen: set[str] = field(default_factory=set)
     """Files that are left alone: read-only ones, and those whose result would not do."""
@@ -63,7 +63,7 @@ def apply(
     ignores = per_file_ignores or {}
     with without_gc():
         snapshot, unparsed = take(sources, jobs=jobs, cache=cache, progress=progress)
-        work = _Work(snapshot, {source.path: source for source in sources})
+        work = _Work(snapshot, {source.path: source for source in sources}, dict(snapshot.reads))
         if write:
             work.frozen = {source.path for source in sources if read_only(source.path)}
         with Reader(jobs, use_cache=False, progress=progress) as reader:
@@ -109,17 +109,14 @@ def _settle(
         chosen = choose(findings, unsafe, work.frozen)
         if not chosen:
             break
-        if not _round(work, reader, chosen):
-            continue
+        _round(work, reader, chosen)
     else:
-        _give_up(
-            work, reader, {edit.path for finding in choose(findings, unsafe, work.frozen) for edit in finding.edits}
-        )
-    _tidy(work, reader)
+        _give_up(work, {edit.path for finding in choose(findings, unsafe, work.frozen) for edit in finding.edits})
+    _tidy(work)
     return found or [], findings
 
 
-def _tidy(work: _Work, reader: Reader) -> None:
+def _tidy(work: _Work) -> None:
     """What the rounds leave behind: imports that nothing uses any more, copies that are none any more."""
     edits: dict[str, list[Edit]] = defaultdict(list)
     for path, source in work.snapshot.sources.items():
@@ -127,11 +124,12 @@ def _tidy(work: _Work, reader: Reader) -> None:
         if source.text != before:
             facts = work.snapshot.reads[path].facts
             edits[path] += unused_imports(path, facts, before, Positions(source.text))
-    for edit, note in parted_copies(work.snapshot, work.original):
+    for edit, note in parted_copies(work.snapshot, work.original, work.reads_before):
         work.notes.append(note)
         edits[edit.path].append(edit)
-    texts = {path: edited(work.snapshot.sources[path].text, those) for path, those in edits.items() if those}
-    _take_texts(work, reader, texts)
+    for path, those in edits.items():
+        source = work.snapshot.sources[path]
+        work.snapshot.sources[path] = replace(source, text=edited(source.text, those))
 
 
 def choose(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
@@ -168,47 +166,35 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def _round(work: _Work, reader: Reader, chosen: list[Finding]) -> bool:
+def _round(work: _Work, reader: Reader, chosen: list[Finding]) -> None:
     """Make the edits of one round in memory. Where a result does not parse, its findings are dropped whole."""
     edits: dict[str, list[Edit]] = defaultdict(list)
     for finding in chosen:
         for edit in finding.edits:
             edits[edit.path].append(edit)
     texts = {path: edited(work.snapshot.sources[path].text, those) for path, those in edits.items()}
-    broken = {path for path, text in texts.items() if not _parses(text)}
+    sources = [replace(work.snapshot.sources[path], text=text, digest="") for path, text in texts.items()]
+    read = list(zip(sources, reader.read(sources, "rewriting"), strict=True))
+    broken = [source.path for source, one in read if isinstance(one, Problem)]
     if broken:
-        for path in sorted(broken):
-            work.frozen.add(path)
-            work.notes.append(f"{path} is left alone: its repair would not parse; please report it")
-        return False
+        work.frozen.update(broken)
+        work.notes += [f"{path} is left alone: its repair would not parse; please report it" for path in broken]
+        return
     for finding in chosen:
         for edit in finding.edits:
             work.codes[edit.path].add(finding.code)
-    _take_texts(work, reader, texts)
-    return True
-
-
-def _take_texts(work: _Work, reader: Reader, texts: Mapping[str, str]) -> None:
-    sources = [replace(work.snapshot.sources[path], text=text, digest="") for path, text in texts.items()]
-    for source, read in zip(sources, reader.read(sources, "rewriting"), strict=True):
+    for source, one in read:
         work.snapshot.sources[source.path] = source
-        if isinstance(read, Read):
-            work.snapshot.reads[source.path] = read
+        if isinstance(one, Read):
+            work.snapshot.reads[source.path] = one
 
 
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
-
-
-def _give_up(work: _Work, reader: Reader, paths: set[str]) -> None:
+def _give_up(work: _Work, paths: set[str]) -> None:
     """Files that never settle go back to what they were."""
     for path in sorted(paths):
         work.notes.append(f"{path} is left alone: a second run would change it again; please report it")
-    _take_texts(work, reader, {path: work.original[path].text for path in paths})
+        work.snapshot.sources[path] = work.original[path]
+        work.snapshot.reads[path] = work.reads_before[path]
 
 
 def _changes(work: _Work) -> list[FileChange]:

@@ -457,6 +457,21 @@ def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_
     assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
+def test_keywords_handed_to_a_local_function_are_no_fault_but_those_it_hands_to_the_block_are(tmp_path: Path) -> None:
+    function = "            def run(module, hidden_states):\n                return module({argument})\n"
+    branch = INLINE.format(call="run(layer, hidden_states=hidden_states)").replace("layer.__call__, ", "run, layer, ")
+    before = HEAD.format(base="nn.Module") + function.format(argument="hidden_states=hidden_states") + branch
+    ours = LAYER + function + "            outputs = run(layer, hidden_states=hidden_states)\n"
+    upstream = "class Other:\n    pass\n"
+    trees = snapshots(tmp_path / "right", before, ours.format(argument="hidden_states"), upstream)
+    assert [site.grade for site in grade_sites(*trees)] == [Grade.CHANGED, Grade.CHANGED]
+    trees = snapshots(tmp_path / "wrong", before, ours.format(argument="hidden_states=hidden_states"), upstream)
+    assert {site.before: site.grade for site in grade_sites(*trees)} == {
+        "return module(hidden_states=hidden_states)": Grade.WORSE,
+        "outputs = run(module: layer, hidden_states=hidden_states)": Grade.CHANGED,
+    }
+
+
 def test_a_checkpointed_call_of_something_that_is_no_block_is_followed_into_the_other_trees(tmp_path: Path) -> None:
     body = "class M(nn.Module):\n    def __init__(self):\n        self.conv = nn.Conv1d(1, 1)\n"
     body += "    def forward(self, x):\n"
