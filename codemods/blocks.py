@@ -36,6 +36,7 @@ class Blocks:
 
     def __init__(self, tree: TreeIndex) -> None:
         self.tree = tree
+        self._elements: dict[frozenset[Ref], tuple[StackElement, ...]] = {}
         self._mixes: dict[Ref, bool] = {}
         self._holds_layer: dict[Ref, bool] = {}
 
@@ -56,15 +57,15 @@ class Blocks:
                         found.update(t for t in self.tree.reached(owner, path) if isinstance(t, Ref))
         return frozenset(found)
 
-    def elements(self, parts: frozenset[Ref]) -> Iterator[StackElement]:
+    def elements(self, parts: frozenset[Ref]) -> tuple[StackElement, ...]:
         """Stack elements of the given parts of models that are no layers, outermost only."""
-        found = [element for holder in parts for element in self._of_holder(holder)]
-        blocks = {element.element for element in found if element.is_block}
-        inner = self._inside(blocks) | self._inside({ref for ref in parts if self.tree.is_layer(ref) is Answer.YES})
-        for element in found:
-            inside_a_block = element.holder in inner or element.holder in blocks
-            if not inside_a_block and self.tree.is_layer(element.holder) is not Answer.YES:
-                yield element
+        if parts not in self._elements:
+            found = [element for holder in parts for element in self._of_holder(holder)]
+            blocks = {element.element for element in found if element.is_block}
+            layers = {ref for ref in parts if self.tree.is_layer(ref) is Answer.YES}
+            inner = self._inside(blocks) | self._inside(layers) | blocks | layers
+            self._elements[parts] = tuple(element for element in found if element.holder not in inner)
+        return self._elements[parts]
 
     def _inside(self, roots: set[Ref]) -> set[Ref]:
         """Everything that the roots are made of, the roots left out."""

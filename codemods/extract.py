@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from codemods.extract_build import Builder, dotted, span_of
+from codemods.extract_build import Builder, dotted, span_of, text_of
 from codemods.extract_calls import MethodReader
 from codemods.facts import Build, Class, CopiedFrom, FileFacts, Forward, Import, Maker, Parameter, Span
 
@@ -21,7 +21,8 @@ _FLAGS = {
 }
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
-_INTERESTING = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.|\]\(|checkpoint|getattr\(", re.M)
+_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
@@ -194,7 +195,7 @@ class _FileReader:
             if function.name == "__init__":
                 continue
             text = "\n".join(self.lines[function.lineno - 1 : function.end_lineno])
-            if _INTERESTING.search(text) or (wanted and wanted.search(text)):
+            if _may_call_blocks(text) or (wanted and wanted.search(text)):
                 reader = MethodReader(function.name, direct, frozenset(self.checkpoint_names))
                 reader.read(function)
                 readers.append(reader)
@@ -221,6 +222,13 @@ class _FileReader:
             span = starts.get(below)
             if span:
                 yield CopiedFrom(line, found.group(2), found.group(3) or "", span)
+
+
+def _may_call_blocks(text: str) -> bool:
+    """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
+    if "checkpoint" in text or "](" in text or "getattr(" in text:
+        return True
+    return " for " in text and _LOOP.search(text) is not None
 
 
 def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
@@ -256,8 +264,8 @@ def _forward(function: ast.FunctionDef) -> Forward:
     spans: list[Span] = []
 
     def add(node: ast.arg, kind: str, default: ast.expr | None) -> None:
-        text = ast.unparse(default) if default is not None else None
-        params.append(Parameter(node.arg, kind, text, ast.unparse(node.annotation) if node.annotation else ""))
+        text = text_of(default) if default is not None else None
+        params.append(Parameter(node.arg, kind, text, text_of(node.annotation) if node.annotation else ""))
         end = default or node
         spans.append(Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0))
 
@@ -300,7 +308,7 @@ def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
 def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in statements:
         yield statement
-        if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        if isinstance(statement, _COMPOUND):
             for name in ("body", "orelse", "finalbody"):
                 yield from _flat(getattr(statement, name, ()))
 

@@ -35,6 +35,23 @@ def dotted(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
+def text_of(node: ast.expr) -> str:
+    """What `ast.unparse` says, without its price for the names and simple types that most annotations are."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
+        return repr(node.value)
+    name = dotted(node)
+    if name:
+        return name
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right) if not isinstance(right, ast.BinOp):
+            return f"{text_of(left)} | {text_of(right)}"
+        case ast.Subscript(value=value, slice=ast.Name() | ast.Attribute() | ast.Subscript() as inner) if dotted(
+            value
+        ):
+            return f"{text_of(value)}[{text_of(inner)}]"
+    return ast.unparse(node)
+
+
 class Builder:
     """Follows the builds of one function body."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,11 +115,10 @@ def check(
         with without_gc():
             snapshot, unparsed = take(sources, jobs=jobs, cache=cache, progress=progress)
             found = snapshot.findings(snapshot.context(selected, include_unsupported))
-            known = _Outcome(tuple(found), tuple(unparsed), _beside(snapshot))
             kept, taken = snapshot.unsuppressed(found, {})
             known = _Outcome(tuple(kept), tuple(unparsed), _beside(snapshot), taken)
         if cache:
-            store_entry(key, known)
+            store_entry(key, pickle.dumps(known, protocol=pickle.HIGHEST_PROTOCOL))
     findings, ignored = without_ignored(known.findings, per_file_ignores or {})
     return CheckResult(
         findings=tuple(findings),

@@ -18,6 +18,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from platformdirs import user_cache_dir
 
@@ -29,6 +30,7 @@ from ckpt_surgery.source.suppress import NONE, Suppressions, read_suppressions
 from codemods.extract import extract
 from codemods.facts import FileFacts
 
+_Entry: TypeAlias = tuple[FileFacts, Suppressions]
 _WORTH_A_POOL = 24
 """Fewer files than this are read faster here than a pool of processes starts."""
 _CHUNK = 12
@@ -63,43 +65,64 @@ def cache_folder() -> Path:
 
 def load_entry(key: str) -> object | None:
     """A cached entry, or None where there is none or it cannot be read."""
-    path = cache_folder() / key[:2] / key
     # Whatever is wrong with an entry, it is then made anew: the cache may never fail a run.
     with contextlib.suppress(Exception):
-        entry: object = pickle.loads(path.read_bytes())
+        entry: object = pickle.loads((cache_folder() / key[:2] / key).read_bytes())
         return entry
     return None
 
 
-def store_entry(key: str, entry: object) -> None:
-    """Keep an entry. A cache that cannot be written to is no error."""
+def store_entry(key: str, data: bytes) -> None:
+    """Keep a pickled entry. A cache that cannot be written to is no error."""
     folder = cache_folder() / key[:2]
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder)
         with os.fdopen(handle, "wb") as file:
-            file.write(pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL))
+            file.write(data)
         os.replace(name, folder / key)
 
 
 def read_one(source: SourceText, *, use_cache: bool) -> Read | Problem:
     """The facts of one file's text, from the cache where it has them."""
-    if use_cache:
-        entry = load_entry(source.digest)
-        if isinstance(entry, tuple):
-            facts, suppressions = entry
-            problems = suppressions.problems
-            moved = Suppressions(suppressions.by_line, tuple(Problem(source.path, p.message) for p in problems))
-            return Read(source.path, source.digest, facts, moved)
+    known = load_entry(source.digest) if use_cache else None
+    return _read(source, known if isinstance(known, tuple) else _extracted(source, use_cache))
+
+
+def _extracted(source: SourceText, use_cache: bool) -> _Entry | str:
+    """What a text says, or why it cannot be told; kept in the cache."""
+    data = _extract(source, use_cache)
+    return data if isinstance(data, str) else _loads(data)
+
+
+def _extract(source: SourceText, use_cache: bool) -> bytes | str:
+    """The same, pickled once for the cache and for the way between processes."""
     try:
         facts = extract(source.text)
     except SyntaxError as error:
-        return Problem(source.path, f"line {error.lineno or 1} does not parse ({error.msg}): not checked; mend it")
+        return f"line {error.lineno or 1} does not parse ({error.msg}): not checked; mend it"
     except (RecursionError, MemoryError, ValueError) as error:
-        return Problem(source.path, f"is too deep for Python's parser ({type(error).__name__}): not checked")
+        return f"is too deep for Python's parser ({type(error).__name__}): not checked"
     suppressions = read_suppressions(source.text, source.path, [rule.code for rule in codemods.RULES])
+    data = pickle.dumps((facts, suppressions), protocol=pickle.HIGHEST_PROTOCOL)
     if use_cache:
-        store_entry(source.digest, (facts, suppressions))
+        store_entry(source.digest, data)
+    return data
+
+
+def _loads(data: bytes) -> _Entry:
+    entry: _Entry = pickle.loads(data)
+    return entry
+
+
+def _read(source: SourceText, entry: _Entry | str) -> Read | Problem:
+    """An entry under the path that its text has now."""
+    if isinstance(entry, str):
+        return Problem(source.path, entry)
+    facts, suppressions = entry
+    if suppressions.problems:
+        problems = tuple(Problem(source.path, problem.message) for problem in suppressions.problems)
+        suppressions = Suppressions(suppressions.by_line, problems)
     return Read(source.path, source.digest, facts, suppressions)
 
 
@@ -131,31 +154,40 @@ class Reader:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def read(self, sources: Sequence[SourceText], step: str = "reading") -> Iterator[Read | Problem]:
+    def read(self, sources: Sequence[SourceText], step: str = "reading") -> list[Read | Problem]:
         """The facts of every file, in the order given."""
-        total = len(sources)
-        if self.jobs == 1 or total < _WORTH_A_POOL:
-            for done, source in enumerate(sources, 1):
-                yield read_one(source, use_cache=self.use_cache)
-                self._tell(step, done, total)
+        known = {source.path: load_entry(source.digest) for source in sources} if self.use_cache else {}
+        entries: dict[str, _Entry | str] = {path: one for path, one in known.items() if isinstance(one, tuple)}
+        missing = [source for source in sources if source.path not in entries]
+        self._tell(step, len(entries), len(sources))
+        for path, entry in self._extract_all(missing):
+            entries[path] = entry
+            self._tell(step, len(entries), len(sources))
+        return [_read(source, entries[source.path]) for source in sources]
+
+    def _extract_all(self, sources: Sequence[SourceText]) -> Iterator[tuple[str, _Entry | str]]:
+        if self.jobs == 1 or len(sources) < _WORTH_A_POOL:
+            for source in sources:
+                yield source.path, _extracted(source, self.use_cache)
             return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.jobs, initializer=gc.disable)
-        chunks = [(sources[start : start + _CHUNK], self.use_cache) for start in range(0, total, _CHUNK)]
-        done = 0
-        for results in self._pool.map(_read_chunk, chunks):
-            yield from results
-            done += len(results)
-            self._tell(step, done, total)
+        # The longest first, so that no worker is left with a long one at the end.
+        ordered = sorted(sources, key=lambda source: len(source.text), reverse=True)
+        count = -(-len(ordered) // _CHUNK)
+        chunks = [(ordered[start::count], self.use_cache) for start in range(count)]
+        for results in self._pool.map(_extract_chunk, chunks):
+            for path, data in results:
+                yield path, data if isinstance(data, str) else _loads(data)
 
     def _tell(self, step: str, done: int, total: int) -> None:
         if self.progress:
             self.progress(step, done, total)
 
 
-def _read_chunk(chunk: tuple[Sequence[SourceText], bool]) -> list[Read | Problem]:
+def _extract_chunk(chunk: tuple[Sequence[SourceText], bool]) -> list[tuple[str, bytes | str]]:
     sources, use_cache = chunk
-    return [read_one(source, use_cache=use_cache) for source in sources]
+    return [(source.path, _extract(source, use_cache)) for source in sources]
 
 
 def read_sources(paths: Sequence[Path]) -> tuple[list[SourceText], list[Problem]]:
