@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from benchmarks.replay_tree import Tree
 from ckpt_surgery.source.results import ApplyResult
 
 Apply = Callable[..., ApplyResult]
+_FLAG = re.compile(r"^\s+supports_gradient_checkpointing(: bool)? = True", re.MULTILINE)
 PLAIN_WIDTH = 120
 WORKERS = 2
 
@@ -82,7 +84,11 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
         copy = Path(scratch) / "transformers"
         shutil.copytree(before.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
         with progress_bar() as progress:
-            result = apply([copy / before.name], unsafe=True, progress=progress)
+            results = [apply([copy / before.name], unsafe=True, progress=progress)]
+            granted = newly_supported(before, after)
+            if granted:
+                folders = [copy / before.name / name for name in granted]
+                results.append(apply(folders, unsafe=True, include_unsupported=True, progress=progress))
         with _status("reading and grading three trees"):
             start = time.perf_counter()
             old, ours, upstream = _read_all(before, copy / before.name, after, family)
@@ -94,12 +100,26 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
         upstream=upstream,
         sites=tuple(sites),
         classes=tuple(classes),
-        problems=tuple(str(problem).replace(f"{copy}/", "") for problem in result.problems),
-        notes=tuple(note.replace(f"{copy}/", "") for note in result.notes),
-        changed_files=len(result.changes),
-        apply_seconds=result.seconds,
+        problems=tuple(str(one).replace(f"{copy}/", "") for result in results for one in result.problems),
+        notes=tuple(note.replace(f"{copy}/", "") for result in results for note in result.notes),
+        changed_files=len({change.path for result in results for change in result.changes}),
+        apply_seconds=sum(result.seconds for result in results),
         grade_seconds=time.perf_counter() - start,
     )
+
+
+def newly_supported(before: Path, after: Path) -> list[str]:
+    """The model folders whose support for checkpointing people declared in between.
+
+    That a model supports checkpointing is a decision and no repair: ours is told of it, by
+    `include_unsupported` for these folders, and has to make of it what people made.
+    """
+    return sorted(_supported(after) - _supported(before))
+
+
+def _supported(models: Path) -> set[str]:
+    files = models.glob("*/modeling_*.py")
+    return {file.parent.name for file in files if _FLAG.search(file.read_text(encoding="utf-8"))}
 
 
 def _read_all(before: Path, ours: Path, upstream: Path, family: str) -> tuple[Snapshot, Snapshot, Snapshot]:

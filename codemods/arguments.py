@@ -6,6 +6,7 @@ behind it stays so, unless past state is among it, and then everything behind th
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -120,9 +121,8 @@ def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradie
     pieces: tuple[Piece, ...] | None = None
     free_past = [name for name in past_by_position if not any(order[one] > order[name] for one in blocked)]
     if (gradient and movable) or (past and free_past):
-        pieces = _pieces(
-            arguments, params, bound, carries & real if gradient else set(), set(free_past) if past else set()
-        )
+        wanted = {name for name in carries & real if gradient or arguments[bound[name]].name is None}
+        pieces = _pieces(arguments, params, bound, wanted, past_names & real, set(free_past) if past else set())
     return Plan(by_keyword, past_by_position, blocked, containers, hidden, pieces)
 
 
@@ -136,13 +136,22 @@ def reordered(
     real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
     carries = meaning.carriers(params) & real
     past = {p.name for p in params if meaning.past(p)} & real
-    return _pieces(arguments, params, bound, carries, past)
+    return _pieces(arguments, params, bound, carries, past, past)
 
 
 def _pieces(
-    arguments: Sequence[Arg], params: Sequence[Parameter], bound: dict[str, int], carries: set[str], past: set[str]
+    arguments: Sequence[Arg],
+    params: Sequence[Parameter],
+    bound: dict[str, int],
+    carries: set[str],
+    past: set[str],
+    unwanted: set[str],
 ) -> tuple[Piece, ...] | None:
-    """The new argument list, or None where a gap before a gradient parameter has no default to fill it."""
+    """The new argument list, or None where a gap before a gradient parameter has no default to fill it.
+
+    `carries` are the gradient parameters to have by position, `past` the past state that the call passes
+    (no prefix reaches beyond it), `unwanted` the part of it that must not stay positional.
+    """
     names = {position: name for name, position in bound.items()}
     positional = sum(argument.name is None for argument in arguments)
     order = {parameter.name: index for index, parameter in enumerate(params)}
@@ -152,15 +161,24 @@ def _pieces(
     for parameter in params[: reach + 1]:
         if parameter.name in bound:
             pieces.append(Piece(bound[parameter.name], None))
-        elif parameter.default is not None:
+        elif parameter.default is not None and _is_literal(parameter.default):
             pieces.append(Piece(None, None, parameter.default, parameter.name))
         else:
             return None
     used = {piece.source for piece in pieces}
     tail = [position for position in range(positional) if position not in used]
     follows = [order[names[position]] for position in tail] == list(range(reach + 1, reach + 1 + len(tail)))
-    keyworded = not follows or any(names[position] in past for position in tail)
+    keyworded = not follows or any(names[position] in unwanted for position in tail)
     pieces.extend(Piece(position, names[position] if keyworded else None) for position in tail)
     rest = [position for position in range(positional, len(arguments)) if position not in used]
     pieces.extend(Piece(position, arguments[position].name) for position in rest)
     return tuple(pieces)
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a default means the same in the caller's file: a name would not."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True

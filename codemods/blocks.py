@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from codemods.facts import ELEMENT, Build
+from codemods.facts import DYNAMIC, ELEMENT, Build
 from codemods.tree_index import Answer, External, Ref, TreeIndex
 from model_patches import family_facts
 
@@ -81,9 +81,9 @@ class Blocks:
     def _of_holder(self, holder: Ref) -> Iterator[StackElement]:
         seen: set[tuple[str, Ref]] = set()
         for name, _, built in self.tree.attributes(holder):
-            if not holds_several(built):
+            if name != DYNAMIC and not holds_several(built):
                 continue
-            for depth in (1, 2):
+            for depth in (0,) if name == DYNAMIC else (1, 2):
                 for target in self.tree.reached(holder, (name, *[ELEMENT] * depth)):
                     if isinstance(target, External) or (name, target) in seen:
                         continue

@@ -106,11 +106,8 @@ def _may_be_layer(context: Context, ref: Ref) -> bool:
 
 def _bases(context: Context, root: Ref) -> Edit:
     source = context.source(root.path)
-    start, end = source.range(root.cls.header)
-    text = source.text[start:end]
-    for base in _MODULES:
-        if base in root.cls.bases:
-            position = text.rindex(base)
-            return Edit(root.path, start + position, start + position + len(base), GCL)
-    position = text.index("(") + 1
-    return Edit(root.path, start + position, start + position, f"{GCL}, ")
+    for base, span in zip(root.cls.bases, root.cls.base_spans, strict=True):
+        if base in _MODULES:
+            return Edit(root.path, *source.range(span), GCL)
+    start, _ = source.range(root.cls.base_spans[0])
+    return Edit(root.path, start, start, f"{GCL}, ")

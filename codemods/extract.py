@@ -22,6 +22,7 @@ _FLAGS = {
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
 _LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
+_LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
@@ -54,6 +55,8 @@ class _FileReader:
         self.places: list[tuple[int, Span]] = []
 
     def facts(self, tree: ast.Module) -> FileFacts:
+        names = (node.name for node in tree.body if isinstance(node, ast.ClassDef))
+        self.local_layers.update(name for name in names if name.endswith(_LAYER_ENDINGS))
         self._read(tree.body, guard="")
         generated = _GENERATED.search(self.source[:2000])
         return FileFacts(
@@ -106,13 +109,13 @@ class _FileReader:
                 self.checkpoint_names.add(name)
             elif module == "torch.utils" and alias.name == "checkpoint":
                 self.checkpoint_names.add(f"{name}.checkpoint")
-            if name.endswith(("Layer", "Block", "Stage")) and "modeling_" in module:
+            if name.endswith(_LAYER_ENDINGS) and "modeling_" in module:
                 self.local_layers.add(name)
 
     def _value(self, name: str, value: ast.expr) -> None:
-        if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple):
+        if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple | ast.Call | ast.Lambda):
             built = Builder().of(value)
-            if (built.kind != "unknown" and not isinstance(value, ast.List)) or _holds_class(built):
+            if _holds_class(built):
                 self.values.append((name, built))
 
     def _maker(self, function: ast.FunctionDef) -> None:
@@ -160,6 +163,8 @@ class _FileReader:
             span=span_of(node),
             header=self._header(node),
             bases=bases,
+            base_spans=tuple(map(span_of, node.bases)),
+            first_line=min([node.lineno, *(one.lineno for one in node.decorator_list)]),
             guard=guard,
             decorators=tuple(map(ast.unparse, node.decorator_list)),
             flags=tuple(flags),

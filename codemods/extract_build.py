@@ -88,6 +88,8 @@ class Builder:
             case _:
                 for field in ("body", "orelse", "finalbody"):
                     self.read(getattr(statement, field, ()))
+                for inner in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+                    self.read(inner.body)
 
     def _branches(self, body: list[ast.stmt], orelse: list[ast.stmt]) -> None:
         """`x = A` in one branch and `x = B` in the other leave x as either."""
@@ -163,6 +165,8 @@ class Builder:
                 return Build("container", items=(*self.of(left).items, *self.of(right).items))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 return self.of(left) if isinstance(left, ast.List) else self.of(right)
+            case ast.Lambda(body=body):
+                return self.of(body)
             case ast.Starred(value=value):
                 return Build("choice", items=self.of(value).items)
             case ast.Name(id=name):
@@ -190,6 +194,14 @@ class Builder:
     def _of_call(self, call: ast.Call) -> Build:
         name = dotted(call.func)
         last = name.rpartition(".")[2]
+        if last == "map" and call.args:
+            return Build("container", items=(self.of(call.args[0]),))
+        if last == "partial" and call.args:
+            return self.of(call.args[0])
+        if last == "get" and isinstance(call.func, ast.Attribute):
+            return Build("element", items=(self.of(call.func.value),))
+        if last == "dict" and call.keywords:
+            return self._container([keyword.value for keyword in call.keywords])
         if last in _CONTAINERS:
             return Build("container", items=tuple(self._unpacked(call.args)))
         if last in _FROM_CONFIG and isinstance(call.func, ast.Attribute):

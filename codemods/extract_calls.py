@@ -97,6 +97,9 @@ class MethodReader:
                 self._expressions(value, statement, env)
                 for target in targets:
                     bind(target, value, env)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._expressions(value, statement, env)
+                bind(target, value, env)
             case ast.ClassDef():
                 return
             case _:
@@ -149,7 +152,9 @@ class MethodReader:
 
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
-        calls, loops = _calls_and_loops(node)
+        calls, loops, named = _calls_and_loops(node)
+        for one in named:
+            bind(one.target, one.value, env)
         if loops:
             env = dict(env)
             for loop in loops:
@@ -162,7 +167,7 @@ class MethodReader:
                 self._enter(call, self.functions[call.func.id], env)
                 self._record(call, statement, frozenset({("<local>", call.func.id)}))
                 continue
-            if not isinstance(call.func, ast.Name | ast.Attribute | ast.Subscript):
+            if not isinstance(call.func, ast.Name | ast.Attribute | ast.Subscript) and not _is_getattr(call.func):
                 continue
             paths = value_of(_uncalled(call.func), env).paths
             wanted = frozenset(path for path in paths if self._wanted(path))
@@ -293,13 +298,14 @@ class MethodReader:
                 )
 
 
-def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehension]]:
-    """Every call and comprehension inside an expression, outer calls first.
+def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr]]:
+    """Every call, comprehension and `:=` inside an expression, outer calls first.
 
     Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
     """
     calls: list[ast.Call] = []
     loops: list[ast.comprehension] = []
+    named: list[ast.NamedExpr] = []
     waiting: list[ast.AST | None] = [node]
     while waiting:
         inner = waiting.pop()
@@ -310,13 +316,19 @@ def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehen
             calls.append(inner)
         elif isinstance(inner, ast.comprehension):
             loops.append(inner)
+        elif isinstance(inner, ast.NamedExpr):
+            named.append(inner)
         for name in inner._fields:
             value = getattr(inner, name)
             if value.__class__ is list:
                 waiting.extend(value)
             elif isinstance(value, ast.expr):
                 waiting.append(value)
-    return calls, loops
+    return calls, loops, named
+
+
+def _is_getattr(function: ast.expr) -> bool:
+    return isinstance(function, ast.Call) and dotted(function.func) == "getattr"
 
 
 def _uncalled(function: ast.expr) -> ast.expr:

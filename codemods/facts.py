@@ -154,6 +154,9 @@ class Class:
     header: Span
     """From `class` to the colon, decorators left out."""
     bases: tuple[str, ...]
+    base_spans: tuple[Span, ...]
+    first_line: int
+    """The line of the first decorator, or of `class` where there is none."""
     guard: str
     """The test of the `if` that the class stands under, or empty."""
     decorators: tuple[str, ...]

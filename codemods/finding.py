@@ -56,6 +56,8 @@ class Finding:
     applicability: Applicability
     family: str = ""
     edits: tuple[Edit, ...] = ()
+    first_line: int = 0
+    """Where the statement or decorated class begins that the finding is in: a comment there speaks of it too."""
 
     @property
     def sort_key(self) -> tuple[str, int, int, str]:

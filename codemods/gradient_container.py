@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from codemods.arguments import bind
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
-from codemods.sites import Site, plan_site, sites
+from codemods.sites import Site, plan_site, site_finding, sites
 from model_patches import family_facts
 
 CODE = "CKPT007"
@@ -51,4 +51,4 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
             continue
         message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
         message += ": with use_reentrant=True their gradient is lost or wrong"
-        yield context.finding(CODE, site.owner.path, argument.span, site.owner.name, message, Applicability.UNSAFE)
+        yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)

@@ -5,6 +5,7 @@ libcst's AddImportsVisitor writes relative imports twice or makes them absolute,
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 
@@ -22,11 +23,15 @@ def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> 
     top = [item for item in facts.imports if not item.guard]
     if any(item.name == GCL for item in top):
         return None
-    module = _module(path, top)
-    for item in top:
-        if item.module == module and item.original:
-            return _grow(path, source, item, [one.original for one in top if one.span == item.span], width)
-    return _insert(path, source, module, top)
+    # An import below the first class comes too late for it.
+    first = min((one.first_line for one in facts.classes), default=len(source.text))
+    early = [item for item in top if item.span.line < first]
+    module = _module(path, early)
+    for item in early:
+        names = [one for one in early if one.span == item.span]
+        if item.module == module and all(one.name == one.original for one in names):
+            return _grow(path, source, item, [one.original for one in names], width)
+    return _insert(path, source, module, early)
 
 
 def _module(path: str, imports: list[Import]) -> str:
@@ -43,20 +48,19 @@ def _grow(path: str, source: SourceText, item: Import, names: list[str], width: 
     """Add the name to an import statement that names other things of the same module."""
     start, end = source.range(item.span)
     text = source.text[start:end]
-    ordered = sorted([*names, GCL], key=by_type)
-    if "\n" in text:
-        head = text[: text.index("(") + 1]
-        body = "".join(f"{source.newline}    {name}," for name in ordered)
-        return (
-            Edit(path, start, end, f"{head}{body}{source.newline})")
-            if "#" not in text
-            else _after(path, source, end, item)
-        )
-    line = f"from {item.module} import {', '.join(ordered)}"
-    if len(line) > width:
-        body = "".join(f"{source.newline}    {name}," for name in ordered)
-        line = f"from {item.module} import ({body}{source.newline})"
-    return Edit(path, start, end, line)
+    if "#" in text:
+        return _after(path, source, end, item)
+    return Edit(path, start, end, _statement(item.module, [*names, GCL], source.newline, width, "(" in text))
+
+
+def _statement(module: str, names: list[str], newline: str, width: int, exploded: bool) -> str:
+    """An import statement as the formatter writes it: one line, or one name a line."""
+    ordered = sorted(names, key=by_type)
+    line = f"from {module} import {', '.join(ordered)}"
+    if len(line) <= width and not exploded:
+        return line
+    body = "".join(f"{newline}    {name}," for name in ordered)
+    return f"from {module} import ({body}{newline})"
 
 
 def _after(path: str, source: SourceText, end: int, item: Import) -> Edit:
@@ -100,10 +104,22 @@ def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -
         _, end = source.range(max(plain, key=lambda item: item.span.end_line).span)
         end = source.line_end(end)
         return Edit(path, end, end, source.newline * 2 + line)
-    return Edit(path, 0, 0, line + source.newline)
+    return _first(path, source, line)
 
 
-def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText) -> list[Edit]:
+def _first(path: str, source: SourceText, line: str) -> Edit:
+    """The file's first import: below its docstring, above everything else."""
+    body = ast.parse(source.text).body
+    below = 1 if ast.get_docstring(ast.Module(body, [])) is not None else 0
+    if below < len(body):
+        statement = body[below]
+        decorators = getattr(statement, "decorator_list", [])
+        start = source.offset(min([statement.lineno, *(one.lineno for one in decorators)]), 0)
+        return Edit(path, start, start, line + source.newline * 3)
+    return Edit(path, len(source.text), len(source.text), source.newline + line + source.newline)
+
+
+def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, width: int) -> list[Edit]:
     """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
     edits: list[Edit] = []
     then, now = _words(before), _words(after.text)
@@ -113,12 +129,15 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText) 
         if not gone or any(item.name != item.original for item in items):
             continue
         start, end = after.range(span)
+        whole = slice(after.line_start(start), after.line_end(end))
+        if after.text[whole] != after.text[start:end] or "#" in after.text[start:end]:
+            continue  # something else stands on these lines
         kept = [item.original for item in items if item not in gone]
-        if not kept:
-            stop = after.line_end(end) + len(after.newline)
-            edits.append(Edit(path, after.line_start(start), min(stop, len(after.text)), ""))
-        elif "\n" not in after.text[start:end]:
-            edits.append(Edit(path, start, end, f"from {items[0].module} import {', '.join(kept)}"))
+        if kept:
+            text = _statement(items[0].module, kept, after.newline, width, False)
+            edits.append(Edit(path, start, end, text))
+        else:
+            edits.append(Edit(path, whole.start, min(whole.stop + len(after.newline), len(after.text)), ""))
     return edits
 
 

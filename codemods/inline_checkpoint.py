@@ -47,14 +47,26 @@ _KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}
 
 def find(context: Context) -> Iterator[Finding]:
     """A finding for every inline branch and every checkpoint call that stands alone."""
-    for owner in context.tree.checked_refs():
-        for inline in owner.cls.inlines:
-            yield _finding(context, owner, inline)
+    places = [(owner, inline) for owner in context.tree.checked_refs() for inline in owner.cls.inlines]
+    repairs = [_repair(context, owner, inline) for owner, inline in places]
+    staying: set[Ref] = set()
+    for (owner, inline), (_, reason) in zip(places, repairs, strict=True):
+        if reason:
+            staying.update(_blocks(context, owner, inline))
+    for (owner, inline), (edits, reason) in zip(places, repairs, strict=True):
+        shared = staying & set(_blocks(context, owner, inline))
+        if shared and not reason:
+            names = ", ".join(sorted(ref.name for ref in shared))
+            reason = f"another branch that stays checkpoints {names} too, which would then be computed three times"
+        yield _finding(context, owner, inline, edits, reason)
 
 
-def _finding(context: Context, owner: Ref, inline: InlineBranch) -> Finding:
+def _blocks(context: Context, owner: Ref, inline: InlineBranch) -> tuple[Ref, ...]:
+    return block_refs(context, owner, [path for checkpoint in inline.checkpoints for path in checkpoint.paths])
+
+
+def _finding(context: Context, owner: Ref, inline: InlineBranch, edits: tuple[Edit, ...], reason: str) -> Finding:
     names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    edits, reason = _repair(context, owner, inline)
     if inline.bare:
         message = f"{names} is checkpointed by a direct call"
     else:
@@ -74,6 +86,8 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
         return (), "there is no else branch that tells the direct call"
     if not inline.orelse or inline.orelse_is_elif:
         return (), "the branch has no else of its own"
+    if inline.is_elif and inline.guard_needed:
+        return (), f"the branch is an elif, and later code relies on its guard of {inline.guard}"
     conversions: list[Edit] = []
     doubts: list[str] = []
     converted = 0

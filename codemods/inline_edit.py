@@ -15,6 +15,7 @@ from codemods.source_text import SourceText
 from codemods.tree_index import Ref
 
 _STEP = "    "
+_COMMENT_LINE = re.compile(r"^([ \t]*)#.*?(?=\r?$)", re.M)
 _ELSE = re.compile(r"^[ \t]*else[ \t]*:", re.M)
 
 
@@ -24,25 +25,33 @@ def unwrapped(context: Context, owner: Ref, inline: InlineBranch) -> Edit:
     start, end = source.range(inline.span)
     indent = source.indent(start)
     first, _ = source.range(inline.orelse[0])
-    body_start = _line_below_else(source, inline)
-    kept = _guard(source, inline) if inline.guard and inline.guard_needed else ""
-    body = source.text[body_start:end]
-    comments = list(_lost_comments(source, inline, body))
-    if inline.is_elif:
-        # The branch's own else becomes the else of what stands before it.
-        head = f"else:{source.newline}" + "".join(f"{indent}{_STEP}{one}{source.newline}" for one in comments)
-        return Edit(owner.path, start, end, head + body)
-    inner = source.indent(first)
-    statements = _dedented(source, inline, body_start, end, len(inner) - len(indent))
-    text = relaid(statements, indent, context.width, source.newline)
-    lines = [f"{indent}{comment}" for comment in comments]
-    joined = source.newline.join([*lines, text])
-    return Edit(owner.path, start, end, kept + (joined if kept else joined.removeprefix(indent)))
+    colon = _else(source, inline)
+    comments = list(_lost_comments(source, inline, colon, source.text[first:end]))
+    if source.text.find("\n", colon, first) < 0:
+        # `else: statement` on one line
+        statements = indent + source.text[first:end]
+    else:
+        end = _trailing_comments(source, end, len(indent))
+        below = source.text.index("\n", colon) + 1
+        if inline.is_elif:
+            # The branch's own else becomes the else of what stands before it.
+            kept = "".join(f"{indent}{_STEP}{one}{source.newline}" for one in comments)
+            return Edit(owner.path, start, end, f"else:{source.newline}{kept}{source.text[below:end]}")
+        statements = _dedented(source.text[below:end], len(source.indent(first)) - len(indent))
+        statements = relaid(statements, indent, context.width, source.newline)
+    joined = source.newline.join([*(f"{indent}{comment}" for comment in comments), statements])
+    if inline.guard and inline.guard_needed:
+        return Edit(owner.path, start, end, _guard(source, inline) + joined)
+    return Edit(owner.path, start, end, joined.removeprefix(indent))
 
 
-def _line_below_else(source: SourceText, inline: InlineBranch) -> int:
-    """The start of the else branch's text: comments above its first statement belong to it."""
-    return source.text.index("\n", _else(source, inline)) + 1
+def _trailing_comments(source: SourceText, end: int, outer: int) -> int:
+    """The end of the branch with the comments that stand, at its own depth, below its last statement."""
+    for found in _COMMENT_LINE.finditer(source.text, source.line_end(end)):
+        if len(found.group(1)) <= outer or source.text[source.line_end(end) : found.start()].strip():
+            break
+        end = found.end()
+    return end
 
 
 def _else(source: SourceText, inline: InlineBranch) -> int:
@@ -56,29 +65,27 @@ def _else(source: SourceText, inline: InlineBranch) -> int:
 def _guard(source: SourceText, inline: InlineBranch) -> str:
     """`if <test>:` with the guard statements alone, up to the end of their last line."""
     start, _ = source.range(inline.span)
-    source.indent(start)
     head = source.text[start : source.range(inline.body[0])[0]]
     parts: list[str] = []
     for span, kind in zip(inline.body, inline.body_kinds, strict=True):
         if kind == "guard":
             low, high = source.range(span)
             parts.append(source.text[source.line_start(low) : source.line_end(high)])
-    head = head[: head.rindex(":") + 1] if "#" not in head else head.rstrip()
+    head = f"if {inline.test}:".replace("'", '"') if "#" in head else head[: head.rindex(":") + 1]
     return head + source.newline + source.newline.join(parts) + source.newline + source.newline
 
 
-def _dedented(source: SourceText, inline: InlineBranch, start: int, end: int, step: int) -> str:
-    """The text of the else branch, `step` columns to the left; lines inside strings stay."""
-    text = source.text[start:end]
-    inside = _string_lines(text, step)
-    out: list[str] = []
-    for number, line in enumerate(text.split("\n")):
-        strip = number not in inside and line[:step].isspace()
-        out.append(line[step:] if strip else line)
-    return "\n".join(out)
+def _dedented(text: str, step: int) -> str:
+    """The text `step` columns to the left; lines inside strings stay."""
+    inside = _string_lines(text)
+    lines = text.split("\n")
+    return "\n".join(
+        line[step:] if line.strip() and line[:step].isspace() and number not in inside else line
+        for number, line in enumerate(lines)
+    )
 
 
-def _string_lines(text: str, step: int) -> set[int]:
+def _string_lines(text: str) -> set[int]:
     """Numbers (from 0) of lines that begin inside a string: moving them would change its value."""
     inside: set[int] = set()
     wrapped = "if x:\n" + text + "\n"
@@ -91,22 +98,23 @@ def _string_lines(text: str, step: int) -> set[int]:
     return inside
 
 
-def _lost_comments(source: SourceText, inline: InlineBranch, kept: str) -> Iterator[str]:
-    """Comments of the checkpointing branch that the else branch does not repeat."""
+def _lost_comments(source: SourceText, inline: InlineBranch, colon: int, kept: str) -> Iterator[str]:
+    """Comments from the `if` to its `else:` that the else branch does not repeat."""
     start, _ = source.range(inline.span)
-    low = source.text.index("\n", start) + 1
-    text = source.text[low : source.line_start(_else(source, inline))]
-    wanted: list[str] = []
-    lines = io.StringIO("if x:\n" + text + "\n").readline
-    try:
-        for token in tokenize.generate_tokens(lines):
-            if token.type == tokenize.COMMENT and token.string not in kept:
-                wanted.append(token.string)
-    except (tokenize.TokenError, IndentationError):
-        pass
+    text = source.text[source.line_start(start) : source.line_end(colon)]
+    wanted = [comment for comment in _comments(text) if comment not in kept]
     if inline.guard and inline.guard_needed:
-        guards = "".join(
-            source.of(s) for s, kind in zip(inline.body, inline.body_kinds, strict=True) if kind == "guard"
-        )
+        parts = zip(inline.body, inline.body_kinds, strict=True)
+        guards = "".join(source.of(span) for span, kind in parts if kind == "guard")
         wanted = [comment for comment in wanted if comment not in guards]
     yield from dict.fromkeys(wanted)
+
+
+def _comments(text: str) -> Iterator[str]:
+    """The comments of some whole lines."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("if x:\n" + text + "\n").readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+    except (tokenize.TokenError, IndentationError):
+        return

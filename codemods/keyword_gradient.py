@@ -26,11 +26,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods import positional_past_state
-from codemods.call_edit import call_edit
 from codemods.facts import Arg, Span
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
-from codemods.sites import Site, plan_site, sites
+from codemods.sites import Site, plan_site, site_finding, sites
 
 CODE = "CKPT003"
 
@@ -46,28 +45,26 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
     plan = plan_site(context, site, gradient=True, past=past)
     names = [name for name in plan.keyword_gradient if name not in plan.blocked]
     block = site.blocks[0][0].name
-    path, owner = site.owner.path, site.owner.name
     if plan.unknown:
         message = f"the arguments of {site.call.callee}(...) cannot be told: {plan.unknown}"
-        yield context.finding(CODE, path, site.call.span, owner, message, Applicability.UNKNOWN)
+        yield site_finding(context, site, CODE, message, Applicability.UNKNOWN)
     for name in plan.hidden:
         message = f"`**` may pass {name} of {block} by keyword"
-        yield context.finding(CODE, path, site.call.span, owner, message, Applicability.UNKNOWN)
+        yield site_finding(context, site, CODE, message, Applicability.UNKNOWN)
     if names:
         message = f"{block} gets {_listed(names)} by keyword: the gradient is lost with use_reentrant=True"
-        fixable = plan.pieces is not None and not plan.unknown
-        edits = (call_edit(context, path, site.call, plan.pieces),) if plan.pieces and fixable else ()
-        span = _argument(site.call.args, names[0]) or site.call.span
-        applicability = Applicability.SAFE if edits else Applicability.UNSAFE
-        yield context.finding(CODE, path, span, owner, message, applicability, edits)
+        pieces = None if plan.unknown else plan.pieces
+        applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
+        span = _argument(site.call.args, names[0])
+        yield site_finding(context, site, CODE, message, applicability, span=span, pieces=pieces)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
         message = (
             f"{block} gets {_listed(behind)} by keyword, and its signature has past state in front: "
             "CKPT005 reorders it (--unsafe)"
         )
-        span = _argument(site.call.args, behind[0]) or site.call.span
-        yield context.finding(CODE, path, span, owner, message, Applicability.UNSAFE)
+        span = _argument(site.call.args, behind[0])
+        yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=span)
 
 
 def _argument(arguments: tuple[Arg, ...], name: str) -> Span | None:

@@ -56,7 +56,8 @@ def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
     """
     import libcst as cst  # only where there is something to rewrite: it takes longer to load than all else
 
-    node = cst.parse_expression(text.replace("\r\n", "\n"))
+    # In parentheses, because the call may stand in some and span lines.
+    node = cst.parse_expression("(" + text.replace("\r\n", "\n") + ")")
     if not isinstance(node, cst.Call):
         return text
     blank = cst.Module([])
@@ -116,7 +117,8 @@ def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
     from libcst import Comma
 
     lines: list[_Line] = []
-    above = _comments(node.whitespace_before_args)[1]
+    own, above = _comments(node.whitespace_before_args)
+    above = [own, *above] if own else above
     for argument in node.args:
         prefix = f"{argument.keyword.value}=" if argument.keyword else argument.star
         comma = argument.comma

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from codemods.blocks import StackElement
 from codemods.conversion import convert
 from codemods.derived_class import aliased
-from codemods.finding import Applicability, Finding
+from codemods.finding import Applicability, Edit, Finding
 from codemods.rule import Context
 from codemods.tree_index import Answer, Ref
 
@@ -52,7 +52,9 @@ def find(context: Context) -> Iterator[Finding]:
             yield _block(context, element)
         elif (ref, True) not in seen:
             message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
-            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO)
+            yield context.finding(
+                CODE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
+            )
 
 
 def _block(context: Context, element: StackElement) -> Finding:
@@ -65,10 +67,14 @@ def _block(context: Context, element: StackElement) -> Finding:
     conversion = convert(context, ref)
     edits = (*conversion.edits, *aliased(context, element.holder, ref))
     if conversion.reason:
-        return context.finding(
-            CODE, ref.path, ref.cls.header, ref.name, f"{message} ({conversion.reason})", Applicability.UNKNOWN
-        )
-    return context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability, edits)
+        return _class_finding(context, ref, f"{message} ({conversion.reason})", Applicability.UNKNOWN)
+    return _class_finding(context, ref, message, applicability, edits)
+
+
+def _class_finding(
+    context: Context, ref: Ref, message: str, applicability: Applicability, edits: tuple[Edit, ...] = ()
+) -> Finding:
+    return context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability, edits, ref.cls.first_line)
 
 
 def _stack(element: StackElement) -> str:

@@ -26,10 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.arguments import bind
-from codemods.call_edit import call_edit
-from codemods.finding import Applicability, Edit, Finding
+from codemods.finding import Applicability, Finding
 from codemods.rule import Context
-from codemods.sites import Site, plan_site, sites
+from codemods.sites import Site, plan_site, site_finding, sites
 
 CODE = "CKPT004"
 _GRADIENT = "CKPT003"
@@ -51,10 +50,8 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
     span = site.call.args[first].span
     names = " and ".join(f"`{name}`" for name in plan.positional_past)
     message = f"{block.name} gets {names} by position: the recompute writes it a second time"
-    edits: tuple[Edit, ...] = ()
+    pieces = None if plan.unknown or plan.blocked else plan.pieces
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
-    elif plan.pieces and not plan.unknown:
-        edits = (call_edit(context, site.owner.path, site.call, plan.pieces),)
-    applicability = Applicability.SAFE if edits else Applicability.UNSAFE
-    yield context.finding(CODE, site.owner.path, span, site.owner.name, message, applicability, edits)
+    applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
+    yield site_finding(context, site, CODE, message, applicability, span=span, pieces=pieces)

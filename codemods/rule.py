@@ -50,8 +50,9 @@ class Context:
         message: str,
         applicability: Applicability,
         edits: tuple[Edit, ...] = (),
+        first_line: int = 0,
     ) -> Finding:
-        """A finding at a span."""
+        """A finding at a span; `first_line` is where its statement or decorated class begins."""
         return Finding(
             code=code,
             path=path,
@@ -62,6 +63,7 @@ class Context:
             applicability=applicability,
             family=family_of(path),
             edits=edits,
+            first_line=first_line or span.line,
         )
 
 

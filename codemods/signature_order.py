@@ -23,6 +23,7 @@ Unsafe: callers outside the tree that pass these parameters by position break.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -31,7 +32,7 @@ from codemods.call_edit import call_edit
 from codemods.facts import Forward, Parameter
 from codemods.finding import Applicability, Edit, Finding
 from codemods.rule import Context
-from codemods.sites import Site, plan_site, sites
+from codemods.sites import Site, block_refs, plan_site, sites
 from codemods.tree_index import Ref
 
 CODE = "CKPT005"
@@ -59,10 +60,35 @@ def _finding(context: Context, owner: Ref, forward: Forward, names: tuple[str, .
     listed = " and ".join(f"`{name}`" for name in names)
     message = f"{owner.name}.forward takes {listed} behind past state: no call can pass both rightly"
     params = _order(context, owner, forward, names)
-    edits = _edits(context, owner, forward, params, callers)
-    if edits:
+    unfollowed = _unfollowed(context, owner)
+    edits = () if unfollowed else _edits(context, owner, forward, params, callers)
+    if unfollowed:
+        message += f"; left to a person: {unfollowed}"
+    elif edits:
         message += f"; reordering breaks callers outside the tree ({len(callers)} inside follow)"
     return context.finding(CODE, owner.path, forward.span, owner.name, message, Applicability.UNSAFE, edits)
+
+
+def _unfollowed(context: Context, owner: Ref) -> str:
+    """A use of the forward in the tree that no edit here follows: reordering would break it silently."""
+    tree = context.tree
+    for ref in tree.checked_refs():
+        heir = ref is not owner and owner in tree.mro(ref)
+        if heir and ref.cls.forward:
+            return f"{ref.name} overrides the forward and may call this one"
+        for inline in ref.cls.inlines:
+            paths = [path for checkpoint in inline.checkpoints for path in checkpoint.paths]
+            if any(owner in tree.mro(block) for block in block_refs(context, ref, paths)):
+                return f"a checkpoint call in {ref.name} passes its arguments by position"
+        held = {(name,) for name, built in ref.cls.attributes if owner.name in built.class_names()}
+        called = {path for call in ref.cls.calls for path in call.paths}
+        if any(owner in tree.reached(ref, path) for path in held - called):
+            return f"{ref.name} holds one outside any stack"
+    unbound = re.compile(rf"\b{owner.name}\.forward\(")
+    for path in tree.checked:
+        if owner in tree.named(path, owner.name) and unbound.search(tree.text(path)):
+            return f"{owner.name}.forward is called without an instance in {path}"
+    return ""
 
 
 def _order(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...]) -> list[Parameter]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from codemods.arguments import Plan, plan
-from codemods.facts import Call, Forward, Path
+from codemods.arguments import Piece, Plan, plan
+from codemods.call_edit import call_edit
+from codemods.facts import Call, Forward, Path, Span
+from codemods.finding import Applicability, Finding
 from codemods.rule import Context
 from codemods.tree_index import Answer, Ref
 
@@ -63,3 +65,27 @@ def plan_site(context: Context, site: Site, *, gradient: bool, past: bool) -> Pl
             unknown=f"its blocks ({names}) have different signatures",
         )
     return plans[0]
+
+
+def site_finding(
+    context: Context,
+    site: Site,
+    code: str,
+    message: str,
+    applicability: Applicability,
+    *,
+    span: Span | None = None,
+    pieces: tuple[Piece, ...] | None = None,
+) -> Finding:
+    """A finding about a call: at the argument's `span`, or at the call; `pieces` are the repair."""
+    edits = (call_edit(context, site.owner.path, site.call, pieces),) if pieces else ()
+    return context.finding(
+        code,
+        site.owner.path,
+        span or site.call.span,
+        site.owner.name,
+        message,
+        applicability,
+        edits,
+        site.call.statement.line,
+    )

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
-from codemods.sites import sites
+from codemods.sites import site_finding, sites
 
 CODE = "CKPT008"
 
@@ -44,6 +44,4 @@ def find(context: Context) -> Iterator[Finding]:
                     f"{block.name} gets past state as `{argument.name}`, which this release's "
                     f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
                 )
-                yield context.finding(
-                    CODE, site.owner.path, argument.span, site.owner.name, message, Applicability.UNSAFE
-                )
+                yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,10 +34,13 @@ class FileChange:
     def diff(self) -> str:
         """The unified diff, with `a/` and `b/` prefixes, as `git apply` reads it."""
         path = self.path.lstrip("/")
-        lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True), self.after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-        )
+        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{path}", f"b/{path}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as git counts them: only a line feed ends one."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from ckpt_surgery.source.analyze import Snapshot, selection, take
+from ckpt_surgery.source.analyze import Snapshot, line_length, selection, take
 from ckpt_surgery.source.copies import parted_copies
 from ckpt_surgery.source.discover import SourceText, discover
 from ckpt_surgery.source.facts_store import Read, Reader, read_sources, without_gc
@@ -123,7 +123,7 @@ def _tidy(work: _Work) -> None:
         before = work.original[path].text
         if source.text != before:
             facts = work.snapshot.reads[path].facts
-            edits[path] += unused_imports(path, facts, before, Positions(source.text))
+            edits[path] += unused_imports(path, facts, before, Positions(source.text), line_length(path))
     for edit, note in parted_copies(work.snapshot, work.original, work.reads_before):
         work.notes.append(note)
         edits[edit.path].append(edit)

@@ -28,7 +28,8 @@ class Suppressions:
 
     def covers(self, finding: Finding) -> bool:
         """Whether a comment asks not to report this finding (of the same file)."""
-        codes = self.by_line.get(finding.line, frozenset())
+        none: frozenset[str] = frozenset()
+        codes = self.by_line.get(finding.line, none) | self.by_line.get(finding.first_line, none)
         return finding.code in codes or _EVERY in codes
 
 

@@ -14,11 +14,13 @@ from codemods.rule import Rule
 from tests.codemods.tools import check_noop, check_transformed, files_of
 
 HERE = Path(__file__).parent
-CASES = sorted(HERE.glob("*/*.before.py"), key=lambda path: (path.parent.name, after_of(path).exists(), path.name))
 
 
 def after_of(before: Path) -> Path:
     return before.with_name(before.name.replace(".before.py", ".after.py"))
+
+
+CASES = sorted(HERE.glob("*/*.before.py"), key=lambda path: (path.parent.name, after_of(path).exists(), path.name))
 
 
 def sentence(before: Path) -> str:

@@ -1,0 +1,121 @@
+"""How fast are `check` and `apply` on whole releases, beside `ast.parse`, mlinter and libcst on the same files?
+
+Every contestant runs in turn, round after round, and each ratio is taken within its round. Prints a table
+of figures and targets; writes json. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.releases import ReleaseError, fetch
+from benchmarks.stopwatch import CommandFailed, Run
+from benchmarks.tree_speed_report import Figure, as_json, figures, table
+from benchmarks.tree_speed_runs import CHECKED, GROUPS, Contestant, contestants
+
+PLAIN_WIDTH = 120
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
+    options = _options(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    try:
+        _say("getting ready")
+        models = fetch(CHECKED) / "models"
+        everyone = contestants(options.only, models, kept=options.kept)
+        with tempfile.TemporaryDirectory(prefix="tree-speed-") as scratch:
+            samples = play(everyone, options.runs, Path(scratch))
+        found = [*figures(samples), *(phases(models) if options.profile else ())]
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(as_json(found, samples, options.runs), encoding="utf-8")
+    except (ReleaseError, CommandFailed) as error:
+        print(f"tree_speed: {error}.", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"tree_speed: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
+        return 2
+    console.print(table(found, options.runs))
+    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
+    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tree_speed", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=_positive, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, help="run these, not all")
+    parser.add_argument("--kept", action="store_true", help="also time ast.parse with all trees kept (slow)")
+    parser.add_argument("--profile", action="store_true", help="also time the phases of one check in one process")
+    target = ROOT / "out" / "tree-speed.json"
+    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/tree-speed.json)")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds: give 1 or more")
+    return int(text)
+
+
+def play(everyone: Sequence[Contestant], rounds: int, scratch: Path) -> dict[str, list[Run]]:
+    """Let everyone run in turn, `rounds` times; what ran, by name."""
+    samples: dict[str, list[Run]] = defaultdict(list)
+    for number in range(1, rounds + 1):
+        for position, contestant in enumerate(everyone):
+            folder = scratch / f"{number}-{position}"
+            folder.mkdir()
+            for name, run in contestant(folder):
+                samples[name].append(run)
+                _say(f"round {number} of {rounds}: {name}: {run.seconds:.2f} s, on processors {run.processor:.2f} s")
+            shutil.rmtree(folder)
+    return dict(samples)
+
+
+def phases(models: Path) -> Iterator[Figure]:
+    """Where the time of one `check` goes, in this process and without a cache, in seconds."""
+    from ckpt_surgery.source.analyze import selection, take
+    from ckpt_surgery.source.discover import discover
+    from ckpt_surgery.source.facts_store import read_sources, without_gc
+    from codemods import RULES
+
+    _say("timing the phases")
+    clock = perf_counter()
+
+    def lap(name: str) -> Figure:
+        nonlocal clock
+        start, clock = clock, perf_counter()
+        return Figure(f"in one process: {name}", (clock - start,), "s")
+
+    with without_gc():
+        sources, _ = read_sources(discover([models])[0])
+        yield lap("reading the files")
+        snapshot, _ = take(sources, jobs=1, cache=False, progress=None)
+        yield lap("parsing them and taking their facts")
+        context = snapshot.context(selection((), ()), include_unsupported=False)
+        yield lap("making the index")
+        for rule in RULES:
+            list(rule.find(context))
+            yield lap(f"{rule.code}, with what it first asks of the index")
+
+
+def _say(text: str) -> None:
+    print(f"tree_speed: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+# CKPT002 safe | if self.gradient_checkpointing and self.training
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, skip_the_layer=False, synced_gpus=False):
+        for layer in self.layers:
+            if not skip_the_layer or synced_gpus:
+                if self.gradient_checkpointing and self.training:
+                    hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
+                else:
+                    hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states

@@ -1,0 +1,32 @@
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleDict()
+        for index in range(4):
+            self.layers[str(index)] = FooLayer(config)
+
+    def forward(self, hidden_states, attention_mask=None):
+        for _, layer in self.layers.items():
+            hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states

@@ -1,0 +1,33 @@
+# CKPT001 safe | class FooLayer(nn.Module)
+from torch import nn
+
+from ...modeling_utils import PreTrainedModel
+from ...utils import auto_docstring, can_return_tuple
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+@auto_docstring
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    @can_return_tuple
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states
