@@ -57,8 +57,8 @@ def measure(
 ) -> Run:
     """Run a command to its end with `environment` added to this process's own.
 
-    Of what it says and complains the last `keep` bytes are kept. Raises CommandFailed where it cannot be started or ends with a code that `accept` lacks. An interrupt
-    ends the command and its workers too.
+    The last `keep` bytes of its output and of its messages come back. Raises CommandFailed where it cannot
+    be started or ends with a code that `accept` lacks. An interrupt ends the command and its workers too.
     """
     words = [os.fspath(word) for word in command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

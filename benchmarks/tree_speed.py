@@ -7,6 +7,7 @@ of figures and targets; writes json. Needs no torch.
 from __future__ import annotations
 
 import argparse
+import ast
 import shutil
 import sys
 import tempfile
@@ -104,6 +105,9 @@ def phases(models: Path) -> Iterator[Figure]:
     with without_gc():
         sources, _ = read_sources(discover([models])[0])
         yield lap("reading the files")
+        for source in sources:
+            ast.parse(source.text)
+        yield lap("ast.parse alone")
         snapshot, _ = take(sources, jobs=1, cache=False, progress=None)
         yield lap("parsing them and taking their facts")
         context = snapshot.context(selection((), ()), include_unsupported=False)

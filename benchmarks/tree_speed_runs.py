@@ -91,7 +91,7 @@ def _mlinter(python: Path, models: Path, scratch: Path) -> Iterator[tuple[str, R
 
 
 def only_rule(text: str, rule: str) -> str:
-    """mlinter's table of rules with all but one switched off: no option of its command line does that."""
+    """The rules table of mlinter with all but one switched off: no option of its command line does that."""
     found = re.split(r"^(?=\[rules\.\w+\]$)", text, flags=re.MULTILINE)
     if not any(part.startswith(f"[rules.{rule}]\n") for part in found):
         raise CommandFailed(f"this release of mlinter has no rule {rule}")
@@ -106,7 +106,7 @@ def _mlinter_python(folder: Path) -> Path:
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         measure([sys.executable, "-m", "venv", "--clear", folder])
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         measure([*pip, "--constraint", ROOT / "constraints" / "base.txt", MLINTER])
         ready.touch()
     return python
@@ -118,8 +118,16 @@ def _apply(package: Path, scratch: Path) -> Iterator[tuple[str, Run]]:
         shutil.copytree(package, tree, ignore=shutil.ignore_patterns("__pycache__"))
     # It ends with 1 where it leaves repairs that only `--unsafe` makes.
     yield "apply", _ours("apply", "--jobs", JOBS, ours / "models", cache=scratch / "cache", accept=(0, 1))
-    tool = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format", "--hide-progress", "-j", JOBS]
-    command = [*tool, "ckpt_surgery.source.commands.Repair", theirs / "models"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "libcst.tool",
+        "codemod",
+        "-x",
+        "--no-format",
+        "--hide-progress",
+    ]
+    command += ["-j", JOBS, "ckpt_surgery.source.commands.Repair", theirs / "models"]
     yield "libcst codemod", measure(command, environment=_environment({}), folder=ROOT)
     require_same_work(*(tree / "models" for tree in (package, ours, theirs)))
 

@@ -88,7 +88,8 @@ def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -
         for item in imports
         if item.original and (item.module.startswith(".") if relative else item.module.split(".")[0] == "transformers")
     ]
-    before = [item for item in section if _key(item.module) < _key(module)]
+    ours = (_key(module), by_type(GCL))
+    before = [item for item in section if (_key(item.module), by_type(item.original)) < ours]
     line = f"from {module} import {GCL}"
     if before:
         last = max(before, key=lambda item: (_key(item.module), item.span.end_line))
@@ -115,7 +116,8 @@ def _first(path: str, source: SourceText, line: str) -> Edit:
         statement = body[below]
         decorators = getattr(statement, "decorator_list", [])
         start = source.offset(min([statement.lineno, *(one.lineno for one in decorators)]), 0)
-        return Edit(path, start, start, line + source.newline * 3)
+        blank = 2 if isinstance(statement, ast.ClassDef | ast.FunctionDef) else 1
+        return Edit(path, start, start, line + source.newline * (blank + 1))
     return Edit(path, len(source.text), len(source.text), source.newline + line + source.newline)
 
 
@@ -125,20 +127,30 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, 
     then, now = _words(before), _words(after.text)
     for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.original):
         items = [item for item in facts.imports if item.span == span]
-        gone = [item for item in items if then[item.name] > 1 == now[item.name]]
+        start, end = after.range(span)
+        text = after.text[start:end]
+        itself = _words(text)
+        gone = [item for item in items if then[item.name] > itself[item.name] == now[item.name]]
         if not gone or any(item.name != item.original for item in items):
             continue
-        start, end = after.range(span)
         whole = slice(after.line_start(start), after.line_end(end))
-        if after.text[whole] != after.text[start:end] or "#" in after.text[start:end]:
+        if after.text[whole] != text or "#" in text:
             continue  # something else stands on these lines
         kept = [item.original for item in items if item not in gone]
         if kept:
-            text = _statement(items[0].module, kept, after.newline, width, False)
-            edits.append(Edit(path, start, end, text))
+            edits.append(Edit(path, start, end, _statement(items[0].module, kept, after.newline, width, False)))
         else:
-            edits.append(Edit(path, whole.start, min(whole.stop + len(after.newline), len(after.text)), ""))
+            edits.append(Edit(path, whole.start, _below(after, whole), ""))
     return edits
+
+
+def _below(source: SourceText, lines: slice) -> int:
+    """Where the text goes on behind lines that are taken out: blank lines around them become one group."""
+    end = min(lines.stop + len(source.newline), len(source.text))
+    blank_above = lines.start == 0 or not source.text[source.line_start(lines.start - 1) : lines.start].strip()
+    while blank_above and end < len(source.text) and not source.text[end : source.line_end(end)].strip():
+        end = min(source.line_end(end) + len(source.newline), len(source.text))
+    return end
 
 
 def _words(text: str) -> Counter[str]:

@@ -26,7 +26,7 @@ def unwrapped(context: Context, owner: Ref, inline: InlineBranch) -> Edit:
     indent = source.indent(start)
     first, _ = source.range(inline.orelse[0])
     colon = _else(source, inline)
-    comments = list(_lost_comments(source, inline, colon, source.text[first:end]))
+    comments = list(_lost_comments(source, inline, colon, source.text[colon:end]))
     if source.text.find("\n", colon, first) < 0:
         # `else: statement` on one line
         statements = indent + source.text[first:end]

@@ -100,6 +100,7 @@ def _json_finding(finding: Finding) -> dict[str, object]:
         "message": finding.message,
         "applicability": finding.applicability.value,
         "family": finding.family,
+        "first_line": finding.first_line,
         "edits": [
             {"path": edit.path, "start": edit.start, "end": edit.end, "text": edit.text} for edit in finding.edits
         ],

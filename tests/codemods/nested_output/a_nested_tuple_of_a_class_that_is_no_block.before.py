@@ -1,0 +1,36 @@
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooPooler(nn.Module):
+    def forward(self, hidden_states, layout):
+        return (hidden_states, layout), None
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config)])
+        self.pooler = FooPooler()
+
+    def forward(self, hidden_states, attention_mask=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states

@@ -1,0 +1,31 @@
+# CKPT004 safe | past_key_values | `past_key_values` by position
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, output_attentions=False, use_cache=False):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+        for layer in self.layers:
+            hidden_states = layer(encoder_hidden_states, None, past_key_values, output_attentions=True)
+        return hidden_states

@@ -1,0 +1,42 @@
+# CKPT008 unsafe | layer_past=past_key_values
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, layer_past=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, layer_past=past_key_values)
+        return hidden_states
+# file: modeling_layers.py
+from torch import nn
+
+
+class GradientCheckpointingLayer(nn.Module):
+    def __call__(self, *args, **kwargs):
+        for name in ("use_cache",):
+            pass
+        if "past_key_values" in kwargs:
+            kwargs["past_key_values"] = None
+        return super().__call__(*args, **kwargs)

@@ -1,0 +1,33 @@
+# CKPT002 safe | if
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = FooLayer(config)
+
+    def forward(self, hidden_states, attention_mask=None):
+        if self.gradient_checkpointing and self.training:
+            hidden_states = self._gradient_checkpointing_func(self.layer.__call__, hidden_states)
+        else:
+            hidden_states = self.layer(hidden_states)
+        return hidden_states
