@@ -49,7 +49,7 @@ def _grow(path: str, source: SourceText, item: Import, names: list[str], width: 
     start, end = source.range(item.span)
     text = source.text[start:end]
     if "#" in text:
-        return _after(path, source, end, item)
+        return _one_more_line(path, source, start, end)
     return Edit(path, start, end, _statement(item.module, [*names, GCL], source.newline, width, "(" in text))
 
 
@@ -63,8 +63,15 @@ def _statement(module: str, names: list[str], newline: str, width: int, exploded
     return f"from {module} import ({body}{newline})"
 
 
-def _after(path: str, source: SourceText, end: int, item: Import) -> Edit:
-    return Edit(path, end, end, f"{source.newline}from {item.module} import {GCL}")
+def _one_more_line(path: str, source: SourceText, start: int, end: int) -> Edit:
+    """The name on a line of its own inside the parentheses: the comments there stay with their names."""
+    offset = start
+    for line in source.text[start:end].splitlines(keepends=True):
+        name = re.match(r"\s+(\w+)", line)
+        if (name and by_type(name.group(1)) > by_type(GCL)) or line.lstrip().startswith(")"):
+            break
+        offset += len(line)
+    return Edit(path, offset, offset, f"    {GCL},{source.newline}")
 
 
 def by_type(name: str) -> tuple[int, str]:
@@ -125,29 +132,30 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, 
     """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
     edits: list[Edit] = []
     then, now = _words(before), _words(after.text)
-    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.original):
+    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard):
         items = [item for item in facts.imports if item.span == span]
         start, end = after.range(span)
         text = after.text[start:end]
         itself = _words(text)
         gone = [item for item in items if then[item.name] > itself[item.name] == now[item.name]]
-        if not gone or any(item.name != item.original for item in items):
+        aliased = any(item.original not in ("", item.name) for item in items)
+        if not gone or aliased or (len(items) > 1 and not items[0].original):
             continue
-        whole = slice(after.line_start(start), after.line_end(end))
-        if after.text[whole] != text or "#" in text:
+        low, high = after.line_start(start), after.line_end(end)
+        if after.text[low:high] != text or "#" in text:
             continue  # something else stands on these lines
         kept = [item.original for item in items if item not in gone]
         if kept:
             edits.append(Edit(path, start, end, _statement(items[0].module, kept, after.newline, width, False)))
         else:
-            edits.append(Edit(path, whole.start, _below(after, whole), ""))
+            edits.append(Edit(path, low, _below(after, low, high), ""))
     return edits
 
 
-def _below(source: SourceText, lines: slice) -> int:
+def _below(source: SourceText, start: int, end: int) -> int:
     """Where the text goes on behind lines that are taken out: blank lines around them become one group."""
-    end = min(lines.stop + len(source.newline), len(source.text))
-    blank_above = lines.start == 0 or not source.text[source.line_start(lines.start - 1) : lines.start].strip()
+    end = min(end + len(source.newline), len(source.text))
+    blank_above = start == 0 or not source.text[source.line_start(start - 1) : start].strip()
     while blank_above and end < len(source.text) and not source.text[end : source.line_end(end)].strip():
         end = min(source.line_end(end) + len(source.newline), len(source.text))
     return end

@@ -26,7 +26,7 @@ def unwrapped(context: Context, owner: Ref, inline: InlineBranch) -> Edit:
     indent = source.indent(start)
     first, _ = source.range(inline.orelse[0])
     colon = _else(source, inline)
-    comments = list(_lost_comments(source, inline, colon, source.text[colon:end]))
+    comments = list(_lost_comments(source, inline, colon, end))
     if source.text.find("\n", colon, first) < 0:
         # `else: statement` on one line
         statements = indent + source.text[first:end]
@@ -98,10 +98,11 @@ def _string_lines(text: str) -> set[int]:
     return inside
 
 
-def _lost_comments(source: SourceText, inline: InlineBranch, colon: int, kept: str) -> Iterator[str]:
+def _lost_comments(source: SourceText, inline: InlineBranch, colon: int, end: int) -> Iterator[str]:
     """Comments from the `if` to its `else:` that the else branch does not repeat."""
     start, _ = source.range(inline.span)
     text = source.text[source.line_start(start) : source.line_end(colon)]
+    kept = set(_comments(source.text[source.line_end(colon) : source.line_end(end)]))
     wanted = [comment for comment in _comments(text) if comment not in kept]
     if inline.guard and inline.guard_needed:
         parts = zip(inline.body, inline.body_kinds, strict=True)

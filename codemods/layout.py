@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from codemods.arguments import Piece
@@ -33,12 +33,14 @@ class Place:
 
 @dataclass(slots=True)
 class _Line:
-    """One argument: its keyword or star, its value, the comment behind it and those above it."""
+    """One argument: its keyword or star, its value, the comment behind it, those above it and, for the last
+    one, those below it."""
 
     prefix: str
     value: str
-    comment: str
-    above: list[str]
+    comment: str = ""
+    above: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -71,15 +73,15 @@ def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
 
 def _line(piece: Piece, lines: list[_Line]) -> _Line:
     if piece.source is None:
-        return _Line("", piece.text, f"# {piece.comment}", [])
+        return _Line("", piece.text, f"# {piece.comment}")
     old = lines[piece.source]
     if piece.keyword == "**":
         return old
-    return _Line(f"{piece.keyword}=" if piece.keyword else "", old.value, old.comment, old.above)
+    return replace(old, prefix=f"{piece.keyword}=" if piece.keyword else "")
 
 
 def _lay_out(head: str, lines: list[_Line], place: Place, exploded: bool) -> str:
-    commented = any(line.comment or line.above for line in lines)
+    commented = any(line.comment or line.above or line.below for line in lines)
     joined = ", ".join(line.text for line in lines)
     if not exploded and not commented and "\n" not in joined:
         if place.before + len(head) + len(joined) + 2 + place.after <= place.width:
@@ -92,6 +94,7 @@ def _lay_out(head: str, lines: list[_Line], place: Place, exploded: bool) -> str
         out.extend(f"{place.indent}    {above}" for above in line.above)
         text = _joined(line, len(place.indent) + 5, place.width)
         out.append(f"{place.indent}    {text}," + (f"  {line.comment}" if line.comment else ""))
+    out.extend(f"{place.indent}    {below}" for line in lines for below in line.below)
     return "\n".join([*out, f"{place.indent})"])
 
 
@@ -134,7 +137,7 @@ def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
         lines.append(_Line(prefix, blank.code_for_node(argument.value), comment, above))
         above = below
     if above and lines:
-        lines[-1].above += above
+        lines[-1].below = above
     return lines
 
 

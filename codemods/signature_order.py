@@ -60,7 +60,7 @@ def _finding(context: Context, owner: Ref, forward: Forward, names: tuple[str, .
     listed = " and ".join(f"`{name}`" for name in names)
     message = f"{owner.name}.forward takes {listed} behind past state: no call can pass both rightly"
     params = _order(context, owner, forward, names)
-    unfollowed = _unfollowed(context, owner)
+    unfollowed = _unfollowed(context, owner) or _shared(context, owner, callers)
     edits = () if unfollowed else _edits(context, owner, forward, params, callers)
     if unfollowed:
         message += f"; left to a person: {unfollowed}"
@@ -88,6 +88,16 @@ def _unfollowed(context: Context, owner: Ref) -> str:
     for path in tree.checked:
         if owner in tree.named(path, owner.name) and unbound.search(tree.text(path)):
             return f"{owner.name}.forward is called without an instance in {path}"
+    return ""
+
+
+def _shared(context: Context, owner: Ref, callers: list[Site]) -> str:
+    """A call that also runs another forward cannot follow this one alone."""
+    for site in callers:
+        for block, _ in site.blocks:
+            defined = context.tree.forward(block)
+            if defined and defined[0] is not owner:
+                return f"the call in {site.owner.name} also runs {defined[0].name}.forward"
     return ""
 
 

@@ -5,13 +5,17 @@ A case whose name ends in `.unsafe` is run with the unsafe repairs. A new case i
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from codemods import RULES
 from codemods.rule import Rule
-from tests.codemods.tools import check_noop, check_transformed, files_of
+from tests.codemods.tools import check_noop, check_transformed, files_of, tree
 
 HERE = Path(__file__).parent
 
@@ -36,6 +40,30 @@ def test_case(tmp_path: Path, before: Path) -> None:
         check_transformed(tmp_path, text, after.read_text(encoding="utf-8"), unsafe=unsafe)
     else:
         check_noop(tmp_path, text, unsafe=unsafe)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff")
+@pytest.mark.parametrize(
+    "command",
+    [["format", "--check"], ["check", "--select=F401,I001", "--config=lint.isort.lines-after-imports=2"]],
+    ids=["needs no reformatting", "raises no lint"],
+)
+def test_what_was_in_order_before_is_in_order_after(tmp_path: Path, command: list[str]) -> None:
+    afters = [case for case in CASES if after_of(case).exists()]
+    faults: dict[str, set[int]] = {}
+    for kind, paths in (("before", afters), ("after", map(after_of, afters))):
+        for number, path in enumerate(paths):
+            for part, text in enumerate(files_of(path.read_text(encoding="utf-8"))[1].values()):
+                tree(tmp_path / kind, {f"{number}_{part}.py": text})
+        options = ["--isolated", "--quiet", "--line-length=119", "--target-version=py310", "--no-cache"]
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *options, str(tmp_path / kind)], capture_output=True, text=True
+        )
+        assert done.returncode in (0, 1), done.stderr
+        faults[kind] = {int(found) for found in re.findall(r"(\d+)_\d+\.py", done.stdout)}
+    assert len(afters) - len(faults["before"]) > 40, "too few cases are in order before"
+    new = faults["after"] - faults["before"]
+    assert [sentence(afters[number]) for number in sorted(new)] == []
 
 
 def test_every_file_of_a_case_belongs_to_one() -> None:

@@ -206,6 +206,7 @@ class TestJson:
             "message": "`hidden_states` is passed by keyword",
             "applicability": "safe",
             "family": "gpt2",
+            "first_line": 0,
             "edits": [{"path": e.path, "start": e.start, "end": e.end, "text": e.text} for e in EDITS],
         }
         assert set(document["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}

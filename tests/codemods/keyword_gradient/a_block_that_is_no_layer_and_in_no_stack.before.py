@@ -25,7 +25,7 @@ class FooModel(PreTrainedModel):
         self.layers = nn.ModuleList([FooLayer(config)])
         self.other = nn.Identity()
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         for layer in self.layers:
             hidden_states = self.other(hidden_states=hidden_states)
         return hidden_states

@@ -13,7 +13,7 @@ class FooLayer(GradientCheckpointingLayer):
         super().__init__()
         self.self_attn = FooAttention()
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, output_attentions=False, a=1):
+    def forward(self, hidden_states, attention_mask=None, output_attentions=False, scale=1.0):
         return hidden_states
 
 
@@ -24,7 +24,7 @@ class FooModel(PreTrainedModel):
         super().__init__(config)
         self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask=attention_mask, past_key_values=None, output_attentions=False, a=1)
+            hidden_states = layer(hidden_states, attention_mask=attention_mask, output_attentions=False, scale=1.0)
         return hidden_states

@@ -25,7 +25,7 @@ class FooModel(PreTrainedModel):
         super().__init__(config)
         self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         for layer in self.layers:
             hidden_states = layer(*inputs, past_key_values)
         return hidden_states

@@ -24,7 +24,9 @@ class FooModel(PreTrainedModel):
         super().__init__(config)
         self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         for layer in self.layers:
-            hidden_states = layer(encoder_hidden_states, attention_mask=None, past_key_values=past_key_values, output_attentions=True)
+            hidden_states = layer(
+                encoder_hidden_states, attention_mask=None, past_key_values=past_key_values, output_attentions=True
+            )
         return hidden_states

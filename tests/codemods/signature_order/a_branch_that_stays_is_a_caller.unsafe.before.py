@@ -26,7 +26,7 @@ class FooModel(PreTrainedModel):
         super().__init__(config)
         self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, kwargs=None):
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
         for layer in self.layers:
             # ckpt: ignore[CKPT002] kept on purpose
             if self.gradient_checkpointing and self.training:
