@@ -118,21 +118,14 @@ def _apply(package: Path, scratch: Path) -> Iterator[tuple[str, Run]]:
         shutil.copytree(package, tree, ignore=shutil.ignore_patterns("__pycache__"))
     # It ends with 1 where it leaves repairs that only `--unsafe` makes.
     yield "apply", _ours("apply", "--jobs", JOBS, ours / "models", cache=scratch / "cache", accept=(0, 1))
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "libcst.tool",
-        "codemod",
-        "-x",
-        "--no-format",
-        "--hide-progress",
-    ]
-    command += ["-j", JOBS, "ckpt_surgery.source.commands.Repair", theirs / "models"]
+    # The tool looks for its command before it knows which options take a value: those stand behind it.
+    command: list[str | Path] = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format"]
+    command += ["ckpt_surgery.source.commands.Repair", "--hide-progress", "-j", JOBS, theirs / "models"]
     yield "libcst codemod", measure(command, environment=_environment({}), folder=ROOT)
-    require_same_work(*(tree / "models" for tree in (package, ours, theirs)))
+    require_same_work(*(tree / "models" for tree in (package, ours, theirs)), at_least=REWRITTEN)
 
 
-def require_same_work(original: Path, ours: Path, theirs: Path, *, at_least: int = REWRITTEN) -> None:
+def require_same_work(original: Path, ours: Path, theirs: Path, *, at_least: int) -> None:
     """Raise CommandFailed where the two rewrote different files, or so few that their times mean nothing."""
     rewritten = differing(original, ours)
     if len(rewritten) < at_least:

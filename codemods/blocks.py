@@ -113,11 +113,12 @@ class Blocks:
         return self._mixes[ref]
 
     def holds_layer(self, ref: Ref) -> bool:
-        """Whether a class is made of checkpointing layers somewhere inside."""
+        """Whether a class is made of checkpointing layers, or of what an inline branch checkpoints."""
         if ref not in self._holds_layer:
             self._holds_layer[ref] = False
             self._holds_layer[ref] = any(
-                self.tree.is_layer(part) is Answer.YES or self.holds_layer(part) for part in self.tree.parts(ref)
+                self.tree.is_layer(part) is Answer.YES or part in self.checkpointed_inline or self.holds_layer(part)
+                for part in self.tree.parts(ref)
             )
         return self._holds_layer[ref]
 

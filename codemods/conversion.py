@@ -5,14 +5,12 @@ Shared by the rule that finds plain blocks and the one that takes inline branche
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codemods.finding import Edit
 from codemods.imports import import_edit
 from codemods.rule import Context
-from codemods.tree_index import GCL, Answer, Ref, renames
+from codemods.tree_index import GCL, Answer, Ref
 
 _MODULES = ("nn.Module", "torch.nn.Module", "Module")
 
@@ -36,42 +34,10 @@ def convert(context: Context, ref: Ref) -> Conversion:
     if root.path not in context.tree.checked:
         return Conversion(reason=f"{root.name} is defined in {root.path}, which is not among the checked files")
     edits: list[Edit] = []
-    for one in dict.fromkeys((root, *_twins(context, root, depth=0))):
-        edits += [*imported(context, one.path), _bases(context, one)]
+    for one in context.lineages.same(root):
+        if one is root or (_names_module(one) and one.path in context.tree.checked):
+            edits += [*imported(context, one.path), _bases(context, one)]
     return Conversion(tuple(edits))
-
-
-def _twins(context: Context, root: Ref, depth: int) -> Iterator[Ref]:
-    """The classes that a generated file's class is made from: a conversion that missed them would be
-    undone when the file is generated again.
-
-    Either the modular file defines the class itself, or it inherits from another model and the class is
-    that model's, renamed: `FooLayer` in the file of Foo, of which the modular file says `FooModel(BarModel)`,
-    is `BarLayer`.
-    """
-    facts = context.tree.facts(root.path)
-    if facts is None or not facts.generated_from or depth > 4:
-        return
-    modular = os.path.join(os.path.dirname(root.path), facts.generated_from)
-    if modular not in context.tree.checked:
-        return
-    own = [ref for ref in context.tree.refs(modular) if ref.name == root.name]
-    for twin in own or _parents(context, modular, root.name):
-        if twin.path in context.tree.checked and _names_module(twin):
-            yield twin
-            yield from _twins(context, twin, depth + 1)
-
-
-def _parents(context: Context, modular: str, name: str) -> Iterator[Ref]:
-    for child in context.tree.refs(modular):
-        for base in child.cls.bases:
-            for parent in context.tree.named(modular, base):
-                if not isinstance(parent, Ref) or parent.path == modular:
-                    continue
-                for old, new in renames(parent.name, child.name):
-                    if old and new and name.startswith(new):
-                        twin = old + name.removeprefix(new)
-                        yield from (ref for ref in context.tree.refs(parent.path) if ref.name == twin)
 
 
 def _names_module(ref: Ref) -> bool:

@@ -119,7 +119,7 @@ class _FileReader:
                 self.values.append((name, built))
 
     def _maker(self, function: ast.FunctionDef) -> None:
-        builder = Builder(_params(function))
+        builder = Builder(_given(function))
         builder.read(function.body)
         if any(map(_holds_class, builder.returned)):
             self.makers.append(Maker(function.name, _params(function), _choice(builder.returned)))
@@ -150,7 +150,7 @@ class _FileReader:
             if function.name == "forward":
                 forward = _forward(function)
             else:
-                own = Builder(_params(function) if function.name != "__init__" else ())
+                own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.read(function.body)
                 returned = [one for one in own.returned if _useful(one)]
@@ -283,6 +283,16 @@ def _forward(function: ast.FunctionDef) -> Forward:
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
     return Forward(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
+
+
+def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
+    """What a function's parameters are made of: a constructor's annotations tell which layers it is handed."""
+    for node in (*function.args.posonlyargs, *function.args.args):
+        annotated = dotted(node.annotation) if node.annotation else ""
+        if function.name != "__init__":
+            yield node.arg, Build("param", node.arg)
+        elif annotated.endswith(_LAYER_ENDINGS):
+            yield node.arg, Build("class", annotated)
 
 
 def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:

@@ -55,8 +55,8 @@ def text_of(node: ast.expr) -> str:
 class Builder:
     """Follows the builds of one function body."""
 
-    def __init__(self, params: Iterable[str] = ()) -> None:
-        self.locals: dict[str, Build] = {name: Build("param", name) for name in params}
+    def __init__(self, given: Iterable[tuple[str, Build]] = ()) -> None:
+        self.locals: dict[str, Build] = dict(given)
         self.attributes: dict[str, list[Build]] = {}
         self.returned: list[Build] = []
 

@@ -81,5 +81,7 @@ def _stack(element: StackElement) -> str:
     return f"{element.holder.name}.{element.attribute}"
 
 
-def _place(element: StackElement) -> tuple[str, int, bool, str]:
-    return (element.element.path, element.element.cls.span.line, not element.is_block, element.holder.name)
+def _place(element: StackElement) -> tuple[str, int, bool, bool, str]:
+    elsewhere = element.holder.path != element.element.path
+    line = element.element.cls.span.line
+    return (element.element.path, line, not element.is_block, elsewhere, element.holder.name)

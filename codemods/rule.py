@@ -10,6 +10,7 @@ from codemods.arguments import Meaning
 from codemods.blocks import Blocks
 from codemods.facts import Span
 from codemods.finding import Applicability, Edit, Finding
+from codemods.generated import Lineages
 from codemods.source_text import SourceText
 from codemods.tree_index import Ref, TreeIndex
 from model_patches import family_facts, family_of
@@ -26,10 +27,12 @@ class Context:
     selected: Collection[str] = ()
     """Codes of the rules that run; edits of one rule never make those of another."""
     blocks: Blocks = field(init=False)
+    lineages: Lineages = field(init=False)
     _sources: dict[str, SourceText] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.blocks = Blocks(self.tree)
+        self.lineages = Lineages(self.tree)
 
     def source(self, path: str) -> SourceText:
         """A file's text with its positions."""

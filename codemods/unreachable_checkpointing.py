@@ -2,7 +2,8 @@
 
 ## What it does
 Reports model classes with `supports_gradient_checkpointing = True` that are made of no
-`GradientCheckpointingLayer`, no block that CKPT001 would repair, and no inline branch.
+`GradientCheckpointingLayer`, no block that CKPT001 would repair, and no inline branch. Models without
+attention or recurrence (vocoders, quantizers, heads) are reported as information only.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` succeeds, `is_gradient_checkpointing` is True, and memory does not fall.
@@ -25,6 +26,7 @@ from collections.abc import Iterator
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
 from codemods.tree_index import Answer, Ref
+from model_patches import family_facts
 
 CODE = "CKPT009"
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
@@ -45,7 +47,9 @@ def find(context: Context) -> Iterator[Finding]:
             continue
         if answer is Answer.NO:
             message = f"{ref.name} supports gradient checkpointing by its flag, and holds nothing that checkpoints"
-            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNSAFE)
+            worth = context.blocks.mixes(ref)
+            applicability = Applicability.UNSAFE if worth else Applicability.INFO
+            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability)
         else:
             message = f"what {ref.name} is made of is decided at run time: whether it checkpoints cannot be told"
             yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNKNOWN)
@@ -67,5 +71,7 @@ def _reaches(context: Context, ref: Ref) -> Answer:
                 seen.add(part)
                 if context.tree.is_layer(part) is Answer.YES or part in context.blocks.plain:
                     return Answer.YES
+                if part.name in family_facts(part.path).not_blocks:
+                    return Answer.YES  # it stays plain on purpose
                 waiting.append(part)
     return Answer.UNKNOWN if doubt else Answer.NO

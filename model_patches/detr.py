@@ -2,8 +2,8 @@
 
 `position_embeddings` means rotary tables in most of transformers. Here it is what a block adds to its
 queries or keys: learned object queries, a sine embedding with a learned level embedding on top, or the
-output of a projection of reference points; all carry gradient (release 4.52 to 5.23). The reference points
-of the deformable encoders come from the grid and carry none.
+output of a projection of reference points; all carry gradient (release 4.52 to 5.23). Reference points
+carry gradient where they are learned (LW-DETR, RF-DETR); those of the deformable encoders come from the grid.
 """
 
 from model_patches.family import FamilyFacts
@@ -30,5 +30,7 @@ FACTS = FamilyFacts(
         "rt_detr_v2",
         "table_transformer",
     ),
-    gradient=frozenset({"position_embeddings"}),
+    gradient=frozenset(
+        {"position_embeddings", "LwDetrDecoderLayer.reference_points", "RfDetrDecoderLayer.reference_points"}
+    ),
 )

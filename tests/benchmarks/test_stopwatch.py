@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import time
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import stopwatch
 from benchmarks.stopwatch import CommandFailed, children, high_water, measure, modeling_files, time_parsing
 
 MEGABYTE = 10**6
@@ -107,7 +107,7 @@ def test_an_interrupt_ends_the_command_and_its_workers(tmp_path: Path, monkeypat
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stopwatch.os, "wait4", interrupted)
+    monkeypatch.setattr(os, "wait4", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure(python(f"{code}(str(p.pid)); p.wait()"))
     os.waitpid(started[0], 0)
@@ -143,7 +143,7 @@ def test_parsing_is_timed_without_reading_and_every_file_is_parsed(
     for name in ("one", "two"):
         (tmp_path / f"modeling_{name}.py").write_text(f"{name} = 1\n")
     events: list[str] = []
-    monkeypatch.setattr(stopwatch.ast, "parse", events.append)
+    monkeypatch.setattr(ast, "parse", events.append)
     ticks = iter((10.0, 12.5))
 
     def clock() -> float:

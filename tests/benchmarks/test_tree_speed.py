@@ -58,9 +58,9 @@ GOOD: Mapping[str, float] = {
 """Seconds that meet every target."""
 
 
-def rounds(seconds: Mapping[str, float], **more: int) -> dict[str, list[Run]]:
+def rounds(seconds: Mapping[str, float], peak: int = 0, main: int = 0, worker: int = 0) -> dict[str, list[Run]]:
     """One round of runs that took so long, each process as heavy as told."""
-    return {name: [Run(value, **more)] for name, value in seconds.items()}
+    return {name: [Run(value, 0.0, peak, main, worker)] for name, value in seconds.items()}
 
 
 def missed(samples: Mapping[str, list[Run]]) -> list[str]:

@@ -2,8 +2,8 @@ from torch import nn
 
 from ...modeling_layers import (
     GenericForTokenClassification,  # noqa: F401
+    GradientCheckpointingLayer,
 )
-from ...modeling_layers import GradientCheckpointingLayer
 from ...utils import logging
 
 

@@ -1,0 +1,73 @@
+"""Small models for tests that need one at hand: a block, a stack of it, a parent in another file."""
+
+from __future__ import annotations
+
+HEAD = """\
+from torch import nn
+
+from ...modeling_utils import PreTrainedModel
+
+
+"""
+LAYER = """\
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention(config)
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None):
+        return self.self_attn(hidden_states)
+
+
+"""
+MODEL = """\
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states
+"""
+PLAIN = HEAD + LAYER + MODEL
+"""One safe CKPT001, on the line of `class FooLayer`."""
+
+GCL_IMPORT = "from ...modeling_layers import GradientCheckpointingLayer\n"
+LAYERED = PLAIN.replace("from ...modeling_utils", GCL_IMPORT + "from ...modeling_utils").replace(
+    "class FooLayer(nn.Module)", "class FooLayer(GradientCheckpointingLayer)"
+)
+"""What the repair makes of PLAIN: nothing is wrong with it."""
+
+CALL = "layer(hidden_states, attention_mask)"
+BY_KEYWORD = LAYERED.replace(CALL, "layer(hidden_states=hidden_states, attention_mask=attention_mask)")
+"""One safe CKPT003."""
+
+BY_POSITION = LAYERED.replace(CALL, "layer(hidden_states, attention_mask, past_key_values)")
+"""One safe CKPT004."""
+
+INLINE = PLAIN.replace(
+    f"            hidden_states = {CALL}\n",
+    """\
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
+            else:
+                hidden_states = layer(hidden_states=hidden_states, attention_mask=attention_mask)
+""",
+)
+"""One safe CKPT002 and, in its else branch, one safe CKPT003."""
+
+CHILD = HEAD.replace("PreTrainedModel\n", "PreTrainedModel\nfrom ..bar.modeling_bar import BarLayer\n") + MODEL.replace(
+    "FooLayer", "BarLayer"
+)
+PARENT = HEAD.replace("from ...modeling_utils import PreTrainedModel\n", "from ...activations import ACT2FN\n") + (
+    LAYER.replace("Foo", "Bar").rstrip() + "\n"
+)
+"""The block that CHILD imports, still plain."""
+PARENT_LAYERED = PARENT.replace("ACT2FN\n", "ACT2FN\n" + GCL_IMPORT).replace(
+    "class BarLayer(nn.Module)", "class BarLayer(GradientCheckpointingLayer)"
+)
+BAR = "models/bar/modeling_bar.py"
