@@ -114,7 +114,7 @@ def newly_supported(before: Path, after: Path) -> list[str]:
     That a model supports checkpointing is a decision and no repair: ours is told of it, by
     `include_unsupported` for these folders, and has to make of it what people made.
     """
-    return sorted(_supported(after) - _supported(before))
+    return sorted(name for name in _supported(after) - _supported(before) if (before / name).is_dir())
 
 
 def _supported(models: Path) -> set[str]:

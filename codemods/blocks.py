@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from codemods.facts import DYNAMIC, ELEMENT, Build
-from codemods.tree_index import Answer, External, Ref, TreeIndex
+from codemods.refs import Answer, External, Ref
+from codemods.tree_index import TreeIndex
 from model_patches import family_facts
 
 _MIXER = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from codemods.finding import Edit
 from codemods.imports import import_edit
+from codemods.refs import GCL, Answer, Ref
 from codemods.rule import Context
-from codemods.tree_index import GCL, Answer, Ref
 
 _MODULES = ("nn.Module", "torch.nn.Module", "Module")
 

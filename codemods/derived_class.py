@@ -6,8 +6,8 @@ from codemods.conversion import imported
 from codemods.facts import Import, Path
 from codemods.finding import Edit
 from codemods.imports import by_type
+from codemods.refs import GCL, Ref
 from codemods.rule import Context
-from codemods.tree_index import GCL, Ref
 from model_patches import family_facts
 
 

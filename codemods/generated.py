@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codemods.tree_index import Ref, TreeIndex, renames
+from codemods.refs import Ref, renames
+from codemods.tree_index import TreeIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections import Counter
 
 from codemods.facts import FileFacts, Import
 from codemods.finding import Edit
+from codemods.refs import GCL
 from codemods.source_text import SourceText
-from codemods.tree_index import GCL
 
 _MODULE = "modeling_layers"
 _CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")

@@ -37,9 +37,9 @@ from codemods.derived_class import alias_of, aliased, derive
 from codemods.facts import Arg, Call, CheckpointCall, InlineBranch, Path
 from codemods.finding import Applicability, Edit, Finding
 from codemods.inline_edit import unwrapped
+from codemods.refs import External, Ref, is_plain_external
 from codemods.rule import Context
 from codemods.sites import Site, block_refs, plan_site
-from codemods.tree_index import External, Ref, is_plain_external
 
 CODE = "CKPT002"
 _KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}

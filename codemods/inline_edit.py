@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from codemods.facts import InlineBranch
 from codemods.finding import Edit
 from codemods.layout import relaid
+from codemods.refs import Ref
 from codemods.rule import Context
 from codemods.source_text import SourceText
-from codemods.tree_index import Ref
 
 _STEP = "    "
 _COMMENT_LINE = re.compile(r"^([ \t]*)#.*?(?=\r?$)", re.M)

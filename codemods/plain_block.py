@@ -30,8 +30,8 @@ from codemods.blocks import StackElement
 from codemods.conversion import convert
 from codemods.derived_class import aliased
 from codemods.finding import Applicability, Edit, Finding
+from codemods.refs import Answer, Ref
 from codemods.rule import Context
-from codemods.tree_index import Answer, Ref
 
 CODE = "CKPT001"
 

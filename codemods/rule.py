@@ -11,8 +11,9 @@ from codemods.blocks import Blocks
 from codemods.facts import Span
 from codemods.finding import Applicability, Edit, Finding
 from codemods.generated import Lineages
+from codemods.refs import Ref
 from codemods.source_text import SourceText
-from codemods.tree_index import Ref, TreeIndex
+from codemods.tree_index import TreeIndex
 from model_patches import family_facts, family_of
 
 

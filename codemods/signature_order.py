@@ -31,9 +31,9 @@ from codemods.arguments import reordered
 from codemods.call_edit import call_edit
 from codemods.facts import Forward, Parameter
 from codemods.finding import Applicability, Edit, Finding
+from codemods.refs import Ref
 from codemods.rule import Context
 from codemods.sites import Site, block_refs, plan_site, sites
-from codemods.tree_index import Ref
 
 CODE = "CKPT005"
 

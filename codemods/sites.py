@@ -9,8 +9,8 @@ from codemods.arguments import Piece, Plan, plan
 from codemods.call_edit import call_edit
 from codemods.facts import Call, Forward, Path, Span
 from codemods.finding import Applicability, Finding
+from codemods.refs import Answer, Ref
 from codemods.rule import Context
-from codemods.tree_index import Answer, Ref
 
 
 @dataclass(frozen=True, slots=True)

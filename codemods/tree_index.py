@@ -7,51 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
-from codemods.facts import DYNAMIC, ELEMENT, Build, Class, FileFacts, Forward, Path
+from codemods.facts import DYNAMIC, ELEMENT, Build, FileFacts, Forward, Path
+from codemods.refs import GCL, TORCH_PREFIXES, Answer, External, Ref, Target, is_plain_external, renames
 
-GCL = "GradientCheckpointingLayer"
-_TORCH_PREFIXES = ("nn.", "torch.")
 _CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
 _NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
 _DEEPEST = 40
 
 
-class Answer(Enum):
-    """Yes, no, or not to be told from the code at hand."""
-
-    YES = "yes"
-    NO = "no"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ref:
-    """A class of the tree, by identity: two definitions of one name under `if`/`else` are two."""
-
-    path: str
-    cls: Class
-
-    @property
-    def name(self) -> str:
-        return self.cls.name
-
-    def __repr__(self) -> str:
-        return f"Ref({self.name}, {self.path}:{self.cls.span.line})"
-
-
-@dataclass(frozen=True, slots=True)
-class External:
-    """A class that the tree does not hold: its name as this file writes it, and where it comes from."""
-
-    name: str
-    module: str
-
-
-Target = Ref | External
 Loader = Callable[[str], FileFacts | None]
 
 
@@ -213,7 +178,7 @@ class TreeIndex:
         """Whether the class is a torch module, as far as the tree tells."""
         externals = [target.name for target in self.mro(ref) if isinstance(target, External)]
         return any(
-            name == GCL or name.endswith(("Module", "PreTrainedModel")) or name.startswith(_TORCH_PREFIXES)
+            name == GCL or name.endswith(("Module", "PreTrainedModel")) or name.startswith(TORCH_PREFIXES)
             for name in externals
         )
 
@@ -420,27 +385,6 @@ class TreeIndex:
             if facts and facts.cleared is not None:
                 return facts.cleared
         return _CLEARED_BY_DEFAULT
-
-
-def is_plain_external(external: External) -> bool:
-    """An external base that is surely no GradientCheckpointingLayer: torch's own, or transformers' core."""
-    name, module = external.name, external.module
-    if name in {"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"} or name.startswith(_TORCH_PREFIXES):
-        return True
-    if module.startswith(("torch", "abc", "typing", "enum", "dataclasses", "collections")):
-        return True
-    core = module.lstrip(".").removeprefix("transformers.")
-    return (module.startswith(("...", "transformers"))) and not core.startswith("models")
-
-
-def renames(old: str, new: str) -> Iterator[tuple[str, str]]:
-    """The model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
-    size = 0
-    while size < min(len(old), len(new)) and old[-1 - size] == new[-1 - size]:
-        size += 1
-    for cut in range(size, 0, -1):
-        if old[-cut:][0].isupper():
-            yield old[:-cut], new[:-cut]
 
 
 def _given(built: Build, given: Mapping[str, Build]) -> Build:

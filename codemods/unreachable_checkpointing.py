@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.finding import Applicability, Finding
+from codemods.refs import Answer, Ref
 from codemods.rule import Context
-from codemods.tree_index import Answer, Ref
 from model_patches import family_facts
 
 CODE = "CKPT009"

@@ -1,0 +1,77 @@
+"""`# Copied from` comments: they stay where copy and source stay equal, and go with a reason where they part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.codemods.snippets import BAR, INLINE, LAYERED, MODEL, PLAIN
+from tests.codemods.tools import FOO, repair, texts, tree
+
+COMMENT = "# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar->Foo\n"
+
+
+def copied(text: str, comment: str = COMMENT) -> str:
+    """The text of foo with the comment on its layer."""
+    return text.replace("class FooLayer", comment + "class FooLayer")
+
+
+def bar(text: str) -> str:
+    return text.replace("Foo", "Bar")
+
+
+def test_a_copy_and_its_source_that_change_alike_keep_the_comment(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: copied(PLAIN), BAR: bar(PLAIN)})
+    result = repair(root)
+    assert texts(root) == {FOO: copied(LAYERED), BAR: bar(LAYERED)}
+    assert result.notes == ()
+
+
+def test_a_comment_on_a_copy_that_parts_from_its_source_goes_and_the_reason_is_told(tmp_path: Path) -> None:
+    plain_model = bar(PLAIN).replace("    supports_gradient_checkpointing = True\n\n", "")
+    root = tree(tmp_path, {FOO: copied(PLAIN), BAR: plain_model})
+    result = repair(root)
+    assert texts(root) == {FOO: LAYERED, BAR: plain_model}
+    (note,) = result.notes
+    assert "Copied from transformers.models.bar.modeling_bar.BarLayer" in note
+    assert str(root / FOO) in note
+
+
+def test_a_comment_on_a_source_that_parts_from_its_copy_goes_too(tmp_path: Path) -> None:
+    copy = copied(PLAIN).replace("    supports_gradient_checkpointing = True\n\n", "")
+    root = tree(tmp_path, {FOO: copy, BAR: bar(PLAIN)})
+    result = repair(root)
+    assert texts(root) == {FOO: copy.replace(COMMENT, ""), BAR: bar(LAYERED)}
+    assert len(result.notes) == 1
+
+
+def test_a_comment_that_was_not_true_before_is_left(tmp_path: Path) -> None:
+    source = bar(PLAIN).replace("return self.self_attn(hidden_states)", "return hidden_states")
+    root = tree(tmp_path, {FOO: copied(PLAIN), BAR: source.replace("    supports_gradient_checkpointing = True\n\n", "")})
+    result = repair(root)
+    assert COMMENT in texts(root)[FOO]
+    assert result.notes == ()
+
+
+def test_a_comment_on_a_file_that_no_repair_touches_is_left(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: copied(LAYERED), BAR: bar(LAYERED), "models/z/modeling_z.py": INLINE})
+    assert repair(root).notes == ()
+    assert COMMENT in texts(root)[FOO]
+
+
+METHOD = "    # Copied from transformers.models.bar.modeling_bar.BarModel.forward with Bar->Foo\n"
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["alike", "parted"])
+def test_a_comment_on_a_forward_follows_the_same_rule(tmp_path: Path, same: bool) -> None:
+    head, forward = INLINE.rsplit("    def forward", 1)
+    source = bar(INLINE)
+    if not same:
+        source = source.replace("class BarLayer", "# ckpt: ignore\nclass BarLayer").replace(
+            "            if self.gradient", "            # ckpt: ignore\n            if self.gradient"
+        )
+    root = tree(tmp_path, {FOO: head + METHOD + "    def forward" + forward, BAR: source})
+    result = repair(root)
+    assert (METHOD in texts(root)[FOO]) is (same or bool(len(result.notes) == 0))
+    assert MODEL.split("\n")[0] in texts(root)[FOO]
