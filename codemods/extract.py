@@ -233,7 +233,7 @@ def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
-    return " for " in text and _LOOP.search(text) is not None
+    return "for " in text and _LOOP.search(text) is not None
 
 
 def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:

@@ -41,6 +41,14 @@ class Context:
             self._sources[path] = SourceText(self.tree.text(path))
         return self._sources[path]
 
+    def _column(self, path: str, span: Span) -> int:
+        """The column in characters, from 1; `ast` counts bytes."""
+        if self.tree.text(path).isascii():
+            return span.column + 1
+        source = self.source(path)
+        start = source.offset(span.line, span.column)
+        return start - source.line_start(start) + 1
+
     def meaning(self, block: Ref) -> Meaning:
         """What the parameters of a block's forward mean: its own family's facts."""
         return Meaning(block.name, family_facts(block.path))
@@ -61,7 +69,7 @@ class Context:
             code=code,
             path=path,
             line=span.line,
-            column=span.column + 1,
+            column=self._column(path, span),
             class_name=class_name,
             message=message,
             applicability=applicability,

@@ -18,7 +18,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from platformdirs import user_cache_dir
 
@@ -86,7 +86,11 @@ def store_entry(key: str, data: bytes) -> None:
 def read_one(source: SourceText, *, use_cache: bool) -> Read | Problem:
     """The facts of one file's text, from the cache where it has them."""
     known = load_entry(source.digest) if use_cache else None
-    return _read(source, known if isinstance(known, tuple) else _extracted(source, use_cache))
+    return _read(source, known if _is_entry(known) else _extracted(source, use_cache))
+
+
+def _is_entry(known: object) -> TypeGuard[_Entry]:
+    return isinstance(known, tuple) and tuple(map(type, known)) == (FileFacts, Suppressions)
 
 
 def _extracted(source: SourceText, use_cache: bool) -> _Entry | str:
@@ -157,7 +161,7 @@ class Reader:
     def read(self, sources: Sequence[SourceText], step: str = "reading") -> list[Read | Problem]:
         """The facts of every file, in the order given."""
         known = {source.path: load_entry(source.digest) for source in sources} if self.use_cache else {}
-        entries: dict[str, _Entry | str] = {path: one for path, one in known.items() if isinstance(one, tuple)}
+        entries: dict[str, _Entry | str] = {path: one for path, one in known.items() if _is_entry(one)}
         missing = [source for source in sources if source.path not in entries]
         self._tell(step, len(entries), len(sources))
         for path, entry in self._extract_all(missing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,7 +130,17 @@ def _tidy(work: _Work) -> None:
         edits[edit.path].append(edit)
     for path, those in edits.items():
         source = work.snapshot.sources[path]
-        work.snapshot.sources[path] = replace(source, text=edited(source.text, those))
+        text = edited(source.text, those)
+        if those and _parses(text):
+            work.snapshot.sources[path] = replace(source, text=text)
+
+
+def _parses(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def choose(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:

@@ -64,7 +64,7 @@ CHILD = HEAD.replace("PreTrainedModel\n", "PreTrainedModel\nfrom ..bar.modeling_
     "FooLayer", "BarLayer"
 )
 PARENT = HEAD.replace("from ...modeling_utils import PreTrainedModel\n", "from ...activations import ACT2FN\n") + (
-    LAYER.replace("Foo", "Bar").rstrip() + "\n"
+    LAYER.replace("Foo", "Bar").replace("hidden_states)", "nn.functional.relu(hidden_states))").rstrip() + "\n"
 )
 """The block that CHILD imports, still plain."""
 PARENT_LAYERED = PARENT.replace("ACT2FN\n", "ACT2FN\n" + GCL_IMPORT).replace(

@@ -70,7 +70,7 @@ def test_the_folder_that_decides_is_models_or_the_files_own(tmp_path: Path) -> N
 
 def test_libcst_runs_it_from_its_command_line(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    command = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format", "-j", "1"]
+    command = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format", "--jobs=1"]
     done = subprocess.run(
         [*command, "ckpt_surgery.source.commands.Repair", "models"],
         cwd=root,
