@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from codemods.facts import DYNAMIC, ELEMENT, Build
-from codemods.refs import Answer, External, Ref
+from codemods.refs import Answer, External, Ref, is_plain_external
 from codemods.tree_index import TreeIndex
 from model_patches import family_facts
 
 _MIXER = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
 _NOT_A_BLOCK = re.compile(r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter)$")
-_DEEPEST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,8 @@ class Blocks:
     def plain(self) -> frozenset[Ref]:
         """Plain classes that should be layers: block elements of stacks, and what inline branches checkpoint."""
         found = {element.element for element in self.elements(self.tree.supported) if element.is_block}
-        return frozenset(found | self.checkpointed_inline)
+        known = {ref for ref in found if self.tree.is_layer(ref) is Answer.NO}
+        return frozenset(known | self.checkpointed_inline)
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[Ref]:
@@ -89,7 +89,10 @@ class Blocks:
                     if isinstance(target, External) or (name, target) in seen:
                         continue
                     seen.add((name, target))
-                    if self.tree.is_layer(target) is not Answer.YES and self.tree.is_module(target):
+                    answer = self.tree.is_layer(target)
+                    if answer is Answer.UNKNOWN and not self.tree.is_module(target):
+                        yield StackElement(holder, name, target, True)
+                    elif answer is not Answer.YES and self.tree.is_module(target):
                         yield StackElement(holder, name, target, self._is_block(holder, name, target))
 
     def _is_block(self, holder: Ref, attribute: str, ref: Ref) -> bool:
@@ -102,13 +105,19 @@ class Blocks:
             return False
         return self.mixes(ref) and not self.holds_layer(ref)
 
-    def mixes(self, ref: Ref, depth: int = 0) -> bool:
-        """Whether a class holds attention, recurrence or a state space model, at any depth that matters."""
+    def foreign(self, holder: Ref) -> Iterator[tuple[str, External]]:
+        """Stacks of classes from other packages: attribute and class."""
+        for name, _, built in self.tree.attributes(holder):
+            for target in self.tree.reached(holder, (name, ELEMENT)) if holds_several(built) else ():
+                if isinstance(target, External) and target.module and not is_plain_external(target):
+                    yield name, target
+
+    def mixes(self, ref: Ref) -> bool:
+        """Whether a class holds attention, recurrence or a state space model, at any depth."""
         if ref not in self._mixes:
             self._mixes[ref] = False
-            self._mixes[ref] = depth < _DEEPEST and any(
-                _MIXER.search(target.name.rpartition(".")[2])
-                or (isinstance(target, Ref) and self.mixes(target, depth + 1))
+            self._mixes[ref] = any(
+                _MIXER.search(target.name.rpartition(".")[2]) or (isinstance(target, Ref) and self.mixes(target))
                 for target in self.tree.all_parts(ref)
             )
         return self._mixes[ref]

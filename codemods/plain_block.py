@@ -55,6 +55,10 @@ def find(context: Context) -> Iterator[Finding]:
             yield context.finding(
                 CODE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
             )
+    for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
+        for name, external in context.blocks.foreign(holder) if holder.path in context.tree.checked else ():
+            message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
+            yield context.finding(CODE, holder.path, holder.cls.header, holder.name, message, Applicability.UNKNOWN)
 
 
 def _block(context: Context, element: StackElement) -> Finding:
