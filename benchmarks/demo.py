@@ -137,8 +137,14 @@ def closing_lines(result: ApplyResult, everything: Row, patch: Path, fault: str)
     before, after = everything.before.total(), everything.after.total()
     lines.append(
         f"{before} faults before, {after} after; {everything.files} of {result.files} files changed "
-        f"in {result.seconds:.1f} s."
+        f"in {result.seconds:.1f} s. The table shows the families with a changed file."
     )
+    if after:
+        lines.append(
+            "What is left needs --unsafe, since callers elsewhere may break, or a person. "
+            "A count that rises is what a repair brought to light."
+        )
+    lines.append(f"What a rule is about: {os.path.relpath(sys.executable)} -m ckpt_surgery rule CKPT001")
     if fault:
         lines.append(f"The diff {patch} does NOT apply to the release: {fault}")
     elif everything.files:

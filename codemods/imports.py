@@ -15,6 +15,7 @@ from codemods.refs import GCL
 from codemods.source_text import SourceText
 
 _MODULE = "modeling_layers"
+_IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)", re.M)
 _CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")
 
 
@@ -136,8 +137,7 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, 
         items = [item for item in facts.imports if item.span == span]
         start, end = after.range(span)
         text = after.text[start:end]
-        itself = _words(text)
-        gone = [item for item in items if then[item.name] > itself[item.name] == now[item.name]]
+        gone = [item for item in items if then[item.name] and not now[item.name]]
         aliased = any(item.original not in ("", item.name) for item in items)
         if not gone or aliased or (len(items) > 1 and not items[0].original):
             continue
@@ -162,4 +162,5 @@ def _below(source: SourceText, start: int, end: int) -> int:
 
 
 def _words(text: str) -> Counter[str]:
-    return Counter(re.findall(r"[^\W\d]\w*", text))
+    """How often each word stands in a text outside its import statements."""
+    return Counter(re.findall(r"[^\W\d]\w*", _IMPORTS.sub("", text)))

@@ -25,9 +25,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from codemods.arguments import reordered
+from codemods.arguments import Piece, reordered
 from codemods.call_edit import call_edit
 from codemods.facts import Forward, Parameter
 from codemods.finding import Applicability, Edit, Finding
@@ -40,41 +40,69 @@ CODE = "CKPT005"
 
 def find(context: Context) -> Iterator[Finding]:
     """A finding for every forward that some call of the tree needs in another order."""
-    by_forward: dict[Ref, list[Site]] = defaultdict(list)
+    callers: dict[Ref, list[Site]] = defaultdict(list)
     blocked: dict[Ref, dict[str, None]] = defaultdict(dict)
     for site in sites(context):
-        for block, _ in site.blocks:
-            defined = context.tree.forward(block)
-            if defined is None:
-                continue
-            by_forward[defined[0]].append(site)
-            plan = plan_site(context, site, gradient=True, past=True)
-            blocked[defined[0]].update(dict.fromkeys(plan.blocked))
+        owners = _owners(context, site)
+        plan = plan_site(context, site, gradient=True, past=True)
+        for owner in owners:
+            callers[owner].append(site)
+            blocked[owner].update(dict.fromkeys(plan.blocked))
     for owner, names in blocked.items():
-        forward = owner.cls.forward
-        if names and forward and owner.path in context.tree.checked:
-            yield _finding(context, owner, forward, tuple(names), by_forward[owner])
+        if names and owner.path in context.tree.checked:
+            yield _finding(context, _group(context, owner, callers), blocked, callers)
 
 
-def _finding(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...], callers: list[Site]) -> Finding:
-    listed = " and ".join(f"`{name}`" for name in names)
+def _owners(context: Context, site: Site) -> tuple[Ref, ...]:
+    """The classes whose forwards a call runs."""
+    defined = (context.tree.forward(block) for block, _ in site.blocks)
+    return tuple(dict.fromkeys(one[0] for one in defined if one))
+
+
+def _group(context: Context, owner: Ref, callers: Mapping[Ref, list[Site]]) -> tuple[Ref, ...]:
+    """The classes that share calls with `owner`, itself first: they are reordered together or not at all."""
+    found = {owner: None}
+    waiting = [owner]
+    while waiting:
+        for site in callers[waiting.pop()]:
+            for other in _owners(context, site):
+                if other not in found:
+                    found[other] = None
+                    waiting.append(other)
+    return tuple(found)
+
+
+def _finding(
+    context: Context,
+    group: tuple[Ref, ...],
+    blocked: Mapping[Ref, Mapping[str, None]],
+    callers: Mapping[Ref, list[Site]],
+) -> Finding:
+    owner = group[0]
+    listed = " and ".join(f"`{name}`" for name in blocked[owner])
     message = f"{owner.name}.forward takes {listed} behind past state: no call can pass both rightly"
-    params = _order(context, owner, forward, names)
-    unfollowed = _unfollowed(context, owner) or _shared(context, owner, callers)
-    edits = () if unfollowed else _edits(context, owner, forward, params, callers)
-    if unfollowed:
-        message += f"; left to a person: {unfollowed}"
+    edits: tuple[Edit, ...] = ()
+    reason = next((reason for one in group if (reason := _unfollowed(context, one, group))), "")
+    apart = next((one for one in group if set(blocked[one]) != set(blocked[owner])), None)
+    if apart:
+        reason = f"a call of it also runs {apart.name}.forward, which takes other parameters"
+    if not reason:
+        edits = _edits(context, group, tuple(blocked[owner]), callers)
+    if reason:
+        message += f"; left to a person: {reason}"
     elif edits:
-        message += f"; reordering breaks callers outside the tree ({len(callers)} inside follow)"
-    return context.finding(CODE, owner.path, forward.span, owner.name, message, Applicability.UNSAFE, edits)
+        message += f"; reordering breaks callers outside the tree ({len(callers[owner])} inside follow)"
+    forward = owner.cls.forward
+    span = forward.span if forward else owner.cls.header
+    return context.finding(CODE, owner.path, span, owner.name, message, Applicability.UNSAFE, edits)
 
 
-def _unfollowed(context: Context, owner: Ref) -> str:
+def _unfollowed(context: Context, owner: Ref, group: tuple[Ref, ...]) -> str:
     """A use of the forward in the tree that no edit here follows: reordering would break it silently."""
     tree = context.tree
     for ref in tree.checked_refs():
-        heir = ref is not owner and owner in tree.mro(ref)
-        if heir and ref.cls.forward:
+        heir = ref is not owner and owner in tree.mro(ref) and ref.cls.forward is not None
+        if heir and (ref not in group or "super().forward" in context.source(ref.path).of(ref.cls.span)):
             return f"{ref.name} overrides the forward and may call this one"
         for inline in ref.cls.inlines:
             paths = [path for checkpoint in inline.checkpoints for path in checkpoint.paths]
@@ -91,16 +119,6 @@ def _unfollowed(context: Context, owner: Ref) -> str:
     return ""
 
 
-def _shared(context: Context, owner: Ref, callers: list[Site]) -> str:
-    """A call that also runs another forward cannot follow this one alone."""
-    for site in callers:
-        for block, _ in site.blocks:
-            defined = context.tree.forward(block)
-            if defined and defined[0] is not owner:
-                return f"the call in {site.owner.name} also runs {defined[0].name}.forward"
-    return ""
-
-
 def _order(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...]) -> list[Parameter]:
     """The positional parameters with the gradient ones moved in front of the first past state."""
     meaning = context.meaning(owner)
@@ -112,25 +130,40 @@ def _order(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...
 
 
 def _edits(
-    context: Context, owner: Ref, forward: Forward, params: list[Parameter], callers: list[Site]
+    context: Context, group: tuple[Ref, ...], names: tuple[str, ...], callers: Mapping[Ref, list[Site]]
 ) -> tuple[Edit, ...]:
+    """The new signatures and calls; nothing where one of them cannot be had."""
+    edits: dict[Edit, None] = {}
+    pieces_of: dict[Site, tuple[Piece, ...]] = {}
+    for owner in group:
+        forward = owner.cls.forward
+        if forward is None or owner.path not in context.tree.checked:
+            return ()
+        params = _order(context, owner, forward, names)
+        signature = _signature(context, owner, forward, params)
+        if signature is None:
+            return ()
+        edits[signature] = None
+        for site in callers[owner]:
+            pieces = reordered(site.call.args, forward, params, context.meaning(owner))
+            if pieces is None or pieces_of.setdefault(site, pieces) != pieces:
+                return ()
+    for site, pieces in pieces_of.items():
+        edits[call_edit(context, site.owner.path, site.call, pieces)] = None
+    return tuple(edits)
+
+
+def _signature(context: Context, owner: Ref, forward: Forward, params: list[Parameter]) -> Edit | None:
+    """The parameters in their new order, each as it was written; None where comments stand between them."""
     source = context.source(owner.path)
-    size = len(params)
-    spans = [source.range(span) for span in forward.param_spans[:size]]
+    spans = [source.range(span) for span in forward.param_spans[: len(params)]]
     texts = {p.name: source.text[low:high] for p, (low, high) in zip(forward.params, spans, strict=False)}
     gaps = [source.text[one[1] : other[0]] for one, other in itertools.pairwise(spans)]
     if any("#" in gap for gap in gaps) or _required_behind_default(params):
-        return ()
-    text = texts[params[0].name] + "".join(
-        gap + texts[parameter.name] for gap, parameter in zip(gaps, params[1:], strict=True)
-    )
-    edits = [Edit(owner.path, spans[0][0], spans[-1][1], text)]
-    for site in dict.fromkeys(callers):
-        pieces = reordered(site.call.args, forward, params, context.meaning(owner))
-        if pieces is None or site.owner.path not in context.tree.checked:
-            return ()
-        edits.append(call_edit(context, site.owner.path, site.call, pieces))
-    return tuple(edits)
+        return None
+    first, *rest = params
+    text = texts[first.name] + "".join(gap + texts[one.name] for gap, one in zip(gaps, rest, strict=True))
+    return Edit(owner.path, spans[0][0], spans[-1][1], text)
 
 
 def _required_behind_default(params: list[Parameter]) -> bool:

@@ -408,7 +408,7 @@ def test_heavy_imports_are_seen_also_where_nothing_heavy_is_installed(
 def test_help_imports_nothing_heavy_and_is_refused_where_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [name for name, _ in tree_speed_runs._help(tmp_path)] == ["--help"]
+    assert [name for name, _ in tree_speed_runs._help(tmp_path)] == ["--help"] * 5
     monkeypatch.setattr(tree_speed_runs, "imported", lambda words, scratch: ["torch"])
     with pytest.raises(CommandFailed, match="imports torch and must do without"):
         list(tree_speed_runs._help(tmp_path))

@@ -1,4 +1,4 @@
-# CKPT009 unsafe | class FooModel
+# CKPT009 info | class FooModel
 from torch import nn
 
 from ...modeling_utils import PreTrainedModel

@@ -4,13 +4,13 @@ from torch import nn
 from ...modeling_utils import PreTrainedModel
 
 
-class FooConv(nn.Module):
+class FooAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.conv = nn.Conv2d(3, 3, 3)
+        self.out = nn.Linear(3, 3)
 
     def forward(self, hidden_states):
-        return self.conv(hidden_states)
+        return self.out(hidden_states)
 
 
 class FooModel(PreTrainedModel):
@@ -18,10 +18,10 @@ class FooModel(PreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.conv = FooConv(config)
+        self.attention = FooAttention(config)
 
     def forward(self, hidden_states, attention_mask=None):
-        hidden_states = self.conv(hidden_states)
+        hidden_states = self.attention(hidden_states)
         return hidden_states
 
 
