@@ -15,7 +15,7 @@ class FooLayer(torch.nn.Module):
         self.self_attn = FooAttention()
 
     def forward(self, hidden_states, attention_mask=None):
-        return hidden_states
+        return torch.relu(hidden_states)
 
 
 class FooModel(PreTrainedModel):

@@ -5,12 +5,16 @@ from ...modeling_utils import PreTrainedModel
 
 
 class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.out = nn.Linear(3, 3)
+        self.self_attn = FooAttention()
 
-    def forward(self, hidden_states):
-        return self.out(hidden_states)
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
 
 
 class FooModel(PreTrainedModel):
@@ -18,10 +22,10 @@ class FooModel(PreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.attention = FooAttention(config)
+        self.layer = FooLayer(config)
 
     def forward(self, hidden_states, attention_mask=None):
-        hidden_states = self.attention(hidden_states)
+        hidden_states = self.layer(hidden_states)
         return hidden_states
 
 

@@ -1,0 +1,29 @@
+# CKPT009 unsafe | class FooModel
+from torch import nn
+
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = FooLayer(config)
+
+    def forward(self, hidden_states, attention_mask=None):
+        hidden_states = self.layer(hidden_states)
+        return hidden_states
