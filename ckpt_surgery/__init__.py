@@ -1,4 +1,4 @@
-"""ckpt_surgery: find, repair and prove gradient checkpointing in transformers models.
+"""ckpt_surgery: find where gradient checkpointing silently fails in transformers models, and repair it.
 
 The public names are imported when they are first used, so that `import ckpt_surgery` costs nothing and
 static checks never load torch.

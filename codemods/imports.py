@@ -133,7 +133,7 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, 
     """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
     edits: list[Edit] = []
     then, now = _words(before), _words(after.text)
-    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard):
+    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.module != "__future__"):
         items = [item for item in facts.imports if item.span == span]
         start, end = after.range(span)
         text = after.text[start:end]

@@ -198,9 +198,9 @@ def _disagreement(context: Context, owner: Ref, inline: InlineBranch) -> str:
             for name in dict.fromkeys([*one, *other]):
                 left, right = _text(checkpoint.args, one.get(name)), _text(call.args, other.get(name))
                 if name not in past and left != right:
-                    notes.append(f"{name} is {left} under checkpointing, {right} without")
+                    notes.append(f"`{name}`: {left} under checkpointing, {right} otherwise")
     return "; ".join(dict.fromkeys(notes))
 
 
 def _text(arguments: tuple[Arg, ...], position: int | None) -> str:
-    return "left out" if position is None else arguments[position].text
+    return "left out" if position is None else f"`{arguments[position].text}`"

@@ -103,6 +103,7 @@ def check(
 
     Raises:
         TransformersNotFound: `paths` is None and transformers is not installed.
+        ValueError: a code that no rule has.
     """
     start = perf_counter()
     files, problems = discover([installed_models()] if paths is None else paths, exclude=exclude)
@@ -130,8 +131,16 @@ def check(
 
 
 def selection(select: Collection[str], ignore: Collection[str]) -> frozenset[str]:
-    """The codes of the rules to run."""
-    return frozenset(select or (rule.code for rule in RULES)) - frozenset(ignore)
+    """The codes of the rules to run.
+
+    Raises:
+        ValueError: a code that no rule has.
+    """
+    known = [rule.code for rule in RULES]
+    unknown = sorted({*select, *ignore} - {*known})
+    if unknown:
+        raise ValueError(f"no rule has the code {', '.join(unknown)}: the codes are {', '.join(known)}")
+    return frozenset(select or known) - frozenset(ignore)
 
 
 def take(

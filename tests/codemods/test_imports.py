@@ -61,12 +61,21 @@ def test_a_name_that_nothing_used_before_stays() -> None:
     assert tidied(text, text) == text
 
 
+def test_an_import_from_the_future_stays() -> None:
+    head = "from __future__ import annotations\n"
+    assert tidied(head + "# with annotations\n", head) == head
+
+
+def test_a_submodule_whose_import_also_binds_the_package_stays() -> None:
+    head = "import torch.utils.checkpoint\n\nprint(torch)\n"
+    assert tidied(head + "torch.utils.checkpoint.checkpoint(print)\n", head) == head
+
+
 def test_a_statement_on_the_same_line_stays() -> None:
     head = "from functools import partial; LIMIT = 1\n"
     assert "LIMIT = 1" in tidied(head + USE, head)
 
 
-@pytest.mark.xfail(strict=True, reason="only `from` imports are looked at: `import torch` stays and ruff says F401")
 def test_a_module_that_only_the_removed_text_used_goes() -> None:
     head = "import torch\nfrom torch import nn\n\nprint(nn)\n"
     assert tidied(head + "class A(torch.nn.Module): ...\n", head) == "from torch import nn\n\nprint(nn)\n"

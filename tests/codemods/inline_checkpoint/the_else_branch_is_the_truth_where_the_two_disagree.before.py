@@ -1,4 +1,4 @@
-# CKPT002 safe | if self.gradient_checkpointing and self.training | attention_mask is None under checkpointing, attention_mask without
+# CKPT002 safe | if self.gradient_checkpointing and self.training | `attention_mask`: `None` under checkpointing, `attention_mask` otherwise
 from torch import nn
 
 from ...modeling_layers import GradientCheckpointingLayer

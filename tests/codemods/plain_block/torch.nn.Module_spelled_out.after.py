@@ -1,3 +1,4 @@
+import torch
 from torch import nn
 
 from ...modeling_layers import GradientCheckpointingLayer
