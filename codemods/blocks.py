@@ -48,10 +48,15 @@ class Blocks:
         return frozenset(known | self.checkpointed_inline)
 
     @cached_property
+    def with_inlines(self) -> tuple[Ref, ...]:
+        """The checked classes that checkpoint by hand."""
+        return tuple(ref for ref in self.tree.checked_refs() if ref.cls.inlines)
+
+    @cached_property
     def checkpointed_inline(self) -> frozenset[Ref]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs."""
         found: set[Ref] = set()
-        for owner in self.tree.checked_refs():
+        for owner in self.with_inlines:
             for inline in owner.cls.inlines:
                 for checkpoint in inline.checkpoints:
                     for path in checkpoint.paths:

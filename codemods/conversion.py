@@ -67,7 +67,10 @@ def _root(context: Context, ref: Ref) -> Ref | None:
 
 
 def _may_be_layer(context: Context, ref: Ref) -> bool:
-    return ref in context.blocks.plain or context.tree.is_layer(ref) is Answer.YES
+    """A block or layer, or a class that nothing holds."""
+    if ref in context.blocks.plain or context.tree.is_layer(ref) is Answer.YES:
+        return True
+    return ref.name not in context.tree.holders
 
 
 def _bases(context: Context, root: Ref) -> Edit:

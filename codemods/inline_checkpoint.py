@@ -47,7 +47,7 @@ _KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}
 
 def find(context: Context) -> Iterator[Finding]:
     """A finding for every inline branch and every checkpoint call that stands alone."""
-    places = [(owner, inline) for owner in context.tree.checked_refs() for inline in owner.cls.inlines]
+    places = [(owner, inline) for owner in context.blocks.with_inlines for inline in owner.cls.inlines]
     repairs = [_repair(context, owner, inline) for owner, inline in places]
     staying: set[Ref] = set()
     for (owner, inline), (_, reason) in zip(places, repairs, strict=True):

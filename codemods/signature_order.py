@@ -100,17 +100,19 @@ def _finding(
 def _unfollowed(context: Context, owner: Ref, group: tuple[Ref, ...]) -> str:
     """A use of the forward in the tree that no edit here follows: reordering would break it silently."""
     tree = context.tree
-    for ref in tree.checked_refs():
-        heir = ref is not owner and owner in tree.mro(ref) and ref.cls.forward is not None
-        if heir and (ref not in group or "super().forward" in context.source(ref.path).of(ref.cls.span)):
-            return f"{ref.name} overrides the forward and may call this one"
+    for heir in tree.heirs(owner):
+        if heir.cls.forward and (
+            heir not in group or "super().forward" in context.source(heir.path).of(heir.cls.span)
+        ):
+            return f"{heir.name} overrides the forward and may call this one"
+    for ref in context.blocks.with_inlines:
         for inline in ref.cls.inlines:
             paths = [path for checkpoint in inline.checkpoints for path in checkpoint.paths]
             if any(owner in tree.mro(block) for block in block_refs(context, ref, paths)):
                 return f"a checkpoint call in {ref.name} passes its arguments by position"
-        held = {(name,) for name, built in ref.cls.attributes if owner.name in built.class_names()}
+    for ref, attribute in tree.holders.get(owner.name, ()):
         called = {path for call in ref.cls.calls for path in call.paths}
-        if any(owner in tree.reached(ref, path) for path in held - called):
+        if (attribute,) not in called and owner in tree.reached(ref, (attribute,)):
             return f"{ref.name} holds one outside any stack"
     unbound = re.compile(rf"\b{owner.name}\.forward\(")
     for path in tree.checked:

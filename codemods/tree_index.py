@@ -150,17 +150,28 @@ class TreeIndex:
         """The part of the base chain that the tree holds."""
         return (target for target in self.mro(ref) if isinstance(target, Ref))
 
-    def heirs(self, ref: Ref) -> Iterator[Ref]:
-        """Every checked class that inherits from a class and that some attribute names."""
-        for one in self.checked_refs():
-            if one is not ref and one.name in self._held and ref in self.mro(one):
-                yield one
+    def heirs(self, ref: Ref) -> tuple[Ref, ...]:
+        """Every checked class that inherits from a class."""
+        return tuple(self._heirs.get(ref, ()))
 
     @cached_property
-    def _held(self) -> frozenset[str]:
-        """The names of all classes that attributes of checked classes are built from."""
-        builds = (built for ref in self.checked_refs() for _, built in ref.cls.attributes)
-        return frozenset(name for built in builds for name in built.class_names())
+    def _heirs(self) -> dict[Ref, list[Ref]]:
+        found: dict[Ref, list[Ref]] = {}
+        for one in self.checked_refs():
+            for ancestor in self.lineage(one):
+                if ancestor is not one:
+                    found.setdefault(ancestor, []).append(one)
+        return found
+
+    @cached_property
+    def holders(self) -> dict[str, list[tuple[Ref, str]]]:
+        """For each class name, the checked classes and attributes that are built from it."""
+        found: dict[str, list[tuple[Ref, str]]] = {}
+        for ref in self.checked_refs():
+            for attribute, built in ref.cls.attributes:
+                for name in built.class_names():
+                    found.setdefault(name, []).append((ref, attribute))
+        return found
 
     def is_layer(self, ref: Ref) -> Answer:
         """Whether the class is a GradientCheckpointingLayer."""

@@ -23,6 +23,7 @@ def registry() -> dict[str, FamilyFacts]:
     return found
 
 
+@cache
 def family_of(path: str) -> str:
     """The model folder that a file lies in; for `modeling_x.py` elsewhere (remote code), `x`."""
     pure = PurePath(path)
