@@ -166,7 +166,6 @@ class _FileReader:
             base_spans=tuple(map(span_of, node.bases)),
             first_line=min([node.lineno, *(one.lineno for one in node.decorator_list)]),
             guard=guard,
-            decorators=tuple(map(ast.unparse, node.decorator_list)),
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),

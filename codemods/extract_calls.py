@@ -13,17 +13,15 @@ from dataclasses import dataclass, field, replace
 from codemods.extract_build import dotted, span_of
 from codemods.facts import DYNAMIC, ELEMENT, Arg, Call, CheckpointCall, InlineBranch, Path
 from codemods.inline_shape import (
-    STATEMENT_FIELDS,
     conditions,
     elif_places,
     guarded_name,
-    innermost,
     read_later,
-    result_target,
 )
 from codemods.values import NOTHING, SELF, Env, bind, bind_loop, value_of
 from model_patches.vocabulary import is_past_state
 
+_STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
 _CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
 
 
@@ -107,7 +105,7 @@ class MethodReader:
 
     def _other(self, statement: ast.stmt, env: Env) -> None:
         for name, value in ast.iter_fields(statement):
-            if name in STATEMENT_FIELDS:
+            if name in _STATEMENT_FIELDS:
                 for inner in value:
                     if isinstance(inner, ast.stmt):
                         self._statement(inner, env)
@@ -186,7 +184,6 @@ class MethodReader:
                 callee=ast.unparse(call.func),
                 paths=tuple(sorted(paths)),
                 args=arguments_of(call),
-                target=result_target(statement),
             )
         )
 
@@ -211,43 +208,35 @@ class MethodReader:
         name = dotted(function)
         return name in self.checkpoint_names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
 
-    def _checkpoints(self, statements: Iterable[ast.stmt]) -> list[tuple[ast.stmt, ast.Call]]:
-        found: list[tuple[ast.stmt, ast.Call]] = []
-        for statement in statements:
-            for inner in ast.walk(statement):
-                if isinstance(inner, ast.Call) and self._is_checkpoint(inner.func):
-                    found.append((innermost(statement, inner), inner))
-        return found
+    def _checkpoints(self, statements: Iterable[ast.stmt]) -> list[ast.Call]:
+        nodes = (inner for statement in statements for inner in ast.walk(statement))
+        return [inner for inner in nodes if isinstance(inner, ast.Call) and self._is_checkpoint(inner.func)]
 
-    def _inline_head(self, statement: ast.If) -> list[tuple[ast.stmt, ast.Call]]:
+    def _inline_head(self, statement: ast.If) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this `if` is one and none has taken them yet."""
         if "checkpoint" not in ast.unparse(statement.test):
             return []
-        found = [pair for pair in self._checkpoints(statement.body) if id(pair[1]) not in self._taken]
-        self._taken.update(id(call) for _, call in found)
+        found = [call for call in self._checkpoints(statement.body) if id(call) not in self._taken]
+        self._taken.update(map(id, found))
         return found
 
     def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
         if id(call) in self._taken:
             return
         self._taken.add(id(call))
-        checkpoint = self._checkpoint(call, statement, env)
+        checkpoint = self._checkpoint(call, env)
         self.inlines.append(InlineBranch(self.method, span_of(statement), (checkpoint,)))
 
-    def _checkpoint(self, call: ast.Call, statement: ast.stmt, env: Env) -> CheckpointCall:
+    def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
         paths, wrapped = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
         return CheckpointCall(
-            span=span_of(call),
             callee=ast.unparse(call.args[0]) if call.args else "",
             paths=tuple(sorted(path for path in paths if path)),
             args=arguments_of(call, skip=1),
-            target=result_target(statement),
             wrapped=wrapped,
         )
 
-    def _inline(
-        self, statement: ast.If, found: list[tuple[ast.stmt, ast.Call]], env: Env, direct: tuple[Call, ...]
-    ) -> InlineBranch:
+    def _inline(self, statement: ast.If, found: list[ast.Call], env: Env, direct: tuple[Call, ...]) -> InlineBranch:
         inner_env = dict(env)
         for inner in statement.body:
             for node in ast.walk(inner):
@@ -263,7 +252,7 @@ class MethodReader:
             body=tuple(map(span_of, statement.body)),
             body_kinds=tuple(self._kind(inner, other) for inner in statement.body),
             orelse=tuple(map(span_of, other)),
-            checkpoints=tuple(self._checkpoint(call, inner, inner_env) for inner, call in found),
+            checkpoints=tuple(self._checkpoint(call, inner_env) for call in found),
             direct=direct,
             guard=guard,
         )

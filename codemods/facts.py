@@ -48,19 +48,15 @@ class Call:
     callee: str
     paths: tuple[Path, ...]
     args: tuple[Arg, ...]
-    target: str
-    """The text that the result is assigned to, `return`, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCall:
     """A direct call of a checkpoint function. `paths` is what it runs, where that can be told."""
 
-    span: Span
     callee: str
     paths: tuple[Path, ...]
     args: tuple[Arg, ...]
-    target: str
     wrapped: str
     """How the callee is handed over: plain, partial, custom (a `create_custom_forward`) or closure."""
 
@@ -159,7 +155,6 @@ class Class:
     """The line of the first decorator, or of `class` where there is none."""
     guard: str
     """The test of the `if` that the class stands under, or empty."""
-    decorators: tuple[str, ...]
     flags: tuple[tuple[str, str], ...]
     """Class attributes that matter: `supports_gradient_checkpointing` and the like, as text."""
     class_values: tuple[tuple[str, Build], ...]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
-
 
 def conditions(test: ast.expr) -> Iterator[str]:
     """The terms of a test that are about something else than checkpointing and training."""
@@ -43,27 +41,6 @@ def read_later(function: ast.FunctionDef, branch: ast.If, name: str) -> bool:
         elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             read = read or node.lineno > end
     return read
-
-
-def innermost(statement: ast.stmt, call: ast.Call) -> ast.stmt:
-    """The smallest statement that holds the call."""
-    for name in STATEMENT_FIELDS:
-        for inner in getattr(statement, name, ()):
-            if isinstance(inner, ast.stmt) and any(node is call for node in ast.walk(inner)):
-                return innermost(inner, call)
-    return statement
-
-
-def result_target(statement: ast.stmt) -> str:
-    """What a statement assigns to, as text; `return`, or empty."""
-    match statement:
-        case ast.Assign(targets=targets):
-            return ", ".join(map(ast.unparse, targets))
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return ast.unparse(target)
-        case ast.Return():
-            return "return"
-    return ""
 
 
 def elif_places(function: ast.FunctionDef) -> tuple[dict[tuple[int, int], ast.If], set[tuple[int, int]]]:

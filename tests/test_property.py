@@ -38,7 +38,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 # -- generated models
 
-NAMES = ("attention_mask", "past_key_values", "encoder_hidden_states", "position_bias", "output_attentions", "use_cache")
+NAMES = (
+    "attention_mask",
+    "past_key_values",
+    "encoder_hidden_states",
+    "position_bias",
+    "output_attentions",
+    "use_cache",
+)
 STACKS = (
     "self.layers = nn.ModuleList([FooLayer(config) for _ in range(4)])",
     "layers = []\nfor _ in range(4):\n    layers.append(FooLayer(config))\nself.layers = nn.ModuleList(layers)",

@@ -60,9 +60,9 @@ INLINE = PLAIN.replace(
 )
 """One safe CKPT002 and, in its else branch, one safe CKPT003."""
 
-CHILD = HEAD.replace("PreTrainedModel\n", "PreTrainedModel\nfrom ..bar.modeling_bar import BarLayer\n") + MODEL.replace(
-    "FooLayer", "BarLayer"
-)
+CHILD = HEAD.replace(
+    "PreTrainedModel\n", "PreTrainedModel\nfrom ..bar.modeling_bar import BarLayer\n"
+) + MODEL.replace("FooLayer", "BarLayer")
 PARENT = HEAD.replace("from ...modeling_utils import PreTrainedModel\n", "from ...activations import ACT2FN\n") + (
     LAYER.replace("Foo", "Bar").replace("hidden_states)", "nn.functional.relu(hidden_states))").rstrip() + "\n"
 )

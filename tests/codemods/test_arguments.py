@@ -27,7 +27,9 @@ def arguments(call: str) -> tuple[Arg, ...]:
     return arguments_of(node)
 
 
-def planned(signature: str, call: str, *, family: FamilyFacts = NOTHING, gradient: bool = True, past: bool = True) -> Plan:
+def planned(
+    signature: str, call: str, *, family: FamilyFacts = NOTHING, gradient: bool = True, past: bool = True
+) -> Plan:
     return plan(arguments(call), forward(signature), Meaning("Foo", family), gradient=gradient, past=past)
 
 
@@ -75,15 +77,21 @@ def test_the_argument_list(call: str, expected: str) -> None:
     assert written(SIGNATURE, call) == expected
 
 
-@pytest.mark.parametrize("call", [f"f({H}=a, {E}=e)", f"f({E}=e, {H}=a, mask=m)", "f(a, m, e, p, o)", "f(a, m, None, p)"])
+@pytest.mark.parametrize(
+    "call", [f"f({H}=a, {E}=e)", f"f({E}=e, {H}=a, mask=m)", "f(a, m, e, p, o)", "f(a, m, None, p)"]
+)
 def test_what_was_asked_for_is_asked_for_once(call: str) -> None:
     again = written(SIGNATURE, f"f({written(SIGNATURE, call)})")
     assert again == ""
 
 
-@pytest.mark.parametrize("call", ["f(a, p, e)", f"f(a, past_key_values=p, {E}=e)", f"f({H}=a, past_key_values=p, {E}=e)"])
+@pytest.mark.parametrize(
+    "call", ["f(a, p, e)", f"f(a, past_key_values=p, {E}=e)", f"f({H}=a, past_key_values=p, {E}=e)"]
+)
 @pytest.mark.parametrize(("gradient", "past"), [(True, True), (True, False), (False, True)])
-def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(call: str, gradient: bool, past: bool) -> None:
+def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
+    call: str, gradient: bool, past: bool
+) -> None:
     signature = f"{H}, past_key_values=None, {E}=None"
     result = written(signature, call, gradient=gradient, past=past)
     if not result:

@@ -82,4 +82,10 @@ def test_a_module_that_only_the_removed_text_used_goes() -> None:
 
 
 def test_names_are_sorted_as_isort_does() -> None:
-    assert sorted(["zeta", "Beta", "ALPHA", "Alpha", "beta"], key=by_type) == ["ALPHA", "Alpha", "Beta", "beta", "zeta"]
+    assert sorted(["zeta", "Beta", "ALPHA", "Alpha", "beta"], key=by_type) == [
+        "ALPHA",
+        "Alpha",
+        "Beta",
+        "beta",
+        "zeta",
+    ]

@@ -129,7 +129,8 @@ def compare(findings: list[Finding], expected: list[Expected], files: dict[str, 
 
 def _shown(findings: list[Finding], files: dict[str, str], root: Path) -> str:
     lines = [
-        f"# {one.code} {one.applicability.value} | {_line(one, files, root).strip()} | {one.message}" for one in findings
+        f"# {one.code} {one.applicability.value} | {_line(one, files, root).strip()} | {one.message}"
+        for one in findings
     ]
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import pytest
 
 from ckpt_surgery import check
 from ckpt_surgery.source import analyze, facts_store
+from codemods.extract import extract
 from codemods.finding import Applicability
 from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
@@ -87,7 +88,9 @@ def test_a_model_without_the_flag_is_seen_when_asked_for(tmp_path: Path) -> None
 
 
 def test_one_bad_file_leaves_the_others_checked(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: PLAIN, "models/bad/modeling_bad.py": "def broken(:\n", "models/deep/modeling_deep.py": ""})
+    root = tree(
+        tmp_path, {FOO: PLAIN, "models/bad/modeling_bad.py": "def broken(:\n", "models/deep/modeling_deep.py": ""}
+    )
     (root / "models/deep/modeling_deep.py").write_text("x = " + "(" * 5000 + ")" * 5000)
     for _ in range(2):
         result = check([root, tmp_path / "missing"], jobs=1)
@@ -181,7 +184,9 @@ def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> N
     assert list(own_cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", [b"", b"junk", b"\x80\x05N.", b"\x80\x05K\x01K\x02\x86."], ids=["empty", "junk", "None", "pair"])
+@pytest.mark.parametrize(
+    "text", [b"", b"junk", b"\x80\x05N.", b"\x80\x05K\x01K\x02\x86."], ids=["empty", "junk", "None", "pair"]
+)
 def test_entries_that_are_not_what_was_kept_are_made_anew(tmp_path: Path, own_cache: Path, text: bytes) -> None:
     root = tree(tmp_path, INLINE)
     first = check([root], jobs=1)
@@ -249,12 +254,12 @@ def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatc
     check([root], jobs=1)
     monkeypatch.setattr(facts_store, "code_version", lambda: "another")
     called: list[str] = []
-    real = facts_store.extract
+    real = extract
 
-    def extract(text: str) -> object:
+    def counted(text: str) -> object:
         called.append(text)
         return real(text)
 
-    monkeypatch.setattr(facts_store, "extract", extract)
+    monkeypatch.setattr(facts_store, "extract", counted)
     check([root], jobs=1)
     assert called == [INLINE]

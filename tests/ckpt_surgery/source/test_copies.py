@@ -48,7 +48,9 @@ def test_a_comment_on_a_source_that_parts_from_its_copy_goes_too(tmp_path: Path)
 
 def test_a_comment_that_was_not_true_before_is_left(tmp_path: Path) -> None:
     source = bar(PLAIN).replace("return self.self_attn(hidden_states)", "return hidden_states")
-    root = tree(tmp_path, {FOO: copied(PLAIN), BAR: source.replace("    supports_gradient_checkpointing = True\n\n", "")})
+    root = tree(
+        tmp_path, {FOO: copied(PLAIN), BAR: source.replace("    supports_gradient_checkpointing = True\n\n", "")}
+    )
     result = repair(root)
     assert COMMENT in texts(root)[FOO]
     assert result.notes == ()

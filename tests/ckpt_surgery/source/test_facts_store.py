@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
+import codemods
 from ckpt_surgery.source import facts_store
-from ckpt_surgery.source.discover import read_source
-from ckpt_surgery.source.discover import SourceText
+from ckpt_surgery.source.discover import SourceText, read_source
 from ckpt_surgery.source.facts_store import Read, Reader, read_one, read_sources, without_gc
 from ckpt_surgery.source.results import Problem
 from tests.codemods.snippets import INLINE, PLAIN
@@ -74,18 +75,20 @@ def test_results_come_in_the_order_of_the_files(tmp_path: Path, jobs: int) -> No
 
 
 def test_collecting_is_switched_on_again_after_an_error() -> None:
-    import gc
+    def fail() -> None:
+        with without_gc():
+            assert not gc.isenabled()
+            raise KeyError
 
     assert gc.isenabled()
-    with pytest.raises(KeyError), without_gc():
-        assert not gc.isenabled()
-        raise KeyError
+    with pytest.raises(KeyError):
+        fail()
     assert gc.isenabled()
 
 
 def test_the_version_of_the_code_changes_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rule.py").write_text("x = 1\n")
-    monkeypatch.setattr(facts_store.codemods, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(codemods, "__path__", [str(tmp_path)])
     facts_store.code_version.cache_clear()
     try:
         first = facts_store.code_version()

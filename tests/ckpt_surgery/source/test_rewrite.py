@@ -12,6 +12,7 @@ import pytest
 
 from ckpt_surgery import apply
 from ckpt_surgery.source import rewrite
+from ckpt_surgery.source.analyze import Snapshot
 from ckpt_surgery.source.results import ApplyResult, FileChange
 from ckpt_surgery.source.rewrite import choose, edited
 from codemods.finding import Applicability, Edit, Finding
@@ -128,7 +129,9 @@ def test_gradient_arguments_alone_leave_past_state_where_it_is(tmp_path: Path) -
 
 
 def test_a_suppressed_finding_is_not_repaired(tmp_path: Path) -> None:
-    text = BY_KEYWORD.replace("attention_mask=attention_mask)", "attention_mask=attention_mask)  # ckpt: ignore[CKPT003]")
+    text = BY_KEYWORD.replace(
+        "attention_mask=attention_mask)", "attention_mask=attention_mask)  # ckpt: ignore[CKPT003]"
+    )
     root = tree(tmp_path, text)
     assert repair(root).found == ()
     assert texts(root) == {FOO: text}
@@ -292,14 +295,14 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
 
 def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = rewrite.Snapshot.findings
+    real = Snapshot.findings
 
-    def restless(self: rewrite.Snapshot, context: object) -> list[Finding]:
+    def restless(self: Snapshot, context: object) -> list[Finding]:
         edit = Edit(str(root / FOO), 0, 0, "# again\n")
         again = Finding("CKPT001", str(root / FOO), 1, 1, "Foo", "again", Applicability.SAFE, "foo", (edit,))
         return [*real(self, context), again]  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rewrite.Snapshot, "findings", restless)
+    monkeypatch.setattr(Snapshot, "findings", restless)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note and "second run" in note for note in result.notes)
@@ -404,7 +407,9 @@ def test_two_findings_are_repaired_together_where_their_edits_do_not_meet(
         (Applicability.UNKNOWN, True, 0),
     ],
 )
-def test_only_repairs_that_were_asked_for_are_chosen(applicability: Applicability, unsafe: bool, expected: int) -> None:
+def test_only_repairs_that_were_asked_for_are_chosen(
+    applicability: Applicability, unsafe: bool, expected: int
+) -> None:
     findings = [finding(Edit("a.py", 0, 1, "x"), applicability=applicability)]
     assert len(choose(findings, unsafe, ())) == expected
 
@@ -416,7 +421,9 @@ def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> N
 
 def test_an_import_that_two_repairs_need_is_made_once(tmp_path: Path) -> None:
     other = LAYER.replace("FooLayer", "FooOther")
-    text = PLAIN.replace("class FooLayer", other + "class FooLayer").replace("([FooLayer(", "([FooOther(config), *[FooLayer(")
+    text = PLAIN.replace("class FooLayer", other + "class FooLayer").replace(
+        "([FooLayer(", "([FooOther(config), *[FooLayer("
+    )
     text = text.replace("num_hidden_layers)])", "num_hidden_layers)]])")
     root = tree(tmp_path, text)
     repair(root)
