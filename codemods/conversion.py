@@ -29,7 +29,7 @@ def convert(context: Context, ref: Ref) -> Conversion:
     if answer is Answer.YES:
         return Conversion()
     root = _root(context, ref)
-    if root is None:
+    if root is None or answer is Answer.UNKNOWN:
         return Conversion(reason=f"the base classes of {ref.name} are not in the files at hand")
     if root.path not in context.tree.checked:
         return Conversion(reason=f"{root.name} is defined in {root.path}, which is not among the checked files")

@@ -116,6 +116,8 @@ class MethodReader:
             elif name == "items":
                 for item in value:
                     self._expressions(item.context_expr, statement, env)
+                    if isinstance(item.optional_vars, ast.Name):
+                        env.pop(item.optional_vars.id, None)
 
     def _if(self, statement: ast.If, env: Env) -> None:
         inline = self._inline_head(statement)

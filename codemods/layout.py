@@ -117,7 +117,7 @@ def _is_exploded(node: cst.Call, blank: cst.Module) -> bool:
 
 
 def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
-    from libcst import Comma
+    from libcst import Comma, NamedExpr
 
     lines: list[_Line] = []
     own, above = _comments(node.whitespace_before_args)
@@ -134,7 +134,10 @@ def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
             own, more = _comments(space)
             comment = comment or own
             below += more
-        lines.append(_Line(prefix, blank.code_for_node(argument.value), comment, above))
+        value = blank.code_for_node(argument.value)
+        if isinstance(argument.value, NamedExpr) and not argument.value.lpar:
+            value = f"({value})"  # as a keyword it needs them
+        lines.append(_Line(prefix, value, comment, above))
         above = below
     if above and lines:
         lines[-1].below = above

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.finding import Applicability, Finding
-from codemods.refs import Answer, Ref
+from codemods.refs import Answer, Ref, Target, is_plain_external
 from codemods.rule import Context
 from model_patches import family_facts
 
@@ -55,6 +55,13 @@ def find(context: Context) -> Iterator[Finding]:
             yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNKNOWN)
 
 
+def _is_unknown(context: Context, part: Target) -> bool:
+    """Whether a part comes from elsewhere, or inherits from there."""
+    if isinstance(part, Ref):
+        return context.tree.is_layer(part) is Answer.UNKNOWN
+    return bool(part.module) and not is_plain_external(part)
+
+
 def _reaches(context: Context, ref: Ref) -> Answer:
     """Whether anything that checkpoints is inside."""
     seen: set[Ref] = {ref}
@@ -65,7 +72,7 @@ def _reaches(context: Context, ref: Ref) -> Answer:
         if any(ancestor.cls.inlines for ancestor in context.tree.lineage(one)):
             return Answer.YES
         for part in context.tree.all_parts(one):
-            if any(word in part.name for word in _BUILT_ELSEWHERE):
+            if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True
             elif isinstance(part, Ref) and part not in seen:
                 seen.add(part)
