@@ -111,9 +111,11 @@ class Builder:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         match target:
             case ast.Name(id=name):
-                self.locals[name] = self.of(value)
+                built = self.of(value)
+                self.locals[name] = _UNKNOWN if built.is_large() else built
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                self.attributes.setdefault(name, []).append(self.of(value))
+                built = self.of(value)
+                self.attributes.setdefault(name, []).append(_UNKNOWN if built.is_large() else built)
             case ast.Subscript(value=container):
                 self._extend(container, [self.of(value)])
             case ast.Tuple(elts=targets) if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
@@ -125,7 +127,8 @@ class Builder:
         match container:
             case ast.Name(id=name):
                 before = self.locals.get(name, _UNKNOWN)
-                self.locals[name] = Build("container", items=(*before.items, *items))
+                built = Build("container", items=(*before.items, *items))
+                self.locals[name] = before if built.is_large() else built
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 self.attributes.setdefault(name, []).append(grown)
 

@@ -15,6 +15,7 @@ Path: TypeAlias = tuple[str, ...]
 """How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
 
 ELEMENT = "*"
+_LARGEST = 400
 DYNAMIC = "<setattr>"
 """Stands for an attribute whose name is made at run time: `setattr(self, f"layer{i}", ...)`."""
 
@@ -123,6 +124,14 @@ class Build(NamedTuple):
     name: str = ""
     items: tuple[Build, ...] = ()
     span: Span | None = None
+
+    def is_large(self) -> bool:
+        """Whether it has so many parts that following them all would never end (`x = f(x, x)`, often)."""
+        waiting, seen = [self], 0
+        while waiting and seen <= _LARGEST:
+            seen += 1
+            waiting.extend(waiting.pop().items)
+        return seen > _LARGEST
 
     def class_names(self) -> Iterator[str]:
         """Every class name that it mentions."""

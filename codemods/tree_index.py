@@ -14,7 +14,11 @@ from codemods.refs import GCL, TORCH_PREFIXES, Answer, External, Ref, Target, is
 
 _CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
 _NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
-_DEEPEST = 40
+_FUEL = 3000
+"""Steps into containers for one question: in classes whose attributes are all made of one another
+the ways to go through them are without number, and none of them leads to a block."""
+_DEEPEST = 12
+"""Builds nested deeper than this are not followed."""
 
 
 Loader = Callable[[str], FileFacts | None]
@@ -37,6 +41,10 @@ class TreeIndex:
         self._mro: dict[Ref, tuple[Target, ...]] = {}
         self._gcl: dict[Ref, Answer] = {}
         self._attributes: dict[Ref, dict[str, tuple[Build, ...]]] = {}
+        self._fuel = _FUEL
+        self._active: set[tuple[Ref, str]] = set()
+        self._named_items: dict[tuple[Ref, Ref, Build], tuple[tuple[Ref, Build], ...]] = {}
+        self._named_classes: dict[tuple[Ref | None, Ref, Build], tuple[Target, ...]] = {}
         self._parts: dict[Ref, tuple[Target, ...]] = {}
         self._paths: dict[tuple[Ref, Path], tuple[Target, ...]] = {}
 
@@ -239,6 +247,7 @@ class TreeIndex:
         key = (ref, path)
         if key not in self._paths:
             self._paths[key] = ()
+            self._fuel = _FUEL
             self._paths[key] = tuple(dict.fromkeys(self._reach(ref, path)))
         return self._paths[key]
 
@@ -260,7 +269,8 @@ class TreeIndex:
 
     def _items(self, user: Ref, owner: Ref, built: Build, depth: int = 0) -> Iterator[tuple[Ref, Build]]:
         """One step into a container."""
-        if depth > _DEEPEST:
+        self._fuel -= 1
+        if depth > _DEEPEST or self._fuel < 0:
             return
         match built.kind:
             case "container":
@@ -276,13 +286,22 @@ class TreeIndex:
                 for item in built.items:
                     for inner_owner, inner in self._items(user, owner, item, depth + 1):
                         yield from self._items(user, inner_owner, inner, depth + 1)
-            case "attribute":
-                for found_owner, found in self.attribute(owner, built.name):
-                    if found is not built:
-                        yield from self._items(user, found_owner, found, depth + 1)
-            case "maker" | "class":
-                for found_owner, found in self._made(owner, built):
-                    yield from self._items(user, found_owner, found, depth + 1)
+            case "attribute" | "maker" | "class":
+                key = (user, owner, built)
+                active = (owner, built.name)
+                if key not in self._named_items and active not in self._active:
+                    self._active.add(active)  # what is made of one another ends here
+                    self._named_items[key] = tuple(
+                        item
+                        for found_owner, found in self._behind(owner, built)
+                        for item in self._items(user, found_owner, found, depth + 1)
+                    )
+                    self._active.discard(active)
+                yield from self._named_items.get(key, ())
+
+    def _behind(self, owner: Ref, built: Build) -> Iterable[tuple[Ref, Build]]:
+        """What an attribute, a maker or a function is built from."""
+        return self.attribute(owner, built.name) if built.kind == "attribute" else self._made(owner, built)
 
     def _made(self, owner: Ref, built: Build) -> Iterator[tuple[Ref, Build]]:
         """What a method or function that returns modules returns, given what this call gives it."""
@@ -332,13 +351,18 @@ class TreeIndex:
             case "container" if owner is None:
                 for item in built.items:
                     yield from self._classes(path, item, owner, user, depth + 1)
-            case "attribute" if owner:
-                for found_owner, other in self.attribute(owner, built.name):
-                    if other is not built:
-                        yield from self._classes(found_owner.path, other, found_owner, user, depth + 1)
-            case "maker" if owner:
-                for maker, made in self._made(owner, built):
-                    yield from self._classes(maker.path, made, maker, user, depth + 1)
+            case "attribute" | "maker" if owner:
+                key = (user, owner, built)
+                active = (owner, built.name)
+                if key not in self._named_classes and active not in self._active:
+                    self._active.add(active)
+                    self._named_classes[key] = tuple(
+                        target
+                        for found_owner, found in self._behind(owner, built)
+                        for target in self._classes(found_owner.path, found, found_owner, user, depth + 1)
+                    )
+                    self._active.discard(active)
+                yield from self._named_classes.get(key, ())
 
     def _renamed(self, owner: Ref | None, user: Ref | None, name: str) -> tuple[Target, ...]:
         """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""
@@ -376,17 +400,22 @@ class TreeIndex:
     def all_parts(self, ref: Ref) -> tuple[Target, ...]:
         """The same, classes outside the tree included."""
         if ref not in self._parts:
+            self._fuel = _FUEL
             found: dict[Target, None] = {}
             for _, owner, built in self.attributes(ref):
                 found.update(dict.fromkeys(self._deep(ref, owner, built)))
             self._parts[ref] = tuple(found)
         return self._parts[ref]
 
-    def _deep(self, user: Ref, owner: Ref, built: Build, depth: int = 0) -> Iterator[Target]:
-        yield from self._classes(owner.path, built, owner, user)
-        if depth < 4:
-            for inner_owner, inner in self._items(user, owner, built):
-                yield from self._deep(user, inner_owner, inner, depth + 1)
+    def _deep(self, user: Ref, owner: Ref, built: Build) -> Iterator[Target]:
+        """The classes that a build is made of, at most four containers deep."""
+        level: dict[tuple[Ref, Build], None] = {(owner, built): None}
+        for _ in range(5):
+            below: dict[tuple[Ref, Build], None] = {}
+            for one_owner, one in level:
+                yield from self._classes(one_owner.path, one, one_owner, user)
+                below.update(dict.fromkeys(self._items(user, one_owner, one)))
+            level = below
 
     def cleared(self, path: str) -> tuple[str, ...]:
         """The keywords that this tree's GradientCheckpointingLayer clears before it checkpoints."""
@@ -404,4 +433,5 @@ def _given(built: Build, given: Mapping[str, Build]) -> Build:
         return given.get(built.name, Build("unknown"))
     if not given or not built.items:
         return built
-    return Build(built.kind, built.name, tuple(_given(item, given) for item in built.items), built.span)
+    made = Build(built.kind, built.name, tuple(_given(item, given) for item in built.items), built.span)
+    return Build("unknown") if made.is_large() else made

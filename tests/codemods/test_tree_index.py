@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from codemods.extract import extract
 from codemods.refs import Answer, External, Ref
 from codemods.tree_index import TreeIndex
 
+ROOT = Path(__file__).parents[2]
 FOO, BAR = "/t/models/foo/modeling_foo.py", "/t/models/bar/modeling_bar.py"
 
 
@@ -124,3 +128,20 @@ def test_a_model_is_made_of_what_it_holds_at_any_depth() -> None:
         "class L: ...\nclass Other: ...\n"
     )
     assert {one.name for one in index({FOO: text}).supported} == {"M", "E", "L"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path, count: int) -> None:
+    lines = [
+        line
+        for n in range(count)
+        for line in (
+            f"self.k['{n}'] = self.k['{n}']()",
+            f"x = self.k.get('b{n}') or self.k['a{n}']",
+            f"self.k['b{n}'] = x",
+        )
+    ]
+    text = "class A:\n    def __init__(self, k):\n        self.k = k\n\n    def run(self):\n        "
+    (tmp_path / "m.py").write_text(text + "\n        ".join(lines) + "\n")
+    script = f"from ckpt_surgery import check; check([{str(tmp_path)!r}], jobs=1, cache=False)"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=10, check=True)
