@@ -88,6 +88,8 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
         return (), "the branch has no else of its own"
     if inline.is_elif and inline.guard_needed:
         return (), f"the branch is an elif, and later code relies on its guard of {inline.guard}"
+    if not _reaches_transformers(context, owner):
+        return (), "the file uses nothing of transformers, so nothing would switch a layer's checkpointing on"
     conversions: list[Edit] = []
     doubts: list[str] = []
     converted = 0
@@ -109,6 +111,8 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
     unknown = sorted(set(inline.body_kinds) - _KNOWN_KINDS)
     if unknown:
         doubts.append("the branch holds statements that the else branch lacks")
+    if "gradient_checkpointing" not in inline.test:
+        doubts.append("gradient_checkpointing_enable() does not set what the test asks for")
     if inline.conditions:
         doubts.append(f"the test also asks for {' and '.join(inline.conditions)}")
     blocked = _blocked(context, owner, inline)
@@ -116,6 +120,12 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
         doubts.append(f"{blocked} can be positional only after CKPT005")
     edits_of_all = (*dict.fromkeys(conversions), unwrapped(context, owner, inline))
     return edits_of_all, "; ".join(dict.fromkeys(doubts))
+
+
+def _reaches_transformers(context: Context, owner: Ref) -> bool:
+    """Whether the file imports from transformers, by name or by dots out of a model's folder."""
+    facts = context.tree.facts(owner.path)
+    return any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ()))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
