@@ -29,7 +29,7 @@ def python(code: str) -> list[str]:
 def test_wall_time_counts_waiting_and_processor_time_does_not() -> None:
     run = measure(python("import time; time.sleep(0.5)"))
     assert 0.5 <= run.seconds < 10
-    assert 0 < run.processor < 0.4
+    assert 0 < run.processor < run.seconds - 0.2
 
 
 def test_processor_time_includes_that_of_workers() -> None:
@@ -43,7 +43,8 @@ def test_processor_time_includes_that_of_workers() -> None:
 def test_main_process_and_worker_are_weighed_apart(main: int, worker: int) -> None:
     run = measure(python(TWO_PROCESSES.format(main=main * MEGABYTE, worker=worker * MEGABYTE)))
     assert main * MEGABYTE <= run.main < (main + 40) * MEGABYTE
-    assert worker * MEGABYTE <= run.worker < (worker + 40) * MEGABYTE
+    # A child that is seen before it runs its own program still weighs what its parent weighs.
+    assert worker * MEGABYTE <= run.worker < (max(main, worker) + 40) * MEGABYTE
     assert run.peak >= max(main, worker) * MEGABYTE
 
 
