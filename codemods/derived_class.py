@@ -56,10 +56,10 @@ def _guarded(context: Context, path: str) -> list[Import]:
 def derive(context: Context, owner: Ref, paths: tuple[Path, ...], ref: Ref) -> tuple[Edit, ...]:
     """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
     derived = family_facts(owner.path).derived
-    name = next((derived[path[0]] for path in paths if path and path[0] in derived), None)
-    if name is None or ref.path != owner.path:
+    attribute = next((path[0] for path in paths if path and path[0] in derived), None)
+    if attribute is None or ref.path != owner.path:
         return ()
-    attribute = next(path[0] for path in paths if path and path[0] in derived)
+    name = derived[attribute]
     source = context.source(ref.path)
     _, end = source.range(ref.cls.span)
     newline = source.newline

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
-from codemods.facts import DYNAMIC, ELEMENT, Build, FileFacts, Forward, Path
+from codemods.facts import ELEMENT, Build, FileFacts, Forward, Path
 from codemods.refs import GCL, TORCH_PREFIXES, Answer, External, Ref, Target, is_plain_external, renames
 
 _CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
@@ -227,7 +227,7 @@ class TreeIndex:
                     by_name[key] = (*by_name.get(key, ()), built)
                 self._attributes[ancestor] = by_name
             own = self._attributes[ancestor]
-            found = own.get(name) or (own.get(DYNAMIC) if name == DYNAMIC else None)
+            found = own.get(name)
             if found:
                 return tuple((ancestor, built) for built in found)
         return ()
