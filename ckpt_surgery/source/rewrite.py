@@ -120,11 +120,12 @@ def _settle(
 def _tidy(work: _Work) -> None:
     """What the rounds leave behind: imports that nothing uses any more, copies that are none any more."""
     edits: dict[str, list[Edit]] = defaultdict(list)
+    width = line_length(next(iter(work.original), ""))  # one tree, one line length, as in the rules' context
     for path, source in work.snapshot.sources.items():
         before = work.original[path].text
         if source.text != before:
             facts = work.snapshot.reads[path].facts
-            edits[path] += unused_imports(path, facts, before, Positions(source.text), line_length(path))
+            edits[path] += unused_imports(path, facts, before, Positions(source.text), width)
     for edit, note in parted_copies(work.snapshot, work.original, work.reads_before):
         work.notes.append(note)
         edits[edit.path].append(edit)
