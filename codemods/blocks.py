@@ -7,7 +7,6 @@ Anything else in a list (projections, heads, experts, norms, convolutions) is an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,7 @@ from codemods.facts import DYNAMIC, ELEMENT, Build
 from codemods.refs import Answer, External, Ref, is_plain_external
 from codemods.tree_index import TreeIndex
 from model_patches import family_facts
-
-_MIXER = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
-_NOT_A_BLOCK = re.compile(r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter)$")
+from model_patches.vocabulary import is_no_block, mixes_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ class Blocks:
             return False
         if ref.name in facts.blocks:
             return True
-        if _NOT_A_BLOCK.search(ref.name) and not ref.name.endswith("Layer"):
+        if is_no_block(ref.name):
             return False
         return self.mixes(ref) and not self.holds_layer(ref)
 
@@ -122,7 +119,7 @@ class Blocks:
         if ref not in self._mixes:
             self._mixes[ref] = False
             self._mixes[ref] = any(
-                _MIXER.search(target.name.rpartition(".")[2]) or (isinstance(target, Ref) and self.mixes(target))
+                mixes_positions(target.name.rpartition(".")[2]) or (isinstance(target, Ref) and self.mixes(target))
                 for target in self.tree.all_parts(ref)
             )
         return self._mixes[ref]

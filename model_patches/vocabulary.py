@@ -6,6 +6,8 @@ family's file.
 
 from __future__ import annotations
 
+import re
+
 PAST_STATE = frozenset(
     {
         "past_key_value",
@@ -107,3 +109,17 @@ def is_switch(name: str, annotation: str = "") -> bool:
     if "LongTensor" in annotation or annotation.removeprefix("Optional[").split(" ")[0].strip("]") in _PLAIN_TYPES:
         return True
     return name.startswith(_SWITCHES) or name.endswith(_NO_TENSORS)
+
+
+_MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
+_NO_BLOCKS = re.compile(r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter)$")
+
+
+def mixes_positions(class_name: str) -> bool:
+    """Whether a class of this name mixes positions: attention, recurrence, a state space model."""
+    return _MIXERS.search(class_name) is not None
+
+
+def is_no_block(class_name: str) -> bool:
+    """Whether a class of this name is a piece of a block, or something else that comes in lists."""
+    return _NO_BLOCKS.search(class_name) is not None

@@ -1,92 +1,148 @@
 """Two run records of the same step, next to each other: does checkpointing change nothing but the work?
 
-Reads records only; it runs nothing.
+Reads records only; it runs nothing. Why a fault is there is said in `causes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ckpt_surgery.verification.probe import RunRecord
+from ckpt_surgery.verification.results import Cost, Fault
 
 NOISE_EPS = 16
-"""The noise floor, in units of the dtype's eps times the run's largest gradient entry."""
+"""The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
+NOISE_MARGIN = 8
+"""The noise floor with a repeated run, in units of what the repetition changed."""
+LEAST_SAVING = 0.5
+"""The part of the possible saving of memory that has to be reached."""
+WORTH_SAVING = 0.1
+"""Where checkpointing could save less than this part of the memory, it is not asked to save any."""
+MOST_WORK = 1.1
+"""How many times the blocks' forward the backward may do on top of its own work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checkpointed run did otherwise. `reasons` are sentences; there are none where all is well.
+    """What the checkpointed run did otherwise; no `faults` where all is well.
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
-    whose values differ. `error` is the largest relative error of a gradient (0 where all are equal bit for bit).
-    `notes` tell what differs without being a fault of the gradients, such as buffers updated twice.
+    whose values differ. `errors` are relative errors of the gradients that both runs have, by name.
     """
 
-    reasons: tuple[str, ...]
-    lost: tuple[str, ...]
-    gained: tuple[str, ...]
-    wrong: tuple[str, ...]
-    error: float
-    notes: tuple[str, ...] = ()
+    faults: tuple[Fault, ...]
+    lost: tuple[str, ...] = ()
+    gained: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    errors: Mapping[str, float] | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.reasons
+        return not self.faults
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of a gradient; 0 where all are equal bit for bit."""
+        return max((self.errors or {}).values(), default=0.0)
 
 
-def compare(reference: RunRecord, checkpointed: RunRecord, *, tolerance: float | None = None) -> Verdict:
+def compare(
+    reference: RunRecord,
+    checkpointed: RunRecord,
+    *,
+    floors: Mapping[str, float] | None = None,
+    tolerance: float | None = None,
+) -> Verdict:
     """Judge a checkpointed run by one of the same model, inputs and seed that ran without checkpointing.
 
-    Checks that both runs ended, that losses are equal, that the same gradients exist and have equal values, and
-    that every block's computation was entered in the backward exactly as often as in the forward: recomputed
-    once. `tolerance` is the largest relative error of a loss or a gradient (largest absolute difference over
+    Checks that both runs ended, that every block was entered in the backward exactly as often as in the
+    forward, that the same gradients exist, that they and the losses have equal values, that buffers, caches and
+    randomness are as in the reference, and that memory was saved at no more than the price of a recompute.
+
+    `tolerance` is the largest relative error of a loss or a gradient (largest absolute difference over
     largest absolute value); by default the square root of the dtype's eps (3.5e-4 in float32, 1.5e-8 in
-    float64). Differences under the noise floor of `NOISE_EPS` never count: a gradient that is zero in theory is
-    0.0 in one run and 1e-9 in the other. One that is missing altogether where the other is not zero does.
+    float64). Absolute differences up to `floors` never count, by gradient name (default: `noise_floors` of the
+    reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. One that is missing
+    altogether where the reference has one above zero always counts.
     """
-    broken = [
-        f"The {which} run failed: {run.error}."
-        for which, run in (("reference", reference), ("checkpointed", checkpointed))
-        if run.error
-    ]
+    broken = _broken(reference, checkpointed)
     if broken:
-        return Verdict(tuple(broken), (), (), (), float("nan"))
-    ours = _gradients(reference)
-    theirs = _gradients(checkpointed)
-    floor = _noise_floor(ours.values())
-    lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor))
-    gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor))
-    errors = {n: _error(ours[n], theirs.get(n), floor) for n in ours if n not in lost and n not in gained}
+        return Verdict(tuple(broken))
+    ours, theirs = all_gradients(reference), all_gradients(checkpointed)
+    given = noise_floors(reference) if floors is None else floors
+    floor = {name: given.get(name, 0.0) for name in {**ours, **theirs}}
+    lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
+    gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
+    errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= _tolerance(ours[n], tolerance))
-    reasons = [
-        *_loss_reasons(reference, checkpointed, tolerance),
-        *_named(lost, "{count} of {total} gradients are lost under checkpointing", len(ours)),
-        *_named(gained, "{count} gradients exist only under checkpointing", len(ours)),
-        *_named(wrong, "{count} of {total} gradients have other values under checkpointing", len(ours)),
-        *_entry_reasons(reference, checkpointed),
+    faults = [
+        *_recompute_faults(reference, checkpointed),
+        *_set_faults(lost, gained, len(ours)),
+        *_loss_faults(reference, checkpointed, tolerance),
+        *_value_faults(wrong, errors, len(ours)),
+        *_state_faults(reference, checkpointed),
+        *_cost_faults(cost_of(reference, checkpointed)),
     ]
-    notes = _named(
-        _changed(reference.buffers, checkpointed.buffers), "{count} buffers end the step with other values", 0
-    )
-    return Verdict(tuple(reasons), lost, gained, wrong, max(errors.values(), default=0.0), tuple(notes))
+    return Verdict(tuple(faults), lost, gained, wrong, errors)
 
 
-def _gradients(run: RunRecord) -> dict[str, Tensor | None]:
+def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
+    """The gradients of the parameters, and those of the inputs under `input <name>`."""
     return {**run.gradients, **{f"input {name}": gradient for name, gradient in run.input_gradients.items()}}
+
+
+def noise_floors(reference: RunRecord, repeated: RunRecord | None = None) -> dict[str, float]:
+    """By gradient name, the absolute difference that rounding alone can make.
+
+    `repeated` is the same run with its sums taken in another order: `NOISE_MARGIN` times what that changed,
+    and a few units in the last place of the gradient itself. Without it, one floor for all from the dtype and the
+    run's largest gradient entry, which hides more.
+    """
+    ours = all_gradients(reference)
+    if repeated is None:
+        scale = max(map(_largest, ours.values()), default=0.0)
+        return {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
+    theirs = all_gradients(repeated)
+    return {
+        name: NOISE_MARGIN * _difference(gradient, theirs.get(name)) + 4 * _eps(gradient) * _largest(gradient)
+        for name, gradient in ours.items()
+    }
+
+
+def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
+    """What the checkpointed run cost, what the reference did, and what is possible."""
+    return Cost(
+        kept_bytes=checkpointed.kept_bytes,
+        reference_kept_bytes=reference.kept_bytes,
+        best_kept_bytes=reference.best_kept_bytes,
+        backward_flops=checkpointed.backward_flops,
+        reference_backward_flops=reference.backward_flops,
+        best_backward_flops=reference.backward_flops + reference.block_flops,
+        forward_flops=reference.forward_flops,
+    )
+
+
+def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    runs = (("without checkpointing", reference), ("with checkpointing", checkpointed))
+    return [Fault("run", f"a step {which} that ends", run.error) for which, run in runs if run.error]
 
 
 def _largest(gradient: Tensor | None) -> float:
     return float(gradient.abs().max()) if gradient is not None and gradient.numel() else 0.0
 
 
-def _noise_floor(gradients: Iterable[Tensor | None]) -> float:
-    present = [g for g in gradients if g is not None]
-    eps = max((torch.finfo(g.dtype).eps for g in present), default=0.0)
-    return float(NOISE_EPS * eps * max(map(_largest, present), default=0.0))
+def _eps(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else torch.finfo(gradient.dtype).eps
+
+
+def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
+    if ours is None or theirs is None:
+        return _largest(theirs if ours is None else ours)
+    return float((ours - theirs).abs().max()) if ours.numel() else 0.0
 
 
 def _has(here: Tensor | None, there: Tensor | None, floor: float) -> bool:
@@ -97,9 +153,9 @@ def _has(here: Tensor | None, there: Tensor | None, floor: float) -> bool:
 
 
 def _error(ours: Tensor | None, theirs: Tensor | None, floor: float) -> float:
-    if ours is None or theirs is None or not ours.numel():
+    if ours is None or theirs is None or torch.equal(ours, theirs):
         return 0.0
-    difference = float((ours - theirs).abs().max())
+    difference = _difference(ours, theirs)
     return 0.0 if difference <= floor else difference / max(_largest(ours), _largest(theirs))
 
 
@@ -109,38 +165,90 @@ def _tolerance(gradient: Tensor | None, given: float | None) -> float:
     return float(torch.finfo(torch.float32 if gradient is None else gradient.dtype).eps ** 0.5)
 
 
-def _loss_reasons(reference: RunRecord, checkpointed: RunRecord, tolerance: float | None) -> list[str]:
+def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    seen: dict[tuple[str, str], list[str]] = {}
+    for name, entries in checkpointed.entries.items():
+        before = reference.entries.get(name, entries)
+        if before.backward:
+            what = ("no recompute without checkpointing", f"{before.backward} in the backward")
+        elif entries.forward != before.forward:
+            what = (f"{before.forward} entries in the forward", str(entries.forward))
+        elif not entries.backward and entries.forward:
+            what = ("one recompute in the backward", "none")
+        elif entries.backward != entries.forward:
+            total = entries.forward + entries.backward
+            parts = f"{entries.forward} in the forward, {entries.backward} in the backward"
+            what = (f"{2 * entries.forward} entries a step", f"{total} ({parts})")
+        else:
+            continue
+        seen.setdefault(what, []).append(name)
+    return [Fault("recompute", expected, found, tuple(names)) for (expected, found), names in seen.items()]
+
+
+def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> list[Fault]:
+    faults = []
+    if lost:
+        faults.append(Fault("set", "a gradient", f"none or only zeros ({len(lost)} of {total} gradients)", lost))
+    if gained:
+        faults.append(Fault("set", "no gradient", f"one ({len(gained)} of {total} gradients)", gained))
+    return faults
+
+
+def _loss_faults(reference: RunRecord, checkpointed: RunRecord, tolerance: float | None) -> list[Fault]:
     allowed = _tolerance(next((g for g in reference.gradients.values() if g is not None), None), tolerance)
     if abs(reference.loss - checkpointed.loss) <= allowed * max(abs(reference.loss), abs(checkpointed.loss)):
         return []
-    return [f"The loss is {checkpointed.loss:.9g} under checkpointing and {reference.loss:.9g} without."]
+    return [Fault("values", f"the loss {reference.loss:.9g}", f"{checkpointed.loss:.9g}")]
 
 
-def _entry_reasons(reference: RunRecord, checkpointed: RunRecord) -> list[str]:
-    never = [n for n, e in checkpointed.entries.items() if e.backward == 0]
-    again = {n: e for n, e in checkpointed.entries.items() if e.backward and e.backward != e.forward}
-    forward = [n for n, e in checkpointed.entries.items() if e.forward != reference.entries[n].forward]
-    already = [n for n, e in reference.entries.items() if e.backward]
-    total = len(checkpointed.entries)
-    reasons = _named(never, "{count} of {total} blocks are not recomputed in the backward", total)
-    for name, entries in again.items():
-        reasons.append(
-            f"Block {name} is entered {entries.forward + entries.backward} times a step "
-            f"({entries.forward} in the forward, {entries.backward} in the backward)."
-        )
-    reasons += _named(forward, "{count} of {total} blocks run another number of times in the forward", total)
-    reasons += _named(already, "{count} of {total} blocks are recomputed without checkpointing too", total)
-    return reasons
-
-
-def _changed(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
-    return [n for n in ours if n not in theirs or not torch.equal(ours[n], theirs[n])]
-
-
-def _named(names: Iterable[str], sentence: str, total: int) -> list[str]:
-    """The sentence with its count, its total and the first few names; nothing where there are no names."""
-    found = list(names)
-    if not found:
+def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
+    if not wrong:
         return []
-    shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-    return [f"{sentence.format(count=len(found), total=total)}: {shown}."]
+    worst = max(wrong, key=lambda name: errors[name] if errors[name] == errors[name] else float("inf"))
+    seen = f"a relative error up to {errors[worst]:.2g} ({len(wrong)} of {total} gradients)"
+    return [Fault("values", "equal gradients", seen, (worst, *(n for n in wrong if n != worst)))]
+
+
+def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    faults = []
+    changed = tuple(n for n, b in reference.buffers.items() if not _same(b, checkpointed.buffers.get(n)))
+    if changed:
+        seen = f"others ({len(changed)} of {len(reference.buffers)} buffers)"
+        faults.append(Fault("state", "the values after a step without checkpointing", seen, changed))
+    for name, (before, after, end) in checkpointed.cache.items():
+        if end != after:
+            expected = f"size {after} after the backward as after the forward"
+            faults.append(Fault("state", expected, f"{end} (before the step {before})", (f"input {name}",)))
+    drawing = tuple(n for n in checkpointed.other_randomness if n in reference.calls and reference.calls[n].random)
+    if drawing:
+        faults.append(Fault("state", "the randomness of the forward in the recompute", "another", drawing))
+    if checkpointed.random_moved and not reference.random_moved:
+        faults.append(Fault("state", "a backward that draws no random numbers", "one that does"))
+    return faults
+
+
+def _same(ours: Tensor, theirs: Tensor | None) -> bool:
+    return theirs is not None and ours.shape == theirs.shape and torch.allclose(ours, theirs, 0, 0, equal_nan=True)
+
+
+def _cost_faults(cost: Cost) -> list[Fault]:
+    faults = []
+    possible = cost.reference_kept_bytes - cost.best_kept_bytes
+    saved = cost.reference_kept_bytes - cost.kept_bytes
+    if possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible:
+        expected = f"{_size(cost.best_kept_bytes)} kept from forward to backward at best"
+        seen = f"{_size(cost.kept_bytes)}, and {_size(cost.reference_kept_bytes)} without checkpointing"
+        faults.append(Fault("cost", expected, seen))
+    extra = cost.backward_flops - cost.reference_backward_flops
+    recompute = cost.best_backward_flops - cost.reference_backward_flops
+    if recompute and extra > MOST_WORK * recompute:
+        expected = "a backward that runs the blocks' forward once more"
+        faults.append(Fault("cost", expected, f"{extra / recompute:.2f} times that work"))
+    return faults
+
+
+def _size(count: int) -> str:
+    amount, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount, units = amount / 1024, units[1:]
+    return f"{amount:.0f} {units[0]}" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -35,6 +36,7 @@ class _Tally:
     called: Counter[int] = field(default_factory=Counter)
     checkpointed: Counter[int] = field(default_factory=Counter)
     parts: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
+    states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # of the generator, by phase and witness
 
 
 class EntryCounter:
@@ -70,10 +72,10 @@ class EntryCounter:
         others = {tally.block for tally in self._tallies.values()}
         others |= {module for module in self._paths if hasattr(module, "_gradient_checkpointing_func")}
         for tally in self._tallies.values():
-            self._hook(tally.block, partial(self._count, tally.called))
+            self._hook(tally.block, partial(self._count, tally, tally.called, "block"))
             self._watch_function(tally)
             for name, part in _own_parts(tally.block, self._paths, others - {tally.block}):
-                self._hook(part, partial(self._count_part, tally.parts, name))
+                self._hook(part, partial(self._count_part, tally, name))
         return self
 
     def __exit__(
@@ -93,14 +95,20 @@ class EntryCounter:
         """The count of every block, under the names given at the start."""
         return {name: _decide(tally) for name, tally in self._tallies.items()}
 
+    def other_randomness(self) -> tuple[str, ...]:
+        """Blocks that were recomputed with torch's generator in a state that their forward never began with."""
+        return tuple(name for name, tally in self._tallies.items() if _drifted(tally))
+
     def _hook(self, module: nn.Module, tick: Callable[[], None]) -> None:
         self._handles.append(module.register_forward_pre_hook(lambda _module, _arguments: tick(), prepend=True))
 
-    def _count(self, counts: Counter[int]) -> None:
+    def _count(self, tally: _Tally, counts: Counter[int], witness: str) -> None:
         counts[self._phase] += 1
+        state = torch.get_rng_state().numpy().tobytes()
+        tally.states.setdefault((self._phase, witness), set()).add(state)
 
-    def _count_part(self, parts: dict[str, Counter[int]], name: str) -> None:
-        self._count(parts.setdefault(name, Counter()))
+    def _count_part(self, tally: _Tally, name: str) -> None:
+        self._count(tally, tally.parts.setdefault(name, Counter()), f"part {name}")
 
     def _watch_function(self, tally: _Tally) -> None:
         block = tally.block
@@ -110,7 +118,7 @@ class EntryCounter:
 
         def watched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             def entered(*inner_args: Any, **inner_kwargs: Any) -> Any:
-                self._count(tally.checkpointed)
+                self._count(tally, tally.checkpointed, "checkpoint")
                 return function(*inner_args, **inner_kwargs)
 
             # a block may also checkpoint pieces of itself: those are not entries into the block
@@ -159,3 +167,16 @@ def _decide(tally: _Tally) -> Entries:
     # a part may run several times per entry, so its count is divided by what the forward showed
     by_part = -(-witness[BACKWARD] * forward // witness[FORWARD]) if witness else 0
     return Entries(forward, max(tally.called[BACKWARD], tally.checkpointed[BACKWARD], by_part))
+
+
+def _drifted(tally: _Tally) -> bool:
+    """Whether each witness that was entered in the backward saw a generator that it had not seen in the forward.
+
+    One that checkpointing bypasses, such as a hook on a block around a checkpoint, may be entered in other states.
+    """
+    seen = [
+        states <= tally.states.get((FORWARD, witness), set())
+        for (phase, witness), states in tally.states.items()
+        if phase == BACKWARD
+    ]
+    return bool(seen) and not any(seen)

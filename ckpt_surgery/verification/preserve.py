@@ -21,7 +21,8 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
 
     Restored on every submodule: the attributes (training mode, checkpointing flags and functions), the
     contents of dictionaries among them (hooks, registered buffers), the values of parameters and buffers,
-    and `.grad`, which is None inside. Python's, NumPy's and torch's generators get their states back.
+    their `requires_grad`, and `.grad`, which is None inside. Python's, NumPy's and torch's generators get
+    their states back.
     Costs one copy of the parameters and buffers on their own device.
     """
     with ExitStack() as stack:
@@ -50,8 +51,8 @@ def _random_states(model: nn.Module) -> Iterator[None]:
 def _values(model: nn.Module) -> Iterator[None]:
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
-    gradients = [(p, p.grad) for p in model.parameters()]
-    for parameter, _ in gradients:
+    gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
+    for parameter, *_ in gradients:
         parameter.grad = None
     try:
         yield
@@ -60,7 +61,8 @@ def _values(model: nn.Module) -> Iterator[None]:
             for tensor, copy in zip(tensors, copies, strict=True):
                 if not torch.equal(tensor, copy):
                     tensor.copy_(copy)
-        for parameter, gradient in gradients:
+        for parameter, gradient, wanted in gradients:
+            parameter.requires_grad_(wanted)
             parameter.grad = gradient
 
 

@@ -5,22 +5,28 @@ Measures only. What two records mean next to each other is said in `compare`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import random
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.verification.calls import CallFacts, CallObserver, tensors
 from ckpt_surgery.verification.entries import Entries, EntryCounter
+from ckpt_surgery.verification.meter import Meter, reversed_order
 from ckpt_surgery.verification.preserve import left_as_found
+from ckpt_surgery.verification.results import Timeline
 
 Checkpointing = Literal["non_reentrant", "reentrant"]
+
+_GATE = 1e-3
+_NOTHING = Timeline((), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +36,15 @@ class RunRecord:
     `loss` is NaN where the forward failed. `gradients` holds every parameter that requires gradient, by name
     and in its own shape; None where the backward never reached it. `input_gradients` does so for the inputs
     that came with `requires_grad`. `entries` has one count per block. `buffers` are their values after the step.
-    `saved_bytes` are the bytes that autograd held between forward and backward: every storage once, those of
-    parameters and buffers left out. `generated` are the token ids, shape (batch, length), where asked for.
-    `error` is one line, with the pass that raised it; what was not reached then is missing.
+    `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
+    that would be left if every block kept only what it was given and returned. FLOPs are counted for forward
+    and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
+    caches to their size before the step, after the forward and after the backward. `calls` tells how the blocks
+    were called and `aside` which of them made tensors that others used behind their back; both are known, like
+    the best bytes and the block FLOPs, of runs without checkpointing only. `other_randomness` are blocks whose
+    recompute began with another state of torch's generator than their forward, `random_moved` tells whether the
+    backward left that generator in another state. `generated` are the token ids, shape (batch, length), where
+    asked for. `error` is one line, with the pass that raised it; what was not reached then is missing.
     """
 
     checkpointing: Checkpointing | None
@@ -42,7 +54,17 @@ class RunRecord:
     input_gradients: Mapping[str, Tensor | None]
     entries: Mapping[str, Entries]
     buffers: Mapping[str, Tensor]
-    saved_bytes: int
+    kept_bytes: int
+    best_kept_bytes: int = 0
+    forward_flops: int = 0
+    backward_flops: int = 0
+    block_flops: int = 0
+    timeline: Timeline = _NOTHING
+    cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    calls: Mapping[str, CallFacts] = field(default_factory=dict)
+    aside: frozenset[str] = frozenset()
+    other_randomness: tuple[str, ...] = ()
+    random_moved: bool = False
     generated: Tensor | None = None
     error: str | None = None
 
@@ -56,6 +78,8 @@ def run_step(
     seed: int = 0,
     loss: Callable[[Any], Tensor] | None = None,
     generate: Mapping[str, Any] | None = None,
+    open_gates: bool = False,
+    reversed_sums: bool = False,
 ) -> RunRecord:
     """Train `model` for one step in training mode, without an optimizer, and hand it back as it was.
 
@@ -64,30 +88,44 @@ def run_step(
     `blocks` maps names to the modules of `model` whose entries are counted. `checkpointing` None switches
     checkpointing off, also where it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
     `generate` are arguments for `model.generate`, which then runs after the step, in evaluation mode.
-    The same `seed`, before the forward and before `generate`, gives the same dropout in every run.
+    The same `seed`, before the forward and before `generate`, gives the same dropout in every run; between
+    forward and backward the generators are seeded otherwise, as a recompute must not depend on them.
+    `open_gates` gives parameters that are zero, or nearly, random values: behind a gate that is closed a lost
+    gradient cannot be told from a zero. `reversed_sums` adds up in another order: what then differs is noise.
 
     An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
-    where the model has no method to switch checkpointing on, ValueError where a block is not a module of the model.
+    where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
+    not a module of the model.
     """
     with left_as_found(model):
         model.train()
         switch_checkpointing(model, checkpointing)
-        arguments = {name: _own(value) for name, value in inputs.items()}
-        step = _Step()
+        if open_gates:
+            _open_gates(model)
+        step = _Step({name: _own(value) for name, value in inputs.items()}, seed)
         with EntryCounter(model, blocks) as counter:
-            _seed(seed)
-            step.run(model, arguments, loss or loss_of, counter)
+            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, reversed_sums)
         if generate is not None and step.error is None:
-            step.generate(model, generate, seed)
+            step.generate(model, generate)
         return RunRecord(
             checkpointing=checkpointing,
             seed=seed,
             loss=step.loss,
             gradients={n: _taken(p.grad) for n, p in model.named_parameters() if p.requires_grad},
-            input_gradients={n: _taken(t.grad) for n, t in arguments.items() if _wants_gradient(t)},
+            input_gradients={n: _taken(t.grad) for n, t in step.arguments.items() if _wants_gradient(t)},
             entries=counter.entries(),
             buffers={n: b.detach().to("cpu", copy=True) for n, b in model.named_buffers()},
-            saved_bytes=step.saved_bytes,
+            kept_bytes=step.meter.kept_bytes,
+            best_kept_bytes=step.meter.best_kept_bytes,
+            forward_flops=step.meter.forward_flops,
+            backward_flops=step.meter.backward_flops,
+            block_flops=step.meter.block_flops,
+            timeline=step.meter.timeline(),
+            cache={name: _three(sizes) for name, sizes in step.cache.items()},
+            calls=step.calls,
+            aside=frozenset(step.meter.aside),
+            other_randomness=counter.other_randomness(),
+            random_moved=step.random_moved,
             generated=step.generated,
             error=step.error,
         )
@@ -103,7 +141,7 @@ def loss_of(output: Any) -> Tensor:
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own.mean()
-    terms = [_weighed(tensor) for tensor in _tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    terms = [_weighed(tensor) for tensor in tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not terms:
         raise ValueError("the model's output holds no loss and no float tensor that requires gradient")
     return torch.stack([term.to(terms[0].device, terms[0].dtype) for term in terms]).sum()
@@ -113,35 +151,49 @@ def loss_of(output: Any) -> Tensor:
 class _Step:
     """The forward, the backward and `generate` themselves, as far as they got."""
 
+    arguments: dict[str, Any]
+    seed: int
+    meter: Meter = field(default_factory=Meter)
     loss: float = float("nan")
-    saved_bytes: int = 0
+    cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: dict[str, CallFacts] = field(default_factory=dict)
+    random_moved: bool = False
     generated: Tensor | None = None
     error: str | None = None
 
     def run(
         self,
         model: nn.Module,
-        arguments: Mapping[str, Any],
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
+        observed: Mapping[str, nn.Module],
+        reversed_sums: bool,
     ) -> None:
         stage = "forward"
-        held = _HeldTensors()
+        self._measure_caches()
+        _seed(self.seed)
         try:
-            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(held.pack, held.unpack):
-                output = model(**arguments)
-                value = loss(output)
-            self.loss = float(value.detach())
-            self.saved_bytes = held.bytes(apart_from=[*model.parameters(), *model.buffers()])
-            stage = "backward"
-            counter.start_backward()
-            value.backward()  # type: ignore[no-untyped-call]
+            # the one entered last sees an operator first, so the meter counts what the other makes of it
+            with self.meter, reversed_order() if reversed_sums else contextlib.nullcontext():
+                with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
+                    value = loss(model(**self.arguments))
+                self.calls = observer.facts()
+                self.loss = float(value.detach())
+                self._measure_caches()
+                _seed(self.seed + 1)
+                before = torch.get_rng_state()
+                stage = "backward"
+                counter.start_backward()
+                self.meter.start_backward(value)
+                value.backward()  # type: ignore[no-untyped-call]
+            self.random_moved = not torch.equal(before, torch.get_rng_state())
+            self._measure_caches()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = _line(stage, error)
 
-    def generate(self, model: nn.Module, arguments: Mapping[str, Any], seed: int) -> None:
+    def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         model.eval()
-        _seed(seed)
+        _seed(self.seed)
         try:
             tokens = cast(Any, model).generate(**{name: _own(value) for name, value in arguments.items()})
         except Exception as error:
@@ -149,48 +201,42 @@ class _Step:
         else:
             self.generated = getattr(tokens, "sequences", tokens).to("cpu", copy=True)
 
+    def _measure_caches(self) -> None:
+        for name, value in self.arguments.items():
+            if is_cache(value):
+                self.cache[name] = (*self.cache.get(name, ()), _extent(value))
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is a `Cache` of whatever release of transformers."""
+    return any(base.__name__ == "Cache" for base in type(value).__mro__)
+
+
+def _extent(cache: Any) -> int:
+    """The length of a cache in positions; where it has none, the number of elements that its tensors hold."""
+    try:
+        length = int(cache.get_seq_length())
+    except Exception:  # recurrent caches have the method and raise, or lack it
+        length = 0
+    return length or sum(tensor.numel() for tensor in tensors(list(vars(cache).values())))
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    """Sizes before, between and after; what was not reached counts as it was last."""
+    before, *later = sizes
+    between = later[0] if later else before
+    return before, between, later[1] if len(later) > 1 else between
+
 
 def _line(stage: str, error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{stage} raised {type(error).__name__}: {text}"
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class _Held:
-    tensor: Tensor
-    version: int
-
-
-@dataclass(slots=True)
-class _HeldTensors:
-    """Hooks for autograd's saved tensors that know which are still held."""
-
-    alive: weakref.WeakSet[_Held] = field(default_factory=weakref.WeakSet)
-
-    def pack(self, tensor: Tensor) -> _Held:
-        # the tensor itself would keep its own graph alive in a circle
-        held = _Held(tensor.detach(), tensor._version)
-        self.alive.add(held)
-        return held
-
-    def unpack(self, held: _Held) -> Tensor:
-        # autograd skips this check for tensors that went through hooks
-        if held.tensor._version != held.version:
-            raise RuntimeError("a tensor needed for the backward has been modified by an inplace operation")
-        return held.tensor
-
-    def bytes(self, apart_from: list[Tensor]) -> int:
-        """The size of the storages held now, without those of `apart_from`."""
-        known = {tensor.untyped_storage().data_ptr() for tensor in apart_from}
-        storages = [held.tensor.untyped_storage() for held in self.alive]
-        sizes = {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in known}
-        return sum(sizes.values())
-
-
 def switch_checkpointing(model: nn.Module, checkpointing: Checkpointing | None) -> None:
     """Switch checkpointing on in the given mode, or off, through whichever method the release has.
 
-    Raises TypeError where it has none to switch it on.
+    Raises TypeError where it has none to switch it on; what that method itself raises passes through.
     """
     # late 5.x has both, and there the older name only warns
     prefixes = ("activation", "gradient")
@@ -237,12 +283,11 @@ def _weighed(tensor: Tensor) -> Tensor:
     return total / math.sqrt(max(flat.numel(), 1))
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+def _open_gates(model: nn.Module) -> None:
+    """Give every parameter that is zero or tiny small random values, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and parameter.numel() and float(parameter.abs().max()) < _GATE:
+                values = torch.randn(parameter.shape, generator=generator) * 0.02
+                parameter.add_(values.to(parameter.device, parameter.dtype))

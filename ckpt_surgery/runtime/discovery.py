@@ -1,0 +1,123 @@
+"""The blocks of a live model: its checkpointing layers, and the plain modules that should be some.
+
+Looks at modules only; nothing is run or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from model_patches import family_facts
+from model_patches.vocabulary import is_no_block, mixes_positions
+
+Kind = Literal["layer", "plain"]
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_TOWER_SHARE = 0.5
+_MODEL_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """One block: its full name, the module, the name of its stack, and the name of the block around it, if any.
+
+    `kind` is "layer" for a `GradientCheckpointingLayer` and "plain" for a module that should be one.
+    """
+
+    name: str
+    module: nn.Module
+    kind: Kind
+    stack: str
+    inside: str = ""
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module is a `GradientCheckpointingLayer` of whatever release of transformers."""
+    return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
+
+
+def find_blocks(model: nn.Module) -> tuple[Block, ...]:
+    """The blocks of `model`, in its own order, nested layers included; a module with several names is found once.
+
+    A plain block is an element of a stack of one class that neither holds a checkpointing layer nor lies in
+    one. It mixes positions (attention, recurrence, a state space model), or its stack holds at least half of
+    the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
+    twentieth of the model's parameters. What a family of models knows better stands in `model_patches`.
+    """
+    modules = dict(model.named_modules())
+    layers = {name for name, module in modules.items() if is_layer(module)}
+    found = [Block(n, modules[n], "layer", n.rpartition(".")[0], _around(n, layers)) for n in modules if n in layers]
+    plain = [block for block in _plain_blocks(model, modules, layers) if not _around(block.name, layers)]
+    names = {block.name for block in plain}
+    found += [block for block in plain if not _around(block.name, names)]
+    order = {name: place for place, name in enumerate(modules)}
+    return tuple(sorted(found, key=lambda block: order[block.name]))
+
+
+def _around(name: str, names: set[str]) -> str:
+    """The longest of `names` that is a module around the module `name`; empty where there is none."""
+    end = name.rfind(".")
+    while end > 0:
+        if name[:end] in names:
+            return name[:end]
+        end = name.rfind(".", 0, end)
+    return ""
+
+
+def _plain_blocks(model: nn.Module, modules: dict[str, nn.Module], layers: set[str]) -> Iterator[Block]:
+    holders = {name[:end] for name in layers for end in range(len(name)) if name[end] == "."}
+    whole = _size(model)
+    for name, module in modules.items():
+        if not isinstance(module, _CONTAINERS) or name in holders or name in layers:
+            continue
+        if isinstance(modules.get(name.rpartition(".")[0]), _CONTAINERS):
+            continue  # a part of the stack above
+        elements = list(_elements(name, module))
+        if len(elements) < 2 or len({type(element) for _, element in elements}) > 1:
+            continue
+        tower = _tower(name, modules)
+        share = _size(module) / max(_size(tower), 1)
+        if _size(module) >= _MODEL_SHARE * whole and _is_block(name, elements[0][1], share):
+            yield from (Block(path, element, "plain", name) for path, element in elements)
+
+
+def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """What a container holds, containers inside it opened."""
+    for key, child in container.named_children():
+        if isinstance(child, _CONTAINERS):
+            yield from _elements(f"{name}.{key}", child)
+        else:
+            yield f"{name}.{key}", child
+
+
+def _is_block(stack: str, element: nn.Module, share: float) -> bool:
+    kind = type(element)
+    home, _, file = kind.__module__.rpartition(".")
+    facts = family_facts(f"{home.replace('.', '/')}/{file}.py")
+    if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
+        return False
+    if kind.__name__ in facts.blocks:
+        return True
+    if kind.__module__.startswith("torch.") or is_no_block(kind.__name__):
+        return False
+    return share >= _TOWER_SHARE or any(mixes_positions(type(part).__name__) for part in element.modules())
+
+
+def _tower(name: str, modules: dict[str, nn.Module]) -> nn.Module:
+    """The nearest pretrained model around a module; the whole model where there is none."""
+    end = name.rfind(".")
+    while end > 0:
+        if hasattr(modules[name[:end]], "supports_gradient_checkpointing"):
+            return modules[name[:end]]
+        end = name.rfind(".", 0, end)
+    return modules[""]
+
+
+def _size(module: nn.Module) -> int:
+    """Parameters of a module, embeddings left out: tiny models have large vocabularies for their size."""
+    embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+    return sum(p.numel() for p in module.parameters() if id(p) not in embeddings)

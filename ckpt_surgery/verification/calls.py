@@ -1,0 +1,171 @@
+"""How a block is called: what a run without checkpointing shows of the arguments that checkpointing depends on.
+
+Observes; which of it explains a fault is said in `causes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.verification.meter import Meter
+from model_patches.vocabulary import is_past_state
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What the calls of one block have shown, all calls together. Names are those of the block's parameters.
+
+    `keyword_gradient` are tensors with gradient given by keyword, `container_gradient` arguments with such
+    tensors inside a tuple, list, dictionary or dataclass, `positional_past` caches given by position, `returned`
+    arguments that the block handed back as they were, `written` containers that it wrote into, and `nested_output`
+    tells whether it returned a tensor with gradient inside an inner container. `fed` tells whether every
+    call had a tensor with gradient among its positional arguments themselves, `random` whether randomness was drawn.
+    """
+
+    keyword_gradient: tuple[str, ...] = ()
+    container_gradient: tuple[str, ...] = ()
+    positional_past: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    nested_output: bool = False
+    fed: bool = True
+    random: bool = False
+
+
+class CallObserver:
+    """A context manager that notes the calls of `blocks` in a forward, and tells `meter` where they begin and end."""
+
+    def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
+        self._blocks = blocks
+        self._meter = meter
+        self._facts: dict[str, CallFacts] = {}
+        self._open: list[_Call] = []
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> CallObserver:
+        for name, block in self._blocks.items():
+            before, after = partial(self._before, name), partial(self._after, name)
+            self._handles.append(block.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self._handles.append(block.register_forward_hook(after, always_call=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """See no more: what is called in the backward is a recompute."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def facts(self) -> dict[str, CallFacts]:
+        """What was seen, by block; blocks that were not called are missing."""
+        return dict(self._facts)
+
+    def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        positional = dict(zip(_names(block, len(args)), args, strict=True))
+        self._open.append(_Call(positional, dict(kwargs), torch.get_rng_state()))
+        self._meter.enter_block(name, tensors((args, kwargs)))
+
+    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._meter.leave_block(tensors(output))
+        facts = self._open.pop().facts(output)
+        known = self._facts.get(name)
+        self._facts[name] = facts if known is None else _both(known, facts)
+
+
+class _Call:
+    """One call between its beginning and its end."""
+
+    def __init__(self, positional: dict[str, Any], keywords: dict[str, Any], random_state: Tensor) -> None:
+        self.positional = positional
+        self.keywords = keywords
+        self.random_state = random_state
+        self.contents = {n: _ids(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.positional | self.keywords
+
+    def facts(self, output: Any) -> CallFacts:
+        given = {id(value): name for name, value in self.arguments.items() if isinstance(value, Tensor)}
+        returned = [given[id(tensor)] for tensor in tensors(output) if id(tensor) in given]
+        inner = [value for value in _items(output) if not isinstance(value, Tensor)]
+        return CallFacts(
+            keyword_gradient=tuple(n for n, v in self.keywords.items() if isinstance(v, Tensor) and v.requires_grad),
+            container_gradient=tuple(
+                n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v)
+            ),
+            positional_past=tuple(n for n, v in self.positional.items() if v is not None and _is_past(n, v)),
+            returned=tuple(dict.fromkeys(returned)),
+            written=tuple(n for n, ids in self.contents.items() if _ids(self.arguments[n]) != ids),
+            nested_output=_any_gradient(inner),
+            fed=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
+            random=not torch.equal(self.random_state, torch.get_rng_state()),
+        )
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    else:
+        for item in _items(value):
+            yield from tensors(item)
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return []
+
+
+def _any_gradient(value: Any) -> bool:
+    return any(tensor.requires_grad for tensor in tensors(value))
+
+
+def _is_past(name: str, value: Any) -> bool:
+    return is_past_state(name) or any(base.__name__ == "Cache" for base in type(value).__mro__)
+
+
+def _ids(container: Any) -> list[tuple[Any, int]]:
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(key, id(value)) for key, value in pairs]
+
+
+def _names(block: nn.Module, count: int) -> list[str]:
+    """Names of the first `count` positional parameters; those that `*args` takes are numbered."""
+    forward: Callable[..., Any] = block.forward
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        known = [p.name for p in inspect.signature(forward).parameters.values() if p.kind in kinds]
+    except (TypeError, ValueError):
+        known = []
+    return [known[place] if place < len(known) else f"argument {place + 1}" for place in range(count)]
+
+
+def _both(first: CallFacts, second: CallFacts) -> CallFacts:
+    merged: dict[str, Any] = {}
+    for field in dataclasses.fields(CallFacts):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        if field.name == "fed":
+            merged["fed"] = one and other
+        else:
+            merged[field.name] = (one or other) if isinstance(one, bool) else tuple(dict.fromkeys((*one, *other)))
+    return CallFacts(**merged)

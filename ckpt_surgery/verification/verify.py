@@ -1,0 +1,298 @@
+"""Whether checkpointing works on one model: every mode next to a run without, level by level.
+
+The measuring is `probe`, the judging `compare`, the explaining `causes`; this puts them together.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.verification.causes import Case, explain
+from ckpt_surgery.verification.compare import Verdict, all_gradients, compare, cost_of, noise_floors
+from ckpt_surgery.verification.probe import RunRecord, is_cache, run_step
+from ckpt_surgery.verification.results import (
+    LEVELS,
+    MODES,
+    BlockCount,
+    Fault,
+    Level,
+    Mode,
+    ModeReport,
+    Outcome,
+    Report,
+)
+
+Levels = Literal["all"] | Sequence[Level]
+
+
+class VerifyError(ValueError):
+    """No verdict is possible on this model with these inputs; the text says why and what to do."""
+
+
+def verify(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    modes: Sequence[Mode] = MODES,
+    levels: Levels = "all",
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> Report:
+    """Prove that gradient checkpointing works on `model`, or say what it does wrong.
+
+    One training step without checkpointing is the reference; one per mode is held against it: the same model,
+    seed and inputs. Afterwards the model is as it was: values, buffers, gradients, generators, training mode,
+    hooks and flags. `model` is any module in training mode with `gradient_checkpointing_enable` (or the
+    later `activation_checkpointing_enable`), on any device but meta; `inputs` are the keyword arguments of
+    its forward. `loss` turns the output into a scalar (default: the output's own loss, else a weighted sum of every
+    float tensor in it). `levels` are those of `results.LEVELS` to judge. `tolerance` is the largest relative error
+    of a gradient; by default the square root of the dtype's eps.
+
+    Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
+    hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers;
+    two more steps where something looks wrong or a cache can be given. In an initialised process group the
+    level "ranks" compares the ranks; see `ranks`.
+
+    Raises VerifyError, with one sentence, where no verdict is possible: a model in evaluation mode, on meta, or
+    without a method to switch checkpointing on, inputs that do not fit, a loss that needs no gradient, or NaN.
+    """
+    examination = Examination(model, inputs, loss=loss, levels=levels, seed=seed, tolerance=tolerance)
+    return examination.run(modes)
+
+
+class Examination:
+    """One model with one set of inputs: the reference first, then any mode next to it.
+
+    For those who want each result when it is there, and a limit on the time of each; `verify` does it all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        *,
+        loss: Callable[[Any], Tensor] | None = None,
+        levels: Levels = "all",
+        seed: int = 0,
+        tolerance: float | None = None,
+    ) -> None:
+        self._model = _checked(model)
+        self._inputs = _mapping(inputs)
+        self._loss = loss
+        self._seed = seed
+        self._tolerance = tolerance
+        self._levels = _levels(levels)
+        self._blocks = {block.name: block for block in find_blocks(model)}
+        self._reference: RunRecord | None = None
+        self._seconds: dict[str, float] = {}
+
+    def run(self, modes: Iterable[Mode] = MODES) -> Report:
+        """The reference and every mode of `modes`."""
+        wanted = _modes(modes)
+        report = self.reference()
+        found = tuple(self.examine(mode) for mode in wanted) if report.supported else ()
+        return _with_modes(report, found)
+
+    def reference(self) -> Report:
+        """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
+        started = time.perf_counter()
+        supported = getattr(self._model, "supports_gradient_checkpointing", True)
+        name = type(self._model).__name__
+        if supported:
+            self._reference = self._step(None)
+            self._check_reference(self._reference)
+            self._seconds["reference"] = time.perf_counter() - started
+        return Report(
+            model=name,
+            model_type=str(getattr(getattr(self._model, "config", None), "model_type", "") or ""),
+            dtype=str(next((p.dtype for p in self._model.parameters()), "")).removeprefix("torch."),
+            parameters=sum(p.numel() for p in self._model.parameters()),
+            versions=versions(),
+            reference=self._reference.timeline if self._reference else None,
+            problem="" if supported else f"{name} says that it does not support gradient checkpointing",
+            supported=bool(supported),
+            seconds=dict(self._seconds),
+        )
+
+    def examine(self, mode: Mode) -> ModeReport:
+        """Run with checkpointing in this mode, next to the reference (which is run first where it was not)."""
+        if self._reference is None:
+            self.reference()
+        reference = cast(RunRecord, self._reference)
+        started = time.perf_counter()
+        case = Case(self._model, self._blocks, reference, mode)
+        try:
+            run = self._step(mode)
+        except Exception as error:  # whatever the method to switch it on raises is the finding
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            faults = [Fault("run", "checkpointing that can be switched on", text)]
+            return ModeReport(mode, tuple(faults), self._outcomes(faults, ended=False))
+        verdict = self._verdict(reference, run)
+        faults = [*verdict.faults, *self._cache_faults(mode, run), *self._block_faults(run)]
+        kept = [fault for fault in faults if fault.level == "run" or fault.level in self._levels]
+        return ModeReport(
+            mode=mode,
+            faults=explain(kept, case),
+            outcomes=self._outcomes(kept, ended=run.error is None),
+            blocks=self._counts(reference, run),
+            errors=verdict.errors or {},
+            cost=None if run.error else cost_of(reference, run),
+            timeline=run.timeline,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _step(self, mode: Mode | None, *, reversed_sums: bool = False, **more: Any) -> RunRecord:
+        return run_step(
+            self._model,
+            {**self._inputs, **more},
+            blocks={name: block.module for name, block in self._blocks.items()},
+            checkpointing=mode,
+            seed=self._seed,
+            loss=self._loss,
+            open_gates=True,
+            reversed_sums=reversed_sums,
+        )
+
+    def _verdict(self, reference: RunRecord, run: RunRecord) -> Verdict:
+        """The verdict without any noise floor where nothing is wrong then, and with the measured one otherwise."""
+        strict = compare(reference, run, floors={}, tolerance=self._tolerance)
+        if not (strict.lost or strict.gained or strict.wrong):
+            return strict
+        return compare(reference, run, floors=self._noise, tolerance=self._tolerance)
+
+    @cached_property
+    def _noise(self) -> dict[str, float]:
+        reference = cast(RunRecord, self._reference)
+        repeated = self._step(None, reversed_sums=True)
+        return noise_floors(reference, None if repeated.error else repeated)
+
+    def _check_reference(self, run: RunRecord) -> None:
+        name = type(self._model).__name__
+        if run.error:
+            raise VerifyError(f"the run of {name} without checkpointing failed: {run.error}; check model and inputs")
+        if not math.isfinite(run.loss):
+            raise VerifyError(
+                f"the loss of {name} without checkpointing is {run.loss}: nothing can be held against it"
+            )
+        for parameter, gradient in all_gradients(run).items():
+            if gradient is not None and not bool(gradient.isfinite().all()):
+                raise VerifyError(
+                    f"the gradient of {parameter} holds NaN or infinity in the run of {name} without checkpointing: "
+                    "try other inputs or float32"
+                )
+        if not any(gradient is not None for gradient in run.gradients.values()):
+            raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
+
+    def _block_faults(self, run: RunRecord) -> list[Fault]:
+        if self._blocks or run.error:
+            return []
+        return [Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")]
+
+    def _cache_faults(self, mode: Mode, run: RunRecord) -> list[Fault]:
+        """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
+        parameters = inspect.signature(self._model.forward).parameters
+        wanted = "past_key_values" in parameters and not any(map(is_cache, self._inputs.values()))
+        if "state" not in self._levels or not wanted or run.error:
+            return []
+        cache = _empty_cache(self._model)
+        given = None if cache is None else self._step(mode, past_key_values=cache)
+        if given is None or given.error or "past_key_values" not in given.cache:
+            return []
+        before, after, end = given.cache["past_key_values"]
+        if after == end:
+            return []
+        expected = f"size {after} after the backward as after the forward"
+        return [Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))]
+
+    def _outcomes(self, faults: Sequence[Fault], *, ended: bool) -> dict[Level, Outcome]:
+        failed = {fault.level for fault in faults}
+        outcomes: dict[Level, Outcome] = {}
+        for level in LEVELS:
+            measured = level == "run" or (ended and level in self._levels and level != "ranks")
+            outcomes[level] = "failed" if level in failed else "ok" if measured else "skipped"
+        return outcomes
+
+    def _counts(self, reference: RunRecord, run: RunRecord) -> tuple[BlockCount, ...]:
+        return tuple(
+            BlockCount(name, block.kind, reference.entries[name].forward, seen.forward, seen.backward)
+            for name, block in self._blocks.items()
+            if (seen := run.entries.get(name)) is not None
+        )
+
+
+def versions() -> dict[str, str]:
+    """The versions of torch and, where it is there, transformers."""
+    found = {"torch": str(torch.__version__)}
+    try:
+        found["transformers"] = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return found
+    return found
+
+
+def _with_modes(report: Report, modes: tuple[ModeReport, ...]) -> Report:
+    return replace(report, modes=modes, seconds={**report.seconds, **{mode.mode: mode.seconds for mode in modes}})
+
+
+def _mapping(inputs: Any) -> dict[str, Any]:
+    if not isinstance(inputs, Mapping):
+        kind = type(inputs).__name__
+        raise VerifyError(f"the inputs are a {kind}: give a dictionary of the forward's keyword arguments")
+    return dict(inputs)
+
+
+def _checked(model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise VerifyError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+    name = type(model).__name__
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise VerifyError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
+    if not model.training:
+        raise VerifyError(f"{name} is in evaluation mode, in which nothing is checkpointed: call model.train() first")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise VerifyError(f"no parameter of {name} requires gradient: there is nothing to train")
+    methods = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    if not any(hasattr(model, method) for method in methods):
+        raise VerifyError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
+    return model
+
+
+def _levels(levels: Levels) -> tuple[Level, ...]:
+    if levels == "all":
+        return LEVELS
+    return tuple(_known(level, LEVELS, "level") for level in levels)
+
+
+def _modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:
+    wanted = tuple(_known(mode, MODES, "mode") for mode in modes)
+    if not wanted:
+        raise VerifyError(f"no mode to verify: give some of {', '.join(MODES)}")
+    return wanted
+
+
+def _known(name: Any, names: tuple[Any, ...], what: str) -> Any:
+    if name not in names:
+        raise VerifyError(f"unknown {what} {name!r}: give some of {', '.join(names)}")
+    return name
+
+
+def _empty_cache(model: nn.Module) -> Any:
+    """An empty cache for the model's own configuration; None where none can be made."""
+    import transformers
+
+    try:
+        return transformers.DynamicCache(config=getattr(model, "config", None))
+    except Exception:
+        return None
