@@ -21,6 +21,8 @@ _STYLES = {
     r"\bCKPT\d{3}\b": "bold red",
     r"\[(safe|unsafe|info|unknown)\]": "dim",
     r"`[^`]+`": "green",
+    r"\bFAILED\b": "bold red",
+    r"(?<=  )ok(?=  |$)": "green",
 }
 _DIFF_STYLES = {r"^\+.*$": "green", r"^-.*$": "red", r"^@@.*$": "cyan", r"^(\+\+\+|---) .*$": "bold"}
 

@@ -112,7 +112,10 @@ def is_switch(name: str, annotation: str = "") -> bool:
 
 
 _MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
-_NO_BLOCKS = re.compile(r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter)$")
+_NO_BLOCKS = re.compile(
+    r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter|Merger"
+    r"|FusionLayer|ReassembleLayer)$"
+)
 
 
 def mixes_positions(class_name: str) -> bool:

@@ -46,7 +46,8 @@ def find_blocks(model: nn.Module) -> tuple[Block, ...]:
     A plain block is an element of a stack of one class that neither holds a checkpointing layer nor lies in
     one. It mixes positions (attention, recurrence, a state space model), or its stack holds at least half of
     the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
-    twentieth of the model's parameters. What a family of models knows better stands in `model_patches`.
+    twentieth of the model's parameters. A tower that says it supports no checkpointing has none. What a family
+    of models knows better stands in `model_patches`.
     """
     modules = dict(model.named_modules())
     layers = {name for name, module in modules.items() if is_layer(module)}
@@ -80,6 +81,8 @@ def _plain_blocks(model: nn.Module, modules: dict[str, nn.Module], layers: set[s
         if len(elements) < 2 or len({type(element) for _, element in elements}) > 1:
             continue
         tower = _tower(name, modules)
+        if not getattr(tower, "supports_gradient_checkpointing", True):
+            continue
         share = _size(module) / max(_size(tower), 1)
         if _size(module) >= _MODEL_SHARE * whole and _is_block(name, elements[0][1], share):
             yield from (Block(path, element, "plain", name) for path, element in elements)

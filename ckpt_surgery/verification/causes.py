@@ -41,12 +41,17 @@ def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
     found = []
     for fault in faults:
         cause, rule = _EXPLAIN[fault.level](fault, case) if fault.level in _EXPLAIN else _UNKNOWN
-        found.append(replace(fault, cause=cause, rule=rule))
-    missed = next((f for f in found if f.level == "recompute" and f.seen == "none"), None)
-    return tuple(
-        replace(f, cause=missed.cause, rule=missed.rule) if missed and f.level == "cost" and not f.cause else f
-        for f in found
-    )
+        found.append(replace(fault, cause=cause, rule=rule or fault.rule))
+    return tuple(_inherited(fault, found) for fault in found)
+
+
+def _inherited(fault: Fault, faults: Sequence[Fault]) -> Fault:
+    """What one fault explains of another: no recompute saves no memory, other dropout gives other values."""
+    missed = next((f for f in faults if f.level == "recompute" and f.seen == "none"), None)
+    if fault.level == "cost" and not fault.cause and missed:
+        return replace(fault, cause=missed.cause, rule=missed.rule)
+    slipped = next((f for f in faults if f.level == "state" and "randomness" in f.expected), None)
+    return replace(fault, cause=slipped.cause, rule=slipped.rule) if fault.level == "values" and slipped else fault
 
 
 def _recompute(fault: Fault, case: Case) -> Cause:
@@ -58,7 +63,7 @@ def _recompute(fault: Fault, case: Case) -> Cause:
             return f"{_kind(plain[0])} is no GradientCheckpointingLayer, so that nothing checkpoints it.", "CKPT001"
         if replaced:
             return f"The forward of {replaced[0].name} was replaced, and checkpointing with it.", ""
-        return _UNKNOWN
+        return _gradients(fault, case) if case.mode == "reentrant" else _UNKNOWN
     inner = [block for block in known if block.inside]
     if inner and "entries a step" in fault.expected:
         around = case.blocks[inner[0].inside]
@@ -67,11 +72,14 @@ def _recompute(fault: Fault, case: Case) -> Cause:
 
 
 def _gradients(fault: Fault, case: Case) -> Cause:
-    if case.mode == "non_reentrant":
-        for kind, facts in case.calls(lambda f: f.positional_past):
-            return f"{kind} gets its past state `{facts.positional_past[0]}` by position.", "CKPT004"
-        return _UNKNOWN
-    return next((cause for way in _REENTRANT if (cause := way(case))), _UNKNOWN)
+    ways = (*_REENTRANT, _past) if case.mode == "reentrant" else (_past, _written)
+    return next((cause for way in ways if (cause := way(case))), _UNKNOWN)
+
+
+def _past(case: Case) -> Cause | None:
+    for kind, facts in case.calls(lambda f: f.positional_past):
+        return f"{kind} gets its past state `{facts.positional_past[0]}` by position.", "CKPT004"
+    return None
 
 
 def _returned(case: Case) -> Cause | None:
@@ -135,14 +143,12 @@ _REENTRANT: tuple[Callable[[Case], Cause | None], ...] = (
 
 def _state(fault: Fault, case: Case) -> Cause:
     if fault.subjects and fault.subjects[0].startswith("input "):
-        for kind, facts in case.calls(lambda f: f.positional_past):
-            return f"{kind} gets its past state `{facts.positional_past[0]}` by position.", "CKPT004"
-        return "The recompute writes into the cache again.", ""
+        return _past(case) or ("The recompute writes into the cache again.", "")
     owners = {name.rpartition(".")[0] for name in fault.subjects}
     modules = [case.model.get_submodule(owner) for owner in owners if _has_module(case.model, owner)]
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in modules):
         return "The recompute updates the running statistics of batch normalisation a second time.", ""
-    if "randomness" in fault.expected:
+    if "random" in fault.expected:
         return "The generator's state is not restored for the recompute, so that dropout changes.", ""
     return _UNKNOWN
 

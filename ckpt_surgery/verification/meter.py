@@ -7,7 +7,8 @@ holds them: autograd, a closure of the checkpoint, a cache.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,10 +89,22 @@ class Meter(TorchDispatchMode):
         others = {serial: s.bytes for serial, s in alive.items() if not s.block or serial in self._returned}
         self.best_kept_bytes = sum((others | self._given).values())
 
-    def timeline(self) -> Timeline:
-        """The bytes alive after each operator, the highest of each stretch where there are more than 200."""
-        stretch = -(-len(self._line) // _POINTS) or 1
-        parts = [self._line[start : start + stretch] for start in range(0, len(self._line), stretch)]
+    def timeline(self, gradients: Iterable[Tensor] = ()) -> Timeline:
+        """The bytes alive after each operator, the highest of each stretch where there are more than 200.
+
+        `gradients` are results of the backward that are no activations: they are left out.
+        """
+        born: dict[int, int] = {}
+        for storage in {id(s): s for s in map(_storage, gradients) if s is not None}.values():
+            known = self._alive.get(storage._cdata)
+            if known is not None:
+                born[known.born] = born.get(known.born, 0) + known.bytes
+        line, grown = [], 0
+        for at, held in self._line:
+            grown += born.get(at, 0)
+            line.append((at, held - grown))
+        stretch = -(-len(line) // _POINTS) or 1
+        parts = [line[start : start + stretch] for start in range(0, len(line), stretch)]
         return Timeline(tuple(max(part, key=lambda point: point[1]) for part in parts), max(self._backward_at, 0))
 
     def _take(self, tensor: Tensor) -> None:
@@ -104,7 +117,8 @@ class Meter(TorchDispatchMode):
         def gone(_: object) -> None:
             self._bytes -= self._alive.pop(key).bytes
 
-        self._alive[key] = _Storage(self._serial, size, self._inside[0] if self._inside else "", gone, storage)
+        block = self._inside[0] if self._inside else ""
+        self._alive[key] = _Storage(self._serial, size, block, self._operators, weakref.ref(storage, gone))
         self._bytes += size
 
     def _mark(self, values: Iterator[Tensor], marked: dict[int, int]) -> None:
@@ -116,7 +130,7 @@ class Meter(TorchDispatchMode):
 
     def _look_for_strangers(self, args: tuple[Any, ...]) -> None:
         here = self._inside[0] if self._inside else ""
-        for value in args:
+        for value in (part for arg in args for part in (arg if isinstance(arg, (tuple, list)) else (arg,))):
             storage = _storage(value) if isinstance(value, Tensor) and value.requires_grad else None
             known = None if storage is None else self._alive.get(storage._cdata)
             if known is None or known.block in ("", here):
@@ -137,18 +151,18 @@ class Meter(TorchDispatchMode):
             self.block_flops += flops
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Storage:
-    """A storage that is alive: its number, its bytes, the block that made it, and a reference that tells its end."""
+    """A storage that is alive: its number, its bytes, the block and the operator that made it.
 
-    __slots__ = ("block", "bytes", "reference", "serial")
+    `reference` tells when it ends.
+    """
 
-    def __init__(
-        self, serial: int, size: int, block: str, gone: Callable[[object], None], storage: torch.UntypedStorage
-    ) -> None:
-        self.serial = serial
-        self.bytes = size
-        self.block = block
-        self.reference = weakref.ref(storage, gone)
+    serial: int
+    bytes: int
+    block: str
+    born: int
+    reference: weakref.ref[torch.UntypedStorage]
 
 
 def reversed_order() -> TorchDispatchMode:

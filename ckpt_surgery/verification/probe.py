@@ -120,7 +120,7 @@ def run_step(
             forward_flops=step.meter.forward_flops,
             backward_flops=step.meter.backward_flops,
             block_flops=step.meter.block_flops,
-            timeline=step.meter.timeline(),
+            timeline=step.meter.timeline(p.grad for p in model.parameters() if p.grad is not None),
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             calls=step.calls,
             aside=frozenset(step.meter.aside),
@@ -245,7 +245,8 @@ def switch_checkpointing(model: nn.Module, checkpointing: Checkpointing | None) 
     method = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if checkpointing is None:
         if method is not None:
-            method()
+            with contextlib.suppress(ValueError):  # where nothing can be switched on, nothing is
+                method()
     elif method is None:
         raise TypeError(
             f"{type(model).__name__} has no method gradient_checkpointing_enable to switch checkpointing on"

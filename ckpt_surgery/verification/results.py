@@ -84,7 +84,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class BlockCount:
-    """How often one block was entered: without checkpointing, and in this mode's forward and backward."""
+    """How often one block was entered: without checkpointing, and in this mode's forward and backward.
+
+    `kind` is "layer" for a `GradientCheckpointingLayer` and "plain" for a module that should be one.
+    """
 
     name: str
     kind: str

@@ -145,10 +145,10 @@ class Examination:
         return ModeReport(
             mode=mode,
             faults=explain(kept, case),
-            outcomes=self._outcomes(kept, ended=run.error is None),
+            outcomes=self._outcomes(kept, ended=run.error is None, whole=not verdict.lost),
             blocks=self._counts(reference, run),
             errors=verdict.errors or {},
-            cost=None if run.error else cost_of(reference, run),
+            cost=None if run.error or verdict.lost else cost_of(reference, run),
             timeline=run.timeline,
             seconds=time.perf_counter() - started,
         )
@@ -216,11 +216,14 @@ class Examination:
         expected = f"size {after} after the backward as after the forward"
         return [Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))]
 
-    def _outcomes(self, faults: Sequence[Fault], *, ended: bool) -> dict[Level, Outcome]:
+    def _outcomes(self, faults: Sequence[Fault], *, ended: bool, whole: bool = True) -> dict[Level, Outcome]:
+        """What became of each level; a backward that is not `whole` has no cost to compare."""
         failed = {fault.level for fault in faults}
         outcomes: dict[Level, Outcome] = {}
         for level in LEVELS:
-            measured = level == "run" or (ended and level in self._levels and level != "ranks")
+            measured = level == "run" or (
+                ended and level in self._levels and level != "ranks" and (whole or level != "cost")
+            )
             outcomes[level] = "failed" if level in failed else "ok" if measured else "skipped"
         return outcomes
 

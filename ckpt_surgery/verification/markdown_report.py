@@ -1,0 +1,135 @@
+"""Many reports as one Markdown page, the one kept under version control as the coverage of a release.
+
+The page holds no times, no folders and no random order: it changes only where results do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, Report
+from ckpt_surgery.verification.summary import (
+    causes,
+    counts,
+    measured,
+    merged_faults,
+    of_status,
+    plural,
+    portable,
+    versions,
+)
+
+_MEANING = {
+    "failed": "at least one mode does something else than the run without checkpointing",
+    "ok": "every mode was measured and has no fault",
+    "unsupported": "the class does not claim gradient checkpointing",
+    "not built": "no tiny model with a working step could be made",
+}
+_MOST_SUBJECTS = 3
+
+
+def survey_markdown(reports: Sequence[Report]) -> str:
+    """The page: counts, causes, every fault, and the classes that work, are unsupported or were not built."""
+    parts = [
+        _heading(reports),
+        _counts(reports),
+        _levels(reports),
+        _causes(reports),
+        _faults(of_status(reports, "failed")),
+        _families("What works", of_status(reports, "ok")),
+        _families("What does not claim gradient checkpointing", of_status(reports, "unsupported")),
+        _unbuilt(of_status(reports, "not built")),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _heading(reports: Sequence[Report]) -> str:
+    known = versions(reports)
+    release = f" in transformers {known['transformers']}" if "transformers" in known else ""
+    others = " and ".join(f"{package} {version}" for package, version in known.items() if package != "transformers")
+    modes = " and ".join(mode.replace("_", "-") for mode in measured(reports)[0])
+    return (
+        f"# Gradient checkpointing{release}\n\n"
+        "One training step of a tiny model with random weights per class: without checkpointing, and with it"
+        f"{f', {modes}' if modes else ''}{f' ({others})' if others else ''}. "
+        "This page is written by `ckpt_surgery verify --all --output-format markdown`; do not edit it."
+    )
+
+
+def _counts(reports: Sequence[Report]) -> str:
+    rows = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
+    return _table(["result", "classes", "meaning"], [*rows, ["all", f"{len(reports):,}", ""]])
+
+
+def _levels(reports: Sequence[Report]) -> str:
+    levels = measured(reports)[1]
+    named = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in levels)
+    return f"Levels: {named}." if named else ""
+
+
+def _causes(reports: Sequence[Report]) -> str:
+    rows = [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(reports)]
+    return "## Causes\n\n" + _table(["rule", "cause", "classes"], rows) if rows else ""
+
+
+def _faults(failed: Sequence[Report]) -> str:
+    rows = []
+    for report in failed:
+        for modes, fault in merged_faults(report):
+            cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
+            rows.append([_code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"])
+    if not rows:
+        return ""
+    return "## What is broken\n\n" + _table(["class", "mode", "level", "what", "cause"], rows)
+
+
+def _what(fault: Fault) -> str:
+    named = ", ".join(_code(name) for name in fault.subjects[:_MOST_SUBJECTS])
+    more = len(fault.subjects) - _MOST_SUBJECTS
+    where = f"{named}{f' and {more:,} more' if more > 0 else ''}: " if named else ""
+    return f"{where}expected {_text(fault.expected)}, saw {_text(fault.seen)}"
+
+
+def _families(title: str, reports: Sequence[Report]) -> str:
+    """The classes by model type, folded in: the list is long and says one thing."""
+    if not reports:
+        return ""
+    by_type = sorted(reports, key=lambda r: (r.model_type, r.label.casefold(), r.label))
+    rows = [
+        [_code(model_type) if model_type else "", " ".join(_code(report.label) for report in group)]
+        for model_type, group in groupby(by_type, key=lambda r: r.model_type)
+    ]
+    summary = f"<summary>{plural(len(reports), 'class', 'classes')}</summary>"
+    return f"## {title}\n\n<details>\n{summary}\n\n{_table(['model type', 'classes'], rows)}\n\n</details>"
+
+
+def _unbuilt(reports: Sequence[Report]) -> str:
+    rows = [[_code(report.label), _text(report.problem) or "no mode was run"] for report in reports]
+    return "## What could not be built\n\n" + _table(["class", "reason"], rows) if rows else ""
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(name: str) -> str:
+    """A name as code, in a table's cell."""
+    return f"`{_line(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def _text(text: str) -> str:
+    """A sentence in a table's cell: what stands between backticks stays code, all else is plain."""
+    pieces = portable(_line(text)).split("`")
+    if len(pieces) % 2 == 0:
+        return _plain("`".join(pieces))
+    return "".join(_code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
+
+
+def _plain(text: str) -> str:
+    return "".join(f"\\{character}" if character in r"\`*_<>[]|" else character for character in text)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,159 @@
+"""Reports as lines of plain text: everything about one model, and the table of many.
+
+Nothing is written here; `ckpt_surgery.terminal` adds the colours.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Outcome, Report, Status
+from ckpt_surgery.verification.summary import (
+    causes,
+    counts,
+    failed_levels,
+    measured,
+    merged_faults,
+    of_status,
+    outcome,
+    percent,
+    plural,
+    ratio,
+    rules_of,
+    saved_share,
+    size,
+)
+
+WIDTH = 100
+MARKS: dict[Outcome, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped"}
+_WORDS: dict[Status, str] = {
+    "failed": "failed",
+    "ok": "ok",
+    "unsupported": "without support for checkpointing",
+    "not built": "not built",
+}
+_MOST_CAUSES = 12
+
+
+def report_lines(report: Report, *, width: int = WIDTH) -> list[str]:
+    """All about one model: what it is, what came of each level and mode, each fault, notes and cost."""
+    mark = MARKS["failed"] if report.status == "failed" else report.status
+    kind = f" ({report.model_type})" if report.model_type else ""
+    lines = _wrap(f"{report.label}{kind}: {mark}", width)
+    about = [report.dtype, plural(report.parameters, "parameter") if report.parameters else ""]
+    about += [f"{package} {version}" for package, version in report.versions.items()]
+    lines += _wrap(", ".join(filter(None, about)), width, "  ")
+    if report.problem:
+        lines += _wrap(report.problem, width, "  ")
+    return [*lines, *_level_lines(report), *_fault_lines(report, width), *_cost_lines(report)]
+
+
+def survey_lines(
+    reports: Sequence[Report], *, width: int, seconds: float | None = None, show_unbuilt: bool = False
+) -> list[str]:
+    """The table of many models: what failed, in which modes and levels, why, and how many there are of each kind."""
+    failed = of_status(reports, "failed")
+    lines = _failed_lines(failed, width) + _cause_lines(failed, width)
+    unbuilt = of_status(reports, "not built")
+    if unbuilt and show_unbuilt:
+        lines.append("Not built:")
+        for report in unbuilt:
+            lines += _wrap(f"{report.label}: {report.problem or 'no mode was run'}", width, "  ", "    ")
+        lines.append("")
+    found = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
+    took = "" if seconds is None else f" in {_duration(seconds)}"
+    said = f": {', '.join(found)}" if found else ""
+    hidden = " The reasons why some were not built: --show-unbuilt." if unbuilt and not show_unbuilt else ""
+    return lines + _wrap(f"Verified {plural(len(reports), 'class', 'classes')}{took}{said}.{hidden}", width)
+
+
+def _level_lines(report: Report) -> list[str]:
+    if not report.modes:
+        return []
+    levels = [level for level in LEVELS if any(level in mode.outcomes or mode.faults for mode in report.modes)]
+    rows = [[*(mode.mode for mode in report.modes), "level", ""]]
+    rows += [[*(MARKS[outcome(mode, lv)] for mode in report.modes), lv, LEVEL_TITLES[lv]] for lv in levels]
+    return ["", *_table(rows)]
+
+
+def _fault_lines(report: Report, width: int) -> list[str]:
+    faults = merged_faults(report)
+    lines = ["", "  Faults"] if faults else []
+    for modes, fault in faults:
+        lines += _wrap(f"{' and '.join(modes)}, {fault.level}: {fault}", width, "  - ", "    ")
+    notes = list(dict.fromkeys((note, mode.mode) for mode in report.modes for note in mode.notes))
+    lines += ["", "  Notes"] if notes else []
+    for note, mode_name in notes:
+        lines += _wrap(f"{mode_name}: {note}", width, "  - ", "    ")
+    return lines
+
+
+def _cost_lines(report: Report) -> list[str]:
+    rows = [["cost", "kept", "without", "best", "saved", "backward FLOPs", "best"]]
+    for mode in report.modes:
+        if not (cost := mode.cost):
+            continue
+        reference = cost.reference_backward_flops
+        flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
+        kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
+        rows.append([mode.mode, *kept, percent(saved_share(cost)), *flops])
+    if len(rows) == 1:
+        return []
+    legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
+    return ["", *_table(rows), f"  ({legend})"]
+
+
+def _failed_lines(failed: Sequence[Report], width: int) -> list[str]:
+    """One row for each class that fails; a class too long for its column has a line of its own."""
+    if not failed:
+        return []
+    modes, _ = measured(failed)
+    rows = [["class", *modes, "rule"]]
+    for report in failed:
+        by_mode = {mode.mode: ", ".join(failed_levels(mode)) or "ok" for mode in report.modes}
+        rows.append([report.label, *(by_mode.get(mode, "-") for mode in modes), " ".join(rules_of(report)) or "-"])
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))
+    widths[0] = min(widths[0], room)
+    lines = [f"Failed: {plural(len(failed), 'class', 'classes')}"]
+    for row in rows:
+        if len(row[0]) > widths[0]:
+            lines.append(f"  {row[0]}")
+            row[0] = ""
+        lines.append(("  " + "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True))).rstrip())
+    return [*lines, ""]
+
+
+def _cause_lines(failed: Sequence[Report], width: int) -> list[str]:
+    found = causes(failed)
+    lines = ["Causes, and how many classes have them:"] if found else []
+    for cause in found[:_MOST_CAUSES]:
+        rule = f"{cause.rule} " if cause.rule else ""
+        number = f"{len(cause.labels):>5}  "
+        lines += _wrap(f"{rule}{cause.text}", width, f"  {number}", " " * (2 + len(number)))
+    if more := len(found) - _MOST_CAUSES:
+        lines += [f"  and {plural(more, 'more cause')}"] if more > 0 else []
+    return [*lines, ""] if lines else []
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [("  " + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    """Lines of at most `width` columns, save where one name alone is longer: no name is cut."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

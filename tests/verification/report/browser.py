@@ -1,0 +1,138 @@
+"""A headless Chromium driven through chromedriver, in plain W3C WebDriver: what a page does when somebody looks.
+
+Debian's packages are `chromium` and `chromium-driver`. Where they are missing they are installed if this is a
+continuous-integration run as root; otherwise tests are skipped, or fail under continuous integration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--window-size=1400,1000",
+)
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def programs() -> tuple[str, str] | None:
+    """Chromium and its driver; None where one of them is missing."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    return (chromium, driver) if chromium and driver else None
+
+
+def required_programs() -> tuple[str, str]:
+    """Chromium and its driver, installed first where that is possible; skips or fails the test without them."""
+    found = programs()
+    in_ci = bool(os.environ.get("CI"))
+    if not found and in_ci and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        found = programs()
+    if found:
+        return found
+    reason = "Chromium or chromedriver was not found: install Debian's chromium and chromium-driver"
+    if in_ci:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def _install() -> None:
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]
+    for command in (["apt-get", "update"], install):
+        subprocess.run(command, env=quiet, check=False, timeout=600, capture_output=True)
+
+
+@dataclass(frozen=True)
+class Browser:
+    """One session; every call is one HTTP request to the driver."""
+
+    session: str
+
+    def call(self, path: str, **body: Any) -> Any:
+        """Send one command and give back its value. Raises HTTPError where the browser refuses."""
+        request = urllib.request.Request(
+            f"{self.session}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with _DIRECT.open(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def open(self, page: Path) -> None:
+        """Load a file, and forget what was logged before."""
+        self.call("url", url="about:blank")
+        self.messages(), self.requests()
+        self.call("url", url=page.resolve().as_uri())
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a function body of JavaScript returns."""
+        return self.call("execute/sync", script=script, args=list(arguments))
+
+    def messages(self) -> list[str]:
+        """The console's warnings and errors since last asked, uncaught exceptions among them."""
+        found = self.call("se/log", type="browser")
+        return [entry["message"] for entry in found if entry["level"] in ("WARNING", "SEVERE")]
+
+    def requests(self) -> list[str]:
+        """The addresses that were asked for since last asked, the page's own file left out."""
+        events = [json.loads(entry["message"])["message"] for entry in self.call("se/log", type="performance")]
+        urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in urls if not url.startswith(("file:", "about:"))]
+
+    def developer(self, command: str, **parameters: Any) -> Any:
+        """One command of the Chrome DevTools protocol."""
+        return self.call("goog/cdp/execute", cmd=command, params=parameters)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Start driver and browser with an empty profile, and end both afterwards."""
+    chromium, driver = required_programs()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [driver, "--port=0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                browser = _session(f"http://127.0.0.1:{_port(process)}", chromium, profile)
+                try:
+                    yield browser
+                finally:
+                    _DIRECT.open(urllib.request.Request(browser.session, method="DELETE"), timeout=60).close()
+            finally:
+                process.terminate()
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"started successfully on port (\d+)", line):
+            return int(found[1])
+    raise AssertionError("chromedriver ended before it listened")
+
+
+def _session(address: str, chromium: str, profile: str) -> Browser:
+    options = {"binary": chromium, "args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
+    logging = {"browser": "ALL", "performance": "ALL"}
+    wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": logging}
+    made = Browser(f"{address}").call("session", capabilities={"alwaysMatch": wanted})
+    return Browser(f"{address}/session/{made['sessionId']}")
