@@ -1,4 +1,4 @@
-"""ckpt_surgery: find where gradient checkpointing silently fails in transformers models, and repair it.
+"""ckpt_surgery: find where gradient checkpointing silently fails in transformers models, repair it, and prove it.
 
 The public names are imported when they are first used, so that `import ckpt_surgery` costs nothing and
 static checks never load torch.
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ckpt_surgery.source.analyze import check
     from ckpt_surgery.source.results import ApplyResult, CheckResult, FileChange, Problem, Progress
     from ckpt_surgery.source.rewrite import apply
+    from ckpt_surgery.testing import assert_checkpointing
+    from ckpt_surgery.verification.results import Report
+    from ckpt_surgery.verification.verify import VerifyError, verify
     from codemods.finding import Applicability, Edit, Finding
 
 __version__ = "0.1.0"
@@ -25,9 +28,13 @@ __all__ = [
     "Finding",
     "Problem",
     "Progress",
+    "Report",
+    "VerifyError",
     "__version__",
     "apply",
+    "assert_checkpointing",
     "check",
+    "verify",
 ]
 
 _HOMES = {
@@ -39,8 +46,12 @@ _HOMES = {
     "Finding": "codemods.finding",
     "Problem": "ckpt_surgery.source.results",
     "Progress": "ckpt_surgery.source.results",
+    "Report": "ckpt_surgery.verification.results",
+    "VerifyError": "ckpt_surgery.verification.verify",
     "apply": "ckpt_surgery.source.rewrite",
+    "assert_checkpointing": "ckpt_surgery.testing",
     "check": "ckpt_surgery.source.analyze",
+    "verify": "ckpt_surgery.verification.verify",
 }
 
 

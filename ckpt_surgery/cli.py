@@ -1,14 +1,12 @@
 """The commands: read the options, call the library, render what it returns. No decision about code is made here.
 
-Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted.
+`verify` has a file of its own; exit codes and errors are `exits`' business.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +14,9 @@ import typer
 
 from ckpt_surgery import __version__
 from ckpt_surgery.config import Config, ConfigError, OutputFormat, expand_codes, load_config
-from ckpt_surgery.terminal import OutputError, progress_bar, say, width_of, write, write_lines
+from ckpt_surgery.exits import finish, write_file
+from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
+from ckpt_surgery.verify_command import verify_command
 
 if TYPE_CHECKING:
     from ckpt_surgery.source.output import Report
@@ -50,7 +50,7 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every file anew.
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        _finish(_print_version)
+        finish(_print_version)
 
 
 @app.command("check")
@@ -98,7 +98,7 @@ def check_command(
             return 2
         return 1 if result.faults and not exit_zero else 0
 
-    _finish(body)
+    finish(body)
 
 
 @app.command("apply")
@@ -127,7 +127,7 @@ def apply_command(
         _report_problems(result.problems)
         return _report_apply(result, diff, check_only)
 
-    _finish(body)
+    finish(body)
 
 
 @app.command("rule")
@@ -153,7 +153,10 @@ def rule_command(
         expand_codes([code], [rule.code for rule in RULES], "rule")
         raise ConfigError(f"rule: {code} is the start of several codes: give a whole one, such as {RULES[0].code}")
 
-    _finish(body)
+    finish(body)
+
+
+app.command("verify")(verify_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,34 +174,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("ckpt_surgery: interrupted")
         return 130
     return 0
-
-
-def _finish(body: Callable[[], int]) -> None:
-    """Run the body of a command and leave with its exit code; whatever goes wrong becomes one line."""
-    try:
-        code = body()
-    except (ConfigError, OutputError) as error:
-        code = _fail(str(error))
-    except KeyboardInterrupt:
-        say("ckpt_surgery: interrupted; every file is whole, as it was or repaired")
-        code = 130
-    except Exception as error:
-        from ckpt_surgery.source.discover import TransformersNotFound
-
-        code = _fail(str(error)) if isinstance(error, TransformersNotFound) else _fail_as_bug(error)
-    raise typer.Exit(code)
-
-
-def _fail(message: str) -> int:
-    say(f"ckpt_surgery: error: {message}")
-    return 2
-
-
-def _fail_as_bug(error: Exception) -> int:
-    if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
-        traceback.print_exc()
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    return _fail(f"{what}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
 
 
 def _print_version() -> int:
@@ -260,7 +235,7 @@ def _emit(shown: Report, output_format: OutputFormat, output: Path | None, stati
         if output is None:
             write_lines(lines)
         else:
-            _write_file(output, "\n".join(lines) + "\n")
+            write_file(output, "\n".join(lines) + "\n")
         return
     if output_format is OutputFormat.JSON:
         document = machine_output.to_json(shown, __version__)
@@ -271,16 +246,9 @@ def _emit(shown: Report, output_format: OutputFormat, output: Path | None, stati
     if output is None:
         write(document)
     else:
-        _write_file(output, document)
+        write_file(output, document)
     for line in counts + rendering.summary_lines(shown, width=width):
         say(line)
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise OutputError(f"--output {path} cannot be written to: {error.strerror or error}") from None
 
 
 def _report_apply(result: ApplyResult, diff: bool, check_only: bool) -> int:

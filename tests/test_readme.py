@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ from ckpt_surgery.config import _READERS as CONFIGURATION_KEYS
 from ckpt_surgery.config import OutputFormat
 from ckpt_surgery.source import analyze, commands
 from ckpt_surgery.source.results import CheckResult
+from ckpt_surgery.verify_command import VerifyFormat
 from codemods import RULES
 
 ROOT = Path(__file__).parent.parent
@@ -81,6 +83,60 @@ FILES = {
     f"{MODELS}/foo/modeling_foo.py": FOO,
     "src/transformers/modeling_layers.py": LAYERS,
     "my_model/modeling_my.py": FOO.replace("...modeling_utils", "transformers"),
+    "my_config/config.json": json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+    "my_models.py": """\
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def gradient_checkpointing_enable(self, options): ...
+    def forward(self, values):
+        return self.linear(values)
+
+def make():
+    return Mine(), {"values": torch.ones(1, 2)}
+""",
+    "my_remote_model/config.json": json.dumps(
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.MineConfig", "AutoModel": "mine.MineModel"}}
+    ),
+    "my_remote_model/mine.py": """\
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+class MineConfig(PretrainedConfig):
+    model_type = "mine"
+
+class MineLayer(GradientCheckpointingLayer):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden_states):
+        return torch.tanh(self.linear(hidden_states))
+
+class MineModel(PreTrainedModel):
+    config_class = MineConfig
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = nn.Embedding(64, 8)
+        self.layers = nn.ModuleList([MineLayer(), MineLayer()])
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def forward(self, input_ids):
+        hidden_states = self.embed(input_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return (hidden_states,)
+""",
 }
 
 
@@ -152,7 +208,7 @@ def faults(text: str) -> list[str]:
 @cache
 def options() -> frozenset[str]:
     """All options of the command line."""
-    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule")] + [ours("--help")[1]]
+    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify")] + [ours("--help")[1]]
     return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
 
 
@@ -175,6 +231,10 @@ def process(*words: str) -> tuple[int, str]:
 def command_faults(line: str, shown: tuple[str, ...] = ()) -> list[str]:
     """Run one command, or check it without running it where it would take minutes."""
     match shlex.split(line):
+        case ["ckpt_surgery", "verify", *arguments] if "--all" in arguments:
+            arguments = [word for word in arguments if not re.fullmatch(r"--shard|\d+/\d+", word)]
+            code, printed = ours("verify", *arguments, "--shard", "1/1500")
+            return [] if code in (0, 1) else [f"{line}: {printed}"]
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
             found = [f"{line}: {printed}"] if code not in (0, 1) else []
@@ -270,6 +330,8 @@ CHECKERS = {
 }
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_all_that_the_readme_says_is_so() -> None:
     assert faults(README) == []
 
@@ -289,6 +351,7 @@ def test_all_that_the_changelog_says_is_so() -> None:
         ("console", "$ ckpt_surgery rule CKPT011\n", "no rule CKPT011"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 9 findings\n...\n", "foo: 2 findings"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
+        ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
         ("console", "$ make dmeo\n", "no target dmeo"),
         ("console", "$ python -m pip install .[cuda]\n", "install .[cuda]"),
         ("console", "$ python benchmarks/reply.py 4.52.4 4.53.0\n", "not known"),
@@ -348,8 +411,8 @@ def test_no_option_key_or_format_is_left_out() -> None:
     assert {name for name in options() if not name.startswith("--no-")} - named == set()
     (table,) = [block.text for block in fenced(README) if block.language == "toml"]
     assert set(tomllib.loads(table)["tool"]["ckpt_surgery"]) == set(CONFIGURATION_KEYS)
-    (sentence,) = re.findall(r"`--output-format` is (.*?) \(", README)
-    assert set(re.findall(r"`(\w+)`", sentence)) == set(OutputFormat)
+    sentences = re.findall(r"`--output-format` is (.*?)[.(]", README)
+    assert [set(re.findall(r"`(\w+)`", sentence)) for sentence in sentences] == [set(OutputFormat), set(VerifyFormat)]
 
 
 def test_the_libcst_commands_are_those_that_exist() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.verification.calls import CallFacts, CallObserver, tensors
 from ckpt_surgery.verification.entries import Entries, EntryCounter
-from ckpt_surgery.verification.meter import Meter, reversed_order
+from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found
 from ckpt_surgery.verification.results import Timeline
 
@@ -79,7 +79,7 @@ def run_step(
     loss: Callable[[Any], Tensor] | None = None,
     generate: Mapping[str, Any] | None = None,
     open_gates: bool = False,
-    reversed_sums: bool = False,
+    rounded_otherwise: bool = False,
 ) -> RunRecord:
     """Train `model` for one step in training mode, without an optimizer, and hand it back as it was.
 
@@ -91,7 +91,7 @@ def run_step(
     The same `seed`, before the forward and before `generate`, gives the same dropout in every run; between
     forward and backward the generators are seeded otherwise, as a recompute must not depend on them.
     `open_gates` gives parameters that are zero, or nearly, random values: behind a gate that is closed a lost
-    gradient cannot be told from a zero. `reversed_sums` adds up in another order: what then differs is noise.
+    gradient cannot be told from a zero. `rounded_otherwise` adds up in another order: what then differs is noise.
 
     An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
     where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
@@ -104,7 +104,7 @@ def run_step(
             _open_gates(model)
         step = _Step({name: _own(value) for name, value in inputs.items()}, seed)
         with EntryCounter(model, blocks) as counter:
-            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, reversed_sums)
+            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, rounded_otherwise)
         if generate is not None and step.error is None:
             step.generate(model, generate)
         return RunRecord(
@@ -167,14 +167,14 @@ class _Step:
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
         observed: Mapping[str, nn.Module],
-        reversed_sums: bool,
+        rounded_otherwise: bool,
     ) -> None:
         stage = "forward"
         self._measure_caches()
         _seed(self.seed)
         try:
             # the one entered last sees an operator first, so the meter counts what the other makes of it
-            with self.meter, reversed_order() if reversed_sums else contextlib.nullcontext():
+            with self.meter, other_rounding() if rounded_otherwise else contextlib.nullcontext():
                 with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
                     value = loss(model(**self.arguments))
                 self.calls = observer.facts()

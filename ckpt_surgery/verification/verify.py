@@ -21,6 +21,7 @@ from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.verification.causes import Case, explain
 from ckpt_surgery.verification.compare import Verdict, all_gradients, compare, cost_of, noise_floors
 from ckpt_surgery.verification.probe import RunRecord, is_cache, run_step
+from ckpt_surgery.verification.ranks import RanksVerdict, first_problem, judge_ranks, unwrapped
 from ckpt_surgery.verification.results import (
     LEVELS,
     MODES,
@@ -88,22 +89,36 @@ class Examination:
         seed: int = 0,
         tolerance: float | None = None,
     ) -> None:
-        self._model = _checked(model)
+        self._given = model
+        self._model = _checked(unwrapped(model))
         self._inputs = _mapping(inputs)
         self._loss = loss
         self._seed = seed
         self._tolerance = tolerance
         self._levels = _levels(levels)
-        self._blocks = {block.name: block for block in find_blocks(model)}
+        self._blocks = {block.name: block for block in find_blocks(self._model)}
         self._reference: RunRecord | None = None
         self._seconds: dict[str, float] = {}
 
     def run(self, modes: Iterable[Mode] = MODES) -> Report:
         """The reference and every mode of `modes`."""
         wanted = _modes(modes)
-        report = self.reference()
+        report = self._agreed_reference()
         found = tuple(self.examine(mode) for mode in wanted) if report.supported else ()
         return _with_modes(report, found)
+
+    def _agreed_reference(self) -> Report:
+        """The reference, once every rank has one. Raises VerifyError on each where one has none."""
+        report, problem = None, ""
+        try:
+            report = self.reference()
+        except VerifyError as error:
+            problem = str(error)
+        if "ranks" in self._levels:
+            problem = first_problem(self._given, problem)
+        if report is None or problem:
+            raise VerifyError(problem)
+        return report
 
     def reference(self) -> Report:
         """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
@@ -129,7 +144,9 @@ class Examination:
     def examine(self, mode: Mode) -> ModeReport:
         """Run with checkpointing in this mode, next to the reference (which is run first where it was not)."""
         if self._reference is None:
-            self.reference()
+            report = self.reference()
+            if report.problem:
+                raise VerifyError(report.problem)
         reference = cast(RunRecord, self._reference)
         started = time.perf_counter()
         case = Case(self._model, self._blocks, reference, mode)
@@ -138,14 +155,19 @@ class Examination:
         except Exception as error:  # whatever the method to switch it on raises is the finding
             text = " ".join(f"{type(error).__name__}: {error}".split())
             faults = [Fault("run", "checkpointing that can be switched on", text)]
-            return ModeReport(mode, tuple(faults), self._outcomes(faults, ended=False))
+            ranks = self._ranks(mode, reference, faults)
+            return ModeReport(mode, (*faults, *ranks.faults), self._outcomes([*faults, *ranks.faults], ended=False))
         verdict = self._verdict(reference, run)
-        faults = [*verdict.faults, *self._cache_faults(mode, run), *self._block_faults(run)]
+        found = [*verdict.faults, *self._block_faults(run)]
+        faults = [*explain(found, case), *self._cache_faults(case, run)]
         kept = [fault for fault in faults if fault.level == "run" or fault.level in self._levels]
+        ranks = self._ranks(mode, reference, kept)
+        ended, whole = run.error is None, not verdict.lost
         return ModeReport(
             mode=mode,
-            faults=explain(kept, case),
-            outcomes=self._outcomes(kept, ended=run.error is None, whole=not verdict.lost),
+            faults=(*kept, *ranks.faults),
+            outcomes=self._outcomes([*kept, *ranks.faults], ended=ended, whole=whole, ranks=ranks.measured),
+            notes=(ranks.note,) if ranks.note else (),
             blocks=self._counts(reference, run),
             errors=verdict.errors or {},
             cost=None if run.error or verdict.lost else cost_of(reference, run),
@@ -153,16 +175,28 @@ class Examination:
             seconds=time.perf_counter() - started,
         )
 
-    def _step(self, mode: Mode | None, *, reversed_sums: bool = False, **more: Any) -> RunRecord:
+    def _ranks(self, mode: Mode, reference: RunRecord, faults: Sequence[Fault]) -> RanksVerdict:
+        """What comes of the ranks together; each has to ask, whatever its own faults are."""
+        if "ranks" not in self._levels:
+            return RanksVerdict()
+
+        def step(model: nn.Module) -> RunRecord:
+            return self._step(mode, model=model)
+
+        return judge_ranks(self._given, mode, reference, faults, step, tolerance=self._tolerance)
+
+    def _step(
+        self, mode: Mode | None, *, rounded_otherwise: bool = False, model: nn.Module | None = None, **more: Any
+    ) -> RunRecord:
         return run_step(
-            self._model,
+            self._model if model is None else model,
             {**self._inputs, **more},
-            blocks={name: block.module for name, block in self._blocks.items()},
+            blocks={name: block.module for name, block in self._blocks.items()} if model is None else {},
             checkpointing=mode,
             seed=self._seed,
             loss=self._loss,
             open_gates=True,
-            reversed_sums=reversed_sums,
+            rounded_otherwise=rounded_otherwise,
         )
 
     def _verdict(self, reference: RunRecord, run: RunRecord) -> Verdict:
@@ -175,7 +209,7 @@ class Examination:
     @cached_property
     def _noise(self) -> dict[str, float]:
         reference = cast(RunRecord, self._reference)
-        repeated = self._step(None, reversed_sums=True)
+        repeated = self._step(None, rounded_otherwise=True)
         return noise_floors(reference, None if repeated.error else repeated)
 
     def _check_reference(self, run: RunRecord) -> None:
@@ -200,29 +234,33 @@ class Examination:
             return []
         return [Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")]
 
-    def _cache_faults(self, mode: Mode, run: RunRecord) -> list[Fault]:
+    def _cache_faults(self, case: Case, run: RunRecord) -> Sequence[Fault]:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
         parameters = inspect.signature(self._model.forward).parameters
         wanted = "past_key_values" in parameters and not any(map(is_cache, self._inputs.values()))
         if "state" not in self._levels or not wanted or run.error:
-            return []
+            return ()
         cache = _empty_cache(self._model)
-        given = None if cache is None else self._step(mode, past_key_values=cache)
+        given = None if cache is None else self._step(case.mode, past_key_values=cache)
         if given is None or given.error or "past_key_values" not in given.cache:
-            return []
+            return ()
         before, after, end = given.cache["past_key_values"]
         if after == end:
-            return []
+            return ()
         expected = f"size {after} after the backward as after the forward"
-        return [Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))]
+        fault = Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))
+        shown = self._step(None, past_key_values=_empty_cache(self._model))
+        return explain([fault], replace(case, reference=shown))
 
-    def _outcomes(self, faults: Sequence[Fault], *, ended: bool, whole: bool = True) -> dict[Level, Outcome]:
+    def _outcomes(
+        self, faults: Sequence[Fault], *, ended: bool, whole: bool = True, ranks: bool = False
+    ) -> dict[Level, Outcome]:
         """What became of each level; a backward that is not `whole` has no cost to compare."""
         failed = {fault.level for fault in faults}
         outcomes: dict[Level, Outcome] = {}
         for level in LEVELS:
             measured = level == "run" or (
-                ended and level in self._levels and level != "ranks" and (whole or level != "cost")
+                ended and level in self._levels and (ranks or level != "ranks") and (whole or level != "cost")
             )
             outcomes[level] = "failed" if level in failed else "ok" if measured else "skipped"
         return outcomes

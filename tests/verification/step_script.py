@@ -41,7 +41,7 @@ def train(case: Case) -> dict[str, Any]:
         "error": reference.error,
         "loss": reference.loss,
         "reached": sorted(n for n, g in reference.gradients.items() if g is not None and bool(g.any())),
-        "saved_bytes": reference.saved_bytes,
+        "kept_bytes": reference.kept_bytes,
         "generated": None if reference.generated is None else reference.generated.tolist(),
     }
     modes = report["modes"] = {}
@@ -50,14 +50,14 @@ def train(case: Case) -> dict[str, Any]:
         own = {name: run.entries[name] for name in blocks}
         verdict = compare(reference, dataclasses.replace(run, entries=own))
         modes[mode] = {
-            "reasons": verdict.reasons,
-            "notes": verdict.notes,
+            "faults": [dataclasses.asdict(fault) for fault in verdict.faults],
             "lost": verdict.lost,
             "wrong": verdict.wrong,
             "largest_error": verdict.error,
             "entries": {name: [e.forward, e.backward] for name, e in own.items()},
             "nested": {name: [run.entries[name].forward, run.entries[name].backward] for name in nested},
-            "saved_bytes": run.saved_bytes,
+            "kept_bytes": run.kept_bytes,
+            "best_kept_bytes": reference.best_kept_bytes,
         }
     report["seconds"] = time.perf_counter() - started
     return report

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,24 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from torch import nn
+import transformers
+from torch import Tensor, nn
 
-from ckpt_surgery.verification.compare import Verdict, compare
+from ckpt_surgery.verification.calls import CallFacts
+from ckpt_surgery.verification.compare import (
+    LEAST_SAVING,
+    MOST_WORK,
+    WORTH_SAVING,
+    Verdict,
+    all_gradients,
+    compare,
+    cost_of,
+    noise_floors,
+)
 from ckpt_surgery.verification.entries import Entries
-from ckpt_surgery.verification.probe import Checkpointing, RunRecord
+from ckpt_surgery.verification.probe import Checkpointing, RunRecord, run_step
+from ckpt_surgery.verification.results import MODES, Fault
+from ckpt_surgery.verification.verify import verify
 from tests.verification.toys import (
     CountingLayer,
     FailingLayer,
@@ -25,41 +40,52 @@ from tests.verification.toys import (
     NormLayer,
     PlainLayer,
     Stage,
+    SureLayer,
     model_of,
     run,
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
-both_modes = pytest.mark.parametrize("mode", ["non_reentrant", "reentrant"])
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def verdict_of(model: Model, mode: Checkpointing, blocks: Mapping[str, nn.Module] | None = None) -> Verdict:
     return compare(run(model, blocks=blocks), run(model, mode, blocks))
 
 
+def levels(verdict: Verdict) -> list[str]:
+    return [fault.level for fault in verdict.faults]
+
+
+def only(verdict: Verdict) -> Fault:
+    (fault,) = verdict.faults
+    return fault
+
+
 @both_modes
 def test_a_healthy_model_passes_with_bit_equal_gradients(mode: Checkpointing) -> None:
     model = model_of(Layer, Layer)
     reference, checkpointed = run(model), run(model, mode)
-    verdict = compare(reference, checkpointed)
-    assert (verdict.ok, verdict.reasons, verdict.notes, verdict.error) == (True, (), (), 0.0)
+    verdict = compare(reference, checkpointed, floors={}, tolerance=0.0)
+    assert (verdict.ok, verdict.faults, verdict.error) == (True, (), 0.0)
+    assert (verdict.lost, verdict.gained, verdict.wrong) == ((), (), ())
+    assert verdict.errors == dict.fromkeys(reference.gradients, 0.0)
     assert reference.entries == {"0": Entries(1, 0), "1": Entries(1, 0)}
     assert checkpointed.entries == {"0": Entries(1, 1), "1": Entries(1, 1)}
-    assert checkpointed.saved_bytes < reference.saved_bytes
+    assert checkpointed.kept_bytes < reference.kept_bytes
 
 
 def test_a_tensor_by_keyword_loses_its_gradient_when_reentrant() -> None:
     model = model_of(Layer, Layer, by_keyword=True)
-    model.layers.append(PlainLayer().double())
-    verdict = verdict_of(model, "reentrant", dict(list(model.layers.named_children())[:2]))
-    assert verdict.lost == tuple(
-        f"{module}.{name}" for module in ("first", "layers.0.linear", "layers.1.linear") for name in ("weight", "bias")
-    )
-    assert verdict.reasons[0] == (
-        "6 of 8 gradients are lost under checkpointing: first.weight, first.bias, layers.0.linear.weight, ...."
-    )
-    assert verdict_of(model, "non_reentrant", dict(list(model.layers.named_children())[:2])).ok
+    verdict = verdict_of(model, "reentrant")
+    before = ("first", "layers.0.linear", "layers.1.linear")
+    assert verdict.lost == tuple(f"{module}.{name}" for module in before for name in ("weight", "bias"))
+    lost = next(fault for fault in verdict.faults if fault.level == "set")
+    assert lost.subjects == verdict.lost
+    assert "6 of 8" in lost.seen
+    assert set(verdict.errors or {}) == {"last.weight", "last.bias"}
+    assert verdict_of(model, "non_reentrant").ok
 
 
 @both_modes
@@ -68,13 +94,16 @@ def test_a_recompute_of_another_function_gives_wrong_values(mode: Checkpointing)
     assert not verdict.lost
     assert "layers.0.linear.weight" in verdict.wrong
     assert verdict.error > 0.1
-    assert [r.split(" under")[0] for r in verdict.reasons] == ["4 of 4 gradients have other values"]
+    assert only(verdict).level == "values"
+    assert "4 of 6" in only(verdict).seen
+    assert set(only(verdict).subjects) == set(verdict.wrong)
 
 
 @both_modes
 def test_a_plain_block_is_not_recomputed(mode: Checkpointing) -> None:
-    verdict = verdict_of(model_of(PlainLayer, Layer), mode)
-    assert verdict.reasons == ("1 of 2 blocks are not recomputed in the backward: 0.",)
+    verdict = verdict_of(model_of(PlainLayer, SureLayer, SureLayer, SureLayer), mode)
+    fault = only(verdict)
+    assert (fault.level, fault.seen, fault.subjects) == ("recompute", "none", ("0",))
 
 
 @both_modes
@@ -82,44 +111,134 @@ def test_a_layer_inside_a_layer_runs_three_times_a_step(mode: Checkpointing) -> 
     model = model_of(Stage)
     stage = model.layers[0]
     verdict = verdict_of(model, mode, {"stage": stage, "inner": stage.get_submodule("inner")})
-    assert verdict.reasons == ("Block inner is entered 3 times a step (1 in the forward, 2 in the backward).",)
+    assert levels(verdict) == ["recompute", "cost"]
+    fault = verdict.faults[0]
+    assert (fault.expected, fault.subjects) == ("2 entries a step", ("inner",))
+    assert fault.seen == "3 (1 in the forward, 2 in the backward)"
     assert run(model, mode, {"stage": stage}).entries == {"stage": Entries(1, 1)}
 
 
+def healthy_pair() -> tuple[RunRecord, RunRecord]:
+    model = model_of(Layer, Layer)
+    return run(model), run(model, "non_reentrant")
+
+
 def test_a_block_recomputed_without_checkpointing_is_named() -> None:
-    record = run(model_of(Layer))
-    inline = dataclasses.replace(record, entries={"0": Entries(1, 1)})
-    assert compare(inline, inline).reasons == ("1 of 1 blocks are recomputed without checkpointing too: 0.",)
+    reference, checkpointed = healthy_pair()
+    inline = dataclasses.replace(reference, entries={**reference.entries, "0": Entries(1, 1)})
+    fault = only(compare(inline, checkpointed))
+    assert (fault.level, fault.subjects) == ("recompute", ("0",))
+    assert "without checkpointing" in fault.expected
 
 
 def test_a_block_that_runs_another_number_of_times_in_the_forward_is_named() -> None:
-    record = run(model_of(Layer))
-    twice = dataclasses.replace(record, entries={"0": Entries(2, 2)})
-    assert compare(record, twice).reasons == ("1 of 1 blocks run another number of times in the forward: 0.",)
+    reference, checkpointed = healthy_pair()
+    twice = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(2, 2)})
+    fault = only(compare(reference, twice))
+    assert (fault.level, fault.subjects, fault.seen) == ("recompute", ("1",), "2")
 
 
-def test_another_loss_is_a_reason() -> None:
-    record = run(model_of(Layer), "non_reentrant")
-    reference = dataclasses.replace(record, entries={"0": Entries(1, 0)})
-    assert compare(reference, record).ok
-    for loss in (record.loss * (1 + 1e-6), math.nan):
-        assert compare(reference, dataclasses.replace(record, loss=loss)).reasons[0].startswith("The loss is ")
+def test_blocks_with_the_same_fault_are_named_together() -> None:
+    reference, checkpointed = healthy_pair()
+    never = dataclasses.replace(checkpointed, entries={name: Entries(1, 0) for name in checkpointed.entries})
+    assert only(compare(reference, never)).subjects == ("0", "1")
+
+
+def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> None:
+    reference, checkpointed = healthy_pair()
+    idle = {"1": Entries(0, 0)}
+    before = dataclasses.replace(reference, entries={**reference.entries, **idle})
+    assert compare(before, dataclasses.replace(checkpointed, entries={**checkpointed.entries, **idle})).ok
+
+
+def test_another_loss_is_a_fault() -> None:
+    reference, checkpointed = healthy_pair()
+    assert compare(reference, checkpointed).ok
+    for loss in (checkpointed.loss * (1 + 1e-6), math.nan):
+        fault = only(compare(reference, dataclasses.replace(checkpointed, loss=loss)))
+        assert (fault.level, fault.subjects) == ("values", ())
+        assert "loss" in fault.expected
 
 
 @both_modes
-def test_a_run_that_breaks_is_a_reason_with_its_pass(mode: Checkpointing) -> None:
-    verdict = verdict_of(model_of(FailingLayer), mode)
-    assert verdict.reasons == ("The checkpointed run failed: backward raised RuntimeError: the cache is full.",)
+def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Checkpointing) -> None:
+    fault = only(verdict_of(model_of(FailingLayer), mode))
+    assert (fault.level, fault.seen) == ("run", "backward raised RuntimeError: the cache is full")
+    assert "with checkpointing" in fault.expected
+
+
+def test_a_reference_that_breaks_is_a_fault_of_its_own() -> None:
+    reference, checkpointed = healthy_pair()
+    fault = only(compare(dataclasses.replace(reference, error="forward raised KeyError: 0"), checkpointed))
+    assert "without checkpointing" in fault.expected
 
 
 @both_modes
-def test_running_statistics_updated_twice_are_a_note(mode: Checkpointing) -> None:
-    verdict = verdict_of(model_of(NormLayer), mode)
-    assert verdict.ok
-    assert verdict.notes == (
-        "3 buffers end the step with other values: layers.0.norm.running_mean, layers.0.norm.running_var, "
-        "layers.0.norm.num_batches_tracked.",
+def test_running_statistics_updated_twice_are_a_fault_of_state(mode: Checkpointing) -> None:
+    fault = only(verdict_of(model_of(NormLayer), mode))
+    assert fault.level == "state"
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    assert fault.subjects == tuple(f"layers.0.norm.{name}" for name in names)
+
+
+def test_a_cache_that_grows_in_the_backward_is_a_fault_of_state() -> None:
+    reference, checkpointed = healthy_pair()
+    for sizes, expected in (((0, 4, 4), []), ((4, 4, 4), []), ((0, 4, 8), ["state"])):
+        verdict = compare(reference, dataclasses.replace(checkpointed, cache={"past_key_values": sizes}))
+        assert levels(verdict) == expected
+    assert only(verdict).subjects == ("input past_key_values",)
+
+
+def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {"0": CallFacts(random=True), "1": CallFacts(random=False)}
+    other = dataclasses.replace(checkpointed, other_randomness=("0", "1"))
+    fault = only(compare(dataclasses.replace(reference, calls=calls), other))
+    assert (fault.level, fault.subjects) == ("state", ("0",))
+    assert compare(dataclasses.replace(reference, calls={}), other).ok
+
+
+def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> None:
+    reference, checkpointed = healthy_pair()
+    drawing = dataclasses.replace(checkpointed, random_moved=True)
+    assert only(compare(reference, drawing)).level == "state"
+    assert compare(dataclasses.replace(reference, random_moved=True), drawing).ok
+
+
+MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
+MOST_DONE = 300 + round(MOST_WORK * 100)
+
+
+@pytest.mark.parametrize(
+    ("kept", "work", "expected"),
+    [
+        pytest.param(200, 400, [], id="all that is possible, for one more forward"),
+        pytest.param(MOST_KEPT, 400, [], id="enough of what is possible"),
+        pytest.param(MOST_KEPT + 1, 400, ["cost"], id="a byte less than that"),
+        pytest.param(1000, 300, ["cost"], id="nothing saved"),
+        pytest.param(200, MOST_DONE, [], id="as much work as a recompute may be"),
+        pytest.param(200, MOST_DONE + 1, ["cost"], id="more work than that"),
+        pytest.param(1000, 500, ["cost", "cost"], id="nothing saved, and two recomputes"),
+    ],
+)
+def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:
+    reference, checkpointed = healthy_pair()
+    before = dataclasses.replace(
+        reference, kept_bytes=1000, best_kept_bytes=200, forward_flops=150, backward_flops=300, block_flops=100
     )
+    after = dataclasses.replace(checkpointed, kept_bytes=kept, backward_flops=work)
+    cost = cost_of(before, after)
+    assert (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes) == (kept, 1000, 200)
+    assert (cost.backward_flops, cost.reference_backward_flops, cost.best_backward_flops) == (work, 300, 400)
+    assert levels(compare(before, after)) == expected
+
+
+def test_no_memory_has_to_be_saved_where_there_is_little_to_save() -> None:
+    reference, checkpointed = healthy_pair()
+    little = 1000 - round(WORTH_SAVING * 1000)
+    for best, expected in ((little, []), (little - 1, ["cost"])):
+        before = dataclasses.replace(reference, kept_bytes=1000, best_kept_bytes=best)
+        assert levels(compare(before, dataclasses.replace(checkpointed, kept_bytes=1000))) == expected
 
 
 @pytest.mark.parametrize(
@@ -146,4 +265,117 @@ def test_gradients_are_compared_above_a_noise_floor(
 
     verdict = compare(record(ours), record(theirs))
     assert tuple(kind for kind in ("lost", "gained", "wrong") if getattr(verdict, kind) == ("small",)) == expected
+    assert [f.level for f in verdict.faults] == ["values" if kind == "wrong" else "set" for kind in expected]
     assert verdict.ok is not bool(expected)
+
+
+def test_gradients_of_inputs_are_compared_like_those_of_parameters() -> None:
+    reference, checkpointed = healthy_pair()
+    ours, theirs = torch.ones(2, dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    before = dataclasses.replace(reference, input_gradients={"pixels": ours})
+    verdict = compare(before, dataclasses.replace(checkpointed, input_gradients={"pixels": theirs}))
+    assert verdict.wrong == ("input pixels",)
+    assert compare(before, checkpointed).lost == ("input pixels",)
+
+
+# A gradient that is zero in theory
+
+
+NOISY = "classifier.bias"
+
+
+@cache
+def choice() -> tuple[nn.Module, dict[str, Any]]:
+    """A multiple-choice model: the softmax gradients over the choices, which its last bias adds up, sum to zero."""
+    config = transformers.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        attention_probs_dropout_prob=0.1,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForMultipleChoice(config).train()
+    model.register_parameter("faint", nn.Parameter(torch.ones(4)))
+    tokens = torch.randint(3, 64, (3, 4, 8), generator=torch.Generator().manual_seed(0))
+    return model, {"input_ids": tokens, "labels": torch.tensor([0, 2, 1])}
+
+
+def loss(output: Any) -> Tensor:
+    """The model's own, and a little of a parameter whose gradient is a millionth of the largest."""
+    faint = choice()[0].get_parameter("faint")
+    total: Tensor = output.loss + 2e-8 * (faint * torch.arange(1.0, 5.0)).sum()
+    return total
+
+
+@cache
+def choices() -> tuple[RunRecord, RunRecord]:
+    """A run, and the same rounded otherwise."""
+    model, inputs = choice()
+    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounded_otherwise=turn) for turn in (False, True))
+    assert (first.error, second.error) == (None, None)
+    return first, second
+
+
+def largest(gradient: Tensor | None) -> float:
+    assert gradient is not None
+    return float(gradient.abs().max())
+
+
+def with_gradient(record: RunRecord, name: str, gradient: Tensor | None) -> RunRecord:
+    return dataclasses.replace(record, gradients={**record.gradients, name: gradient})
+
+
+def test_other_rounding_changes_a_gradient_that_is_zero_by_as_much_as_its_size() -> None:
+    reference, repeated = choices()
+    ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
+    assert ours is not None
+    assert theirs is not None
+    assert 0 < largest(ours) < 1e-7
+    assert largest(ours - theirs) >= largest(ours)
+    steady, again = reference.gradients["classifier.weight"], repeated.gradients["classifier.weight"]
+    assert steady is not None
+    assert again is not None
+    assert 0 < largest(steady - again) < 1e-5 * largest(steady)
+
+
+def test_noise_passes_with_the_measured_floor_and_fails_without_one() -> None:
+    reference, repeated = choices()
+    for gradient, kind in ((repeated.gradients[NOISY], "wrong"), (torch.zeros(1), "lost")):
+        noisy = with_gradient(reference, NOISY, gradient)
+        assert compare(reference, noisy, floors=noise_floors(reference, repeated)).ok
+        assert getattr(compare(reference, noisy, floors={}), kind) == (NOISY,)
+
+
+def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidden_by_the_coarse_one() -> None:
+    reference, repeated = choices()
+    scale = max(map(largest, reference.gradients.values()))
+    assert 0.5e-6 < largest(reference.gradients["faint"]) / scale < 2e-6
+    faulty = with_gradient(reference, "faint", torch.zeros(4))
+    measured = compare(reference, faulty, floors=noise_floors(reference, repeated))
+    assert measured.lost == ("faint",)
+    assert only(measured).level == "set"
+    assert compare(reference, faulty).ok
+    assert compare(reference, faulty, floors=noise_floors(reference)).ok
+    gone = with_gradient(reference, "faint", None)
+    assert compare(reference, gone).lost == ("faint",)  # no gradient at all is no noise
+
+
+def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
+    reference, repeated = choices()
+    floors = noise_floors(reference, repeated)
+    assert floors.keys() == all_gradients(reference).keys()
+    coarse = set(noise_floors(reference).values())
+    assert len(coarse) == 1
+    ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
+    assert ours is not None
+    assert theirs is not None
+    assert largest(ours - theirs) < floors[NOISY] < 20 * largest(ours - theirs)
+    assert floors["faint"] < 1e-6 * largest(reference.gradients["faint"])
+
+
+def test_verify_is_not_flipped_by_a_gradient_that_is_zero_in_theory() -> None:
+    report = verify(*choice())
+    assert report.ok, str(report)

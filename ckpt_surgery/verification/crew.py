@@ -1,0 +1,211 @@
+"""Workers at their jobs: who does what next, who takes too long, and what becomes of a job whose worker died.
+
+Knows the events of `examine` and nothing of models. What is found is handed over job by job.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from ckpt_surgery.verification.examine import broken_mode
+from ckpt_surgery.verification.nursery import Ending, Nursery, Worker
+from ckpt_surgery.verification.results import MODES, Fault, Level, Mode, ModeReport, Report, report_of
+from ckpt_surgery.verification.targets import Job
+
+LARGEST = 1_500_000_000
+"""Resident bytes (those shared with the template included) above which a worker is replaced after a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is looked at in every job: `examination` names the class that does it, `timeout` is in seconds a phase."""
+
+    modes: tuple[Mode, ...]
+    levels: str | tuple[Level, ...]
+    timeout: float
+    examination: str
+    call: str = "ckpt_surgery.verification.examine:examine"
+
+
+@dataclass(slots=True)
+class Work:
+    """One job and what has become known of it. `phase` is the last one that began: build, reference or a mode."""
+
+    index: int
+    job: Job
+    modes: tuple[Mode, ...]
+    base: Report | None = None
+    found: dict[Mode, ModeReport] = field(default_factory=dict)
+    phase: str = ""
+
+    @property
+    def left(self) -> tuple[Mode, ...]:
+        """The modes that nothing is known of yet."""
+        return tuple(mode for mode in self.modes if mode not in self.found)
+
+    @property
+    def group(self) -> str:
+        """Jobs of one group import the same modules, so that one worker does them one after the other."""
+        return self.job.model_type or self.job.target
+
+    def report(self) -> Report:
+        """All that is known, as the report on the job."""
+        base = self.base or self.unbuilt("nothing was found out")
+        found = {mode: self.found[mode] for mode in self.modes if mode in self.found}
+        seconds: Mapping[str, float] = {mode: report.seconds for mode, report in found.items()}
+        return replace(base, modes=tuple(found.values()), seconds={**base.seconds, **seconds})
+
+    def unbuilt(self, problem: str) -> Report:
+        """A report that says why there is no verdict."""
+        job = self.job
+        return Report(job.model, job.model_type, job.variant, job.target, problem=problem)
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """The place of one worker. `since` and `deadline` are those of the phase that its work is in."""
+
+    worker: Worker | None = None
+    work: Work | None = None
+    group: str = ""
+    since: float = 0.0
+    deadline: float = 0.0
+
+
+class Crew:
+    """Up to `seats` workers of a nursery, which do all of `works`; `done` is called with each as it is finished."""
+
+    def __init__(
+        self, nursery: Nursery, works: Iterable[Work], plan: Plan, seats: int, done: Callable[[Work], None]
+    ) -> None:
+        self._nursery, self._plan, self._done = nursery, plan, done
+        self._queues: dict[str, deque[Work]] = {}
+        for work in works:
+            self._queues.setdefault(work.group, deque()).append(work)
+        self._seats = [_Seat() for _ in range(seats)]
+
+    def run(self) -> None:
+        """Do everything. Raises NurseryError where no worker can be had; no worker is left behind in any case."""
+        try:
+            for seat in self._seats:
+                self._occupy(seat)
+            while busy := [seat for seat in self._seats if seat.work is not None]:
+                for seat in _ready(busy):
+                    self._hear(seat)
+        finally:
+            for seat in self._seats:
+                if seat.worker is not None and seat.work is not None:
+                    seat.worker.kill()
+                elif seat.worker is not None:
+                    seat.worker.close()
+
+    def _occupy(self, seat: _Seat) -> None:
+        """Give a seat its next work, or nothing where nothing is left."""
+        lengths = {group: len(queue) for group, queue in self._queues.items()}
+        seat.group = next_group(lengths, seat.group, {other.group for other in self._seats})
+        seat.work = self._queues[seat.group].popleft() if seat.group else None
+        if seat.work is not None:
+            self._start(seat, seat.work)
+        elif seat.worker is not None:
+            seat.worker.close()
+            seat.worker = None
+
+    def _start(self, seat: _Seat, work: Work) -> None:
+        work.phase = ""
+        if seat.worker is None:
+            seat.worker = self._nursery.worker()
+        plan = self._plan
+        arguments = {"modes": work.left, "levels": plan.levels, "examination": plan.examination}
+        seat.worker.ask(plan.call, job=work.job.to_dict(), **arguments)
+        self._begin(seat)
+
+    def _begin(self, seat: _Seat) -> None:
+        seat.since = monotonic()
+        seat.deadline = seat.since + self._plan.timeout
+
+    def _hear(self, seat: _Seat) -> None:
+        """Take in what a worker has to say; notice that it died, or that it takes too long."""
+        worker, work = seat.worker, seat.work
+        if worker is None or work is None:
+            return
+        for event in worker.receive():
+            if event["event"] == "phase":
+                work.phase = event["name"]
+                self._begin(seat)
+            elif event["event"] == "report":
+                work.base = work.base or report_of(event["report"])
+            elif event["event"] == "mode":
+                work.found |= {found.mode: found for found in report_of(event["report"]).modes}
+            elif event["event"] == "done":
+                self._finish(seat, work, event["resident"])
+                return
+            elif event["event"] == "failed":
+                worker.close()
+                self._lose(seat, work, Ending(f"it raised {event['error']}"))
+                return
+        if worker.ended:
+            self._lose(seat, work, worker.ending())
+        elif monotonic() >= seat.deadline:
+            how = f"it does not end within {self._plan.timeout:g} s"
+            self._lose(seat, work, replace(worker.stop(), how=how))
+
+    def _finish(self, seat: _Seat, work: Work, resident: int) -> None:
+        if resident > LARGEST and seat.worker is not None:
+            seat.worker.close()
+            seat.worker = None
+        self._done(work)
+        self._occupy(seat)
+
+    def _lose(self, seat: _Seat, work: Work, ending: Ending) -> None:
+        """A worker was lost with the job half done: say so there, and have another do what is left of it."""
+        seat.worker = None
+        if work.phase in MODES:
+            mode = next(mode for mode in MODES if mode == work.phase)
+            found = broken_mode(mode, Fault("run", _expected(ending), str(ending)), self._plan.levels)
+            work.found[mode] = replace(found, seconds=monotonic() - seat.since)
+        elif work.base is None:
+            what = "the run without checkpointing" if work.phase == "reference" else "building it"
+            work.base = work.unbuilt(f"{what} failed: {ending}")
+        else:
+            fault = Fault("run", "the model to be built a second time", str(ending))
+            work.found |= {mode: broken_mode(mode, fault, self._plan.levels) for mode in work.left}
+        if work.left and work.base is not None and not work.base.problem:
+            self._start(seat, work)
+        else:
+            self._done(work)
+            self._occupy(seat)
+
+
+def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:
+    """Whose job a worker does next: of the group it knows, of one that nobody has begun, or of the longest.
+
+    `lengths` are the jobs left in each group. Empty where none is left.
+    """
+    left = {group: length for group, length in lengths.items() if length}
+    if own in left:
+        return own
+    return next((group for group in left if group not in begun), "") or max(left, key=left.__getitem__, default="")
+
+
+def _ready(busy: Sequence[_Seat]) -> list[_Seat]:
+    """Wait until a worker says something, or takes too long; those that do."""
+    poll = select.poll()
+    seats: dict[int, _Seat] = {}
+    for seat in busy:
+        for pipe in seat.worker.pipes() if seat.worker else ():
+            poll.register(pipe, select.POLLIN)
+            seats[pipe] = seat
+    patience = min(seat.deadline for seat in busy) - monotonic()
+    heard: dict[_Seat, Any] = {seats[pipe]: None for pipe, _ in poll.poll(max(0.0, patience) * 1000 + 1)}
+    now = monotonic()
+    return list(heard | {seat: None for seat in busy if now >= seat.deadline})
+
+
+def _expected(ending: Ending) -> str:
+    backward = any(frame.rpartition(" in ")[2] in ("_engine_run_backward", "backward") for frame in ending.frames)
+    return "the backward to end" if backward else "the step to end"

@@ -1,0 +1,82 @@
+"""One job from beginning to end, inside a worker: build, run the reference, examine each mode, tell as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from ckpt_surgery.verification.results import LEVELS, Fault, Level, Mode, ModeReport, Report
+from ckpt_surgery.verification.targets import Job, TargetError, job_of
+from ckpt_surgery.verification.worker import Emit, load, sentence
+
+EXAMINATION = "ckpt_surgery.verification.verify:Examination"
+
+
+def examine(
+    emit: Emit,
+    /,
+    job: dict[str, Any],
+    modes: Sequence[Mode],
+    levels: str | Sequence[Level],
+    examination: str = EXAMINATION,
+) -> None:
+    """Look at one job.
+
+    Events: `phase` with the name `build`, `reference` or a mode, as it begins; `report` with a `Report` without
+    modes as plain data, last where its `problem` says why there is no more; `mode` with one that has one mode.
+    """
+    target = job_of(job)
+    empty = Report(target.model, target.model_type, target.variant, target.target)
+    look, report = _begin(emit, empty, target, levels, examination)
+    emit("report", report=report.to_dict())
+    if look is None or report.problem or not report.supported:
+        return
+    for mode in modes:
+        emit("phase", name=mode)
+        start = perf_counter()
+        try:
+            found: ModeReport = look.examine(mode)
+        except Exception as error:
+            found = broken_mode(mode, Fault("run", "the step to end", sentence(error)), levels)
+        emit("mode", report=replace(empty, modes=(replace(found, seconds=perf_counter() - start),)).to_dict())
+
+
+def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], examination: str) -> tuple[Any, Report]:
+    """The examination of a job's model after its reference run, and the report so far."""
+    from ckpt_surgery.verification.building import build
+
+    seconds: dict[str, float] = {}
+    look, report, what = None, empty, "building it"
+    start = perf_counter()
+    emit("phase", name="build")
+    try:
+        model, inputs = build(job)
+        seconds["build"] = perf_counter() - start
+        emit("phase", name="reference")
+        what = "the run without checkpointing"
+        start = perf_counter()
+        look = load(examination)(model, inputs, levels=levels)
+        report = look.reference()
+        seconds["reference"] = perf_counter() - start
+    except Exception as error:
+        seconds["reference" if "build" in seconds else "build"] = perf_counter() - start
+        report = replace(empty, problem=problem(what, error))
+    model_type = job.model_type or report.model_type
+    return look, replace(report, model_type=model_type, variant=job.variant, target=job.target, seconds=seconds)
+
+
+def problem(what: str, error: Exception) -> str:
+    """Why there is no verdict, as one sentence. Errors that are sentences already are taken as they are."""
+    if isinstance(error, TargetError) or type(error).__name__ in ("CannotBuild", "VerifyError"):
+        return " ".join(str(error).split())
+    return f"{what} raised {sentence(error)}"
+
+
+def broken_mode(mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
+    """A mode whose step did not end: the fault is all that is known."""
+    chosen = LEVELS if levels == "all" else levels
+    outcomes: dict[Level, Any] = {"run": "failed"}
+    outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
+    return ModeReport(mode, (fault,), outcomes)

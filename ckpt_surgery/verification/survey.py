@@ -1,0 +1,109 @@
+"""Many models, one report each, whatever one of them does: it may crash, hang or eat the memory."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import get_args
+
+from ckpt_surgery.verification.crew import Crew, Plan, Work
+from ckpt_surgery.verification.examine import EXAMINATION
+from ckpt_surgery.verification.nursery import Nursery
+from ckpt_surgery.verification.results import MODES, Level, Mode, Report, Status
+from ckpt_surgery.verification.resume import ResumeFile
+from ckpt_surgery.verification.targets import Job, part_of
+
+TIMEOUT = 30.0
+"""Seconds that each phase of a job may take, by default. A tiny model takes well under one."""
+
+Progress = Callable[[str, int, int], None]
+
+
+def survey(
+    jobs: Sequence[Job],
+    *,
+    modes: Sequence[Mode] = MODES,
+    levels: str | Sequence[Level] = "all",
+    workers: int | None = None,
+    timeout: float = TIMEOUT,
+    resume: Path | None = None,
+    shard: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+    nursery: Nursery | None = None,
+    examination: str = EXAMINATION,
+) -> list[Report]:
+    """Look at every job in worker processes, and return their reports in the order of the jobs.
+
+    A mode that does not end within `timeout` seconds, or whose process dies, is a fault of level `run` in its
+    report, and the other modes are examined in a fresh process. Where building the model or its run without
+    checkpointing ends like that, the report has a `problem`.
+
+    Args:
+        jobs: what `targets.resolve` made.
+        modes, levels: what to look at, as in `verify`.
+        workers: processes at a time; None for one a core. Each may take up to 2 GB.
+        timeout: seconds for the building, the reference run and each mode, each on its own.
+        resume: a file in which finished reports are kept as they come; what is in it already is not done again.
+        shard: (i, n) for part `i` of `n` of the jobs, counted from 1.
+        progress: called with counts by outcome in words, the number of finished jobs, and of all.
+        nursery: where workers come from; one is made, and ended, where there is none.
+        examination: `package.module:class` of what examines a model.
+
+    Raises:
+        ResumeError: the file of `resume` is not one that can be gone on with.
+        NurseryError: no worker can be started.
+    """
+    chosen = part_of(jobs, shard) if shard else list(jobs)
+    known = versions()
+    plan = Plan(tuple(modes), levels if isinstance(levels, str) else tuple(levels), timeout, examination)
+    reports: dict[int, Report] = {}
+    works = [Work(index, job, plan.modes) for index, job in enumerate(chosen)]
+    with ExitStack() as stack:
+        kept = None
+        if resume is not None:
+            settings = {"versions": known, "modes": plan.modes, "levels": plan.levels}
+            kept = stack.enter_context(ResumeFile(resume, settings))
+            reports = {work.index: report for work in works if (report := kept.report(work.job)) is not None}
+
+        def done(work: Work) -> None:
+            report = work.report()
+            report = report if report.versions else replace(report, versions=known)
+            reports[work.index] = report
+            if kept is not None:
+                kept.add(work.job, report)
+            _tell(progress, reports, len(works))
+
+        _tell(progress, reports, len(works))
+        left = [work for work in works if work.index not in reports]
+        if left:
+            home = nursery or stack.enter_context(Nursery())
+            Crew(home, left, plan, min(workers or cores(), len(left)), done).run()
+    return [reports[work.index] for work in works]
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """The versions that a report depends on, of what is installed; nothing is imported."""
+    found = {}
+    for name in ("ckpt-surgery", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _tell(progress: Progress | None, reports: dict[int, Report], total: int) -> None:
+    if progress is not None:
+        counts = Counter(report.status for report in reports.values())
+        words = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
+        progress(", ".join(words), len(reports), total)

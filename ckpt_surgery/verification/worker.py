@@ -1,0 +1,73 @@
+"""Inside a worker process: calls come in as lines of JSON on one pipe, events go out on another.
+
+Knows nothing of models; `examine` is what a survey has it call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol
+
+Emit = Callable[..., None]
+"""`emit("phase", name="build")` sends one event; the values are JSON data."""
+
+
+class Call(Protocol):
+    """What a worker can be asked to call. Its result is JSON data."""
+
+    def __call__(self, emit: Emit, /, **arguments: Any) -> Any: ...
+
+
+def serve(requests: int, events: int) -> None:
+    """Do what comes in on the pipe `requests`, one call after the other, until it is closed.
+
+    The last event of every call is `done`, with its result, or `failed`, with the error in one line; both with
+    the resident bytes of this process afterwards.
+    """
+    os.set_inheritable(requests, False)
+    os.set_inheritable(events, False)
+
+    def emit(event: str, **data: object) -> None:
+        line = json.dumps({"event": event, **data}).encode() + b"\n"
+        while line:
+            line = line[os.write(events, line) :]
+
+    with contextlib.suppress(BrokenPipeError), open(requests, encoding="utf-8") as lines:
+        for line in lines:
+            request = json.loads(line)
+            try:
+                outcome = {"event": "done", "result": load(request["call"])(emit, **request["arguments"])}
+            except BaseException as error:
+                traceback.print_exc()
+                outcome = {"event": "failed", "error": sentence(error)}
+            emit(**outcome, resident=tidied())
+
+
+def load(name: str) -> Any:
+    """What `package.module:attribute` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one line, with its kind and without its traceback, at most 300 characters long."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:300].removesuffix(": ")
+
+
+def tidied() -> int:
+    """Free what the last call left, and return the resident bytes of this process (0 where they are not told)."""
+    gc.collect()
+    gc.freeze()  # what is left now are modules: looking at them again costs 0.1 s a collection
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

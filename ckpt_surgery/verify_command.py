@@ -1,0 +1,246 @@
+"""The command `verify`: read the options, have the models examined, render the reports.
+
+Neither torch nor transformers is imported in this process: workers do that, and work out what a name means too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from ckpt_surgery.config import ConfigError, load_config
+from ckpt_surgery.exits import fail, finish, write_file
+from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
+
+if TYPE_CHECKING:
+    from ckpt_surgery.verification.nursery import Nursery
+    from ckpt_surgery.verification.results import Level, Mode, Report
+    from ckpt_surgery.verification.targets import Job
+
+HTML_FILE = Path("ckpt_surgery-report.html")
+"""Where a page goes that `--output` gives no place."""
+
+_MOST_DETAILS = 3
+_Word = TypeVar("_Word", bound=str)
+
+
+class VerifyFormat(StrEnum):
+    """How `verify` writes its report."""
+
+    TEXT = "text"
+    JSON = "json"
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+def verify_command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model type (gpt_bigcode), a class, a config.json or its folder, or package.module:factory.",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every model class of the installed transformers.")
+    ] = False,
+    modes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODES", help="non_reentrant, reentrant, with commas (default: both)."),
+    ] = None,
+    levels: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LEVELS", help="all, or some of recompute, set, values, state, cost, ranks."),
+    ] = None,
+    output_format: Annotated[VerifyFormat, typer.Option(help="How to report.")] = VerifyFormat.TEXT,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Write the report to this file (html: {HTML_FILE}).")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only part I of N of the models.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="For building, the reference and each mode of a model.")
+    ] = 30.0,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep finished reports here, and skip those that are here.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code that a model's folder brings along.")
+    ] = False,
+    show_unbuilt: Annotated[bool, typer.Option("--show-unbuilt", help="Say why a model was not built.")] = False,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 also where a verdict fails.")] = False,
+) -> None:
+    """Run tiny models, and prove that checkpointing works.
+
+    Each is trained for a step with and without checkpointing; whatever differs is a fault.
+    """
+
+    def body() -> int:
+        start = perf_counter()
+        _check_place(output)
+        wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard)
+        workers = jobs or load_config().jobs
+        reports = _survey(wanted, workers, timeout, resume)
+        _emit(reports, output_format, output, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
+        if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
+            return max(fail(report.problem or f"{report.label}: nothing was measured") for report in unbuilt)
+        return 1 if any(report.status == "failed" for report in reports) and not exit_zero else 0
+
+    def interrupted() -> str:
+        return f"what is finished is kept in {resume}" if resume else "--resume FILE keeps what is finished"
+
+    finish(body, interrupted)
+
+
+class _Wanted:
+    """What the command line asks for, checked. Raises ConfigError."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        everything: bool,
+        trust_remote_code: bool,
+        modes: Sequence[str] | None,
+        levels: Sequence[str] | None,
+        shard: str | None,
+    ) -> None:
+        from ckpt_surgery.verification.results import LEVELS, MODES
+        from ckpt_surgery.verification.targets import TargetError, parse_shard
+
+        if not names and not everything:
+            raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
+        for package in ("torch", "transformers"):
+            if find_spec(package) is None:
+                raise ConfigError(f"verify needs {package}, which is not installed: pip install ckpt_surgery[torch]")
+        self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
+        self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
+        words = _chosen(levels, ("all", *LEVELS), "--levels")
+        self.levels: str | tuple[Level, ...] = "all"
+        if words and "all" not in words:
+            self.levels = tuple(level for level in LEVELS if level in words)
+        try:
+            self.shard = parse_shard(shard) if shard is not None else None
+        except TargetError as error:
+            raise ConfigError(f"--shard {error}") from None
+
+    def jobs(self, nursery: Nursery) -> list[Job]:
+        """What the names mean. Raises ConfigError where one means nothing."""
+        from ckpt_surgery.verification.targets import job_of
+
+        answer = nursery.call(
+            "ckpt_surgery.verification.targets:resolve_apart",
+            names=self.names,
+            everything=self.everything,
+            trust_remote_code=self.trust_remote_code,
+        )
+        if "error" in answer:
+            raise ConfigError(answer["error"])
+        return [job_of(job) for job in answer["jobs"]]
+
+
+def _survey(wanted: _Wanted, workers: int | None, timeout: float, resume: Path | None) -> list[Report]:
+    from ckpt_surgery.verification.nursery import Nursery, NurseryError
+    from ckpt_surgery.verification.survey import survey
+    from ckpt_surgery.verification.targets import TargetError
+
+    try:
+        with Nursery() as nursery, progress_bar() as progress:
+            return survey(
+                wanted.jobs(nursery),
+                modes=wanted.modes,
+                levels=wanted.levels,
+                workers=workers,
+                timeout=timeout,
+                resume=resume,
+                shard=wanted.shard,
+                progress=progress,
+                nursery=nursery,
+            )
+    except (TargetError, NurseryError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _chosen(given: Sequence[str] | None, known: Sequence[_Word], option: str) -> tuple[_Word, ...]:
+    """The words that an option lists, in the order of `known`; dashes and underscores are one."""
+    words = [word.strip().lower().replace("-", "_") for entry in given or () for word in entry.split(",")]
+    words = [word for word in words if word]
+    if given and not words:
+        raise ConfigError(f"{option} names nothing: it takes {', '.join(known)}")
+    for word in words:
+        if word not in known:
+            near = get_close_matches(word, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            raise ConfigError(f"{option} does not know {word}: {meant}")
+    return tuple(word for word in known if word in words)
+
+
+def _check_place(output: Path | None) -> None:
+    """Notice before the work, not after it, that the report could not be written."""
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        why = "it is a folder" if output.is_dir() else f"there is no folder {output.absolute().parent}"
+        raise ConfigError(f"--output {output} cannot be written to: {why}")
+
+
+def _emit(
+    reports: Sequence[Report],
+    output_format: VerifyFormat,
+    output: Path | None,
+    seconds: float,
+    *,
+    detailed: bool,
+    unbuilt: bool,
+) -> None:
+    """Write the report: the document alone to standard output or to a file, the rest to standard error."""
+    from ckpt_surgery.verification.text_report import survey_lines
+
+    width = 80 if output else width_of(sys.stdout)
+    lines = survey_lines(reports, width=width, seconds=seconds, show_unbuilt=unbuilt)
+    if output_format is VerifyFormat.TEXT:
+        lines = _details(reports, width) + lines if detailed else lines
+        if output is None:
+            write_lines(lines)
+        else:
+            write_file(output, "\n".join(lines) + "\n")
+        return
+    place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
+    document = _document(reports, output_format, seconds)
+    if place is None:
+        write(document)
+    else:
+        write_file(place, document)
+    summary = next((i for i, line in enumerate(lines) if line.startswith("Verified ")), len(lines))
+    for line in [*lines[summary:], *([f"The report is in {place}."] if place else [])]:
+        say(line)
+
+
+def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: float) -> str:
+    if output_format is VerifyFormat.JSON:
+        from ckpt_surgery.verification.json_report import survey_json
+
+        return survey_json(reports, seconds=seconds)
+    if output_format is VerifyFormat.MARKDOWN:
+        from ckpt_surgery.verification.markdown_report import survey_markdown
+
+        return survey_markdown(reports)
+    from ckpt_surgery.verification.html_report import html_page
+
+    return html_page(reports)
+
+
+def _details(reports: Sequence[Report], width: int) -> list[str]:
+    """All about the only model, or about the first ones that fail."""
+    from ckpt_surgery.verification.text_report import report_lines
+
+    failed = [report for report in reports if report.status == "failed"]
+    shown = reports if len(reports) == 1 else failed[:_MOST_DETAILS]
+    return [line for report in shown for line in (*report_lines(report, width=width), "")]

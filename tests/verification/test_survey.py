@@ -1,0 +1,483 @@
+"""A survey goes on whatever a model does to its process, says what it did, and is the same however it is run.
+
+Real processes, with a stand-in for the examination: none of these needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpt_surgery.verification.crew import next_group
+from ckpt_surgery.verification.nursery import Nursery, NurseryError
+from ckpt_surgery.verification.results import MODES, Report
+from ckpt_surgery.verification.resume import ResumeError
+from ckpt_surgery.verification.survey import survey
+from ckpt_surgery.verification.targets import Job
+from tests.verification.stand_in import EXAMINATION
+
+TIMEOUT = 60.0
+"""For what ends at once, on whatever machine."""
+SOON = 2.0
+"""For what never ends."""
+
+FACTORIES = """
+import ctypes, os, re, sys, time
+from pathlib import Path
+
+LOG = Path(__file__).with_name("log")
+
+def note(word):
+    with LOG.open("a") as log:
+        log.write(f"{word} {os.getpid()}\\n")
+
+def good():
+    note("good")
+    return {"name": "Good"}, {"x": 1}
+
+def lost():
+    return {"lost": ["a.weight"]}, {}
+
+def hold_the_lock():
+    re.match(r"(a*)*b", "a" * 64)
+
+def hangs_in_c():
+    return {"non_reentrant": hold_the_lock}, {}
+
+def sleeps():
+    return {"reference": lambda: time.sleep(1000)}, {}
+
+def backward():
+    hold_the_lock()
+
+def hangs_in_backward():
+    return {"reentrant": backward}, {}
+
+def hangs_while_built():
+    hold_the_lock()
+
+def crashes():
+    return {"reentrant": lambda: (print("before", file=sys.stderr), ctypes.string_at(0))}, {}
+
+def crashes_in_both():
+    return {mode: lambda: ctypes.string_at(0) for mode in ("reentrant", "non_reentrant")}, {}
+
+def aborts():
+    return {"non_reentrant": os.abort}, {}
+
+def crashes_when_built_again():
+    note("again")
+    if LOG.read_text().count("again") > 1:
+        os.abort()
+    return {"non_reentrant": os.abort}, {}
+
+def killed():
+    return {"reentrant": lambda: os.kill(os.getpid(), 9)}, {}
+
+def killed_in_the_reference():
+    return {"reference": lambda: os.kill(os.getpid(), 9)}, {}
+
+def leaves():
+    return {"reentrant": lambda: os._exit(3)}, {}
+
+def exits():
+    return {"reentrant": lambda: sys.exit("enough")}, {}
+
+def bad_step():
+    raise ZeroDivisionError("in\\nthe step")
+
+def raises():
+    bad_step()
+
+def raises_in_the_reference():
+    return {"reference": bad_step}, {}
+
+def raises_in_a_mode():
+    return {"reentrant": bad_step}, {}
+
+def refuses():
+    from tests.verification.stand_in import VerifyError
+    def no():
+        raise VerifyError("the inputs do not fit: give others")
+    return {"reference": no}, {}
+
+def loud():
+    for _ in range(20000):
+        print("noise " * 20)
+    print("the last word")
+    sys.stdout.flush()
+    os.abort()
+
+def closes_its_output():
+    os.close(1)
+    os.close(2)
+    return {}, {}
+
+def large():
+    note("large")
+    global KEPT
+    KEPT = bytearray(64 << 20)
+    return {}, {}
+
+def unsupported():
+    return {"supported": False, "non_reentrant": os.abort}, {}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("factories")
+    (place / "odd_models.py").write_text(FACTORIES, encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def nursery(folder: Path) -> Iterator[Nursery]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        with Nursery(preload=()) as home:
+            yield home
+
+
+@pytest.fixture(autouse=True)
+def log(folder: Path) -> Path:
+    path = folder / "log"
+    path.unlink(missing_ok=True)
+    return path
+
+
+Look = Callable[..., list[Report]]
+
+
+@pytest.fixture
+def look(nursery: Nursery) -> Look:
+    def run(*names: str, **options: Any) -> list[Report]:
+        options = {"timeout": TIMEOUT, "workers": 1, "nursery": nursery, "examination": EXAMINATION, **options}
+        return survey([job(name) for name in names], **options)
+
+    return run
+
+
+def job(name: str) -> Job:
+    target = f"odd_models:{name}"
+    return Job(target, target, "factory")
+
+
+def faults(report: Report) -> dict[str, str]:
+    return {mode: f"{fault.level}: {fault.expected} / {fault.seen}" for mode, fault in report.faults}
+
+
+class TestAModelThatIsWell:
+    def test_has_a_report_of_both_modes_and_how_long_each_phase_took(self, look: Look) -> None:
+        (report,) = look("good")
+        assert (report.model, report.target, report.status) == ("Good", "odd_models:good", "ok")
+        assert [mode.mode for mode in report.modes] == list(MODES)
+        assert report.modes[0].notes == ("{'x': 1}",)
+        assert list(report.seconds) == ["build", "reference", *MODES]
+        assert "ckpt-surgery" in report.versions
+
+    def test_is_looked_at_in_the_modes_and_levels_asked_for(self, look: Look) -> None:
+        (report,) = look("good", modes=["reentrant"], levels=("set",))
+        assert [(mode.mode, dict(mode.outcomes)) for mode in report.modes] == [("reentrant", {"set": "ok"})]
+
+    def test_a_fault_found_is_a_fault_reported(self, look: Look) -> None:
+        (report,) = look("lost")
+        assert report.status == "failed"
+        assert faults(report) == dict.fromkeys(MODES, "set: a gradient / none")
+
+    def test_one_without_support_is_not_run_in_any_mode(self, look: Look) -> None:
+        (report,) = look("unsupported")
+        assert (report.status, report.modes) == ("unsupported", ())
+
+
+class TestAModelThatIsNot:
+    @pytest.mark.parametrize(
+        ("name", "mode", "seen"),
+        [
+            ("crashes", "reentrant", "the process was killed by SIGSEGV, at ctypes/__init__.py:"),
+            ("crashes", "reentrant", "; the last line it wrote: before"),
+            ("aborts", "non_reentrant", "the process was killed by SIGABRT, at "),
+            ("killed", "reentrant", "the process was killed by SIGKILL (so does a system that is out of memory)"),
+            ("leaves", "reentrant", "the process ended itself with exit code 3"),
+            ("exits", "reentrant", "it raised SystemExit: enough"),
+            ("raises_in_a_mode", "reentrant", "ZeroDivisionError: in the step"),
+        ],
+    )
+    def test_fails_in_that_mode_alone_and_the_next_is_examined(
+        self, look: Look, name: str, mode: str, seen: str
+    ) -> None:
+        broken, after = look(name, "good")
+        assert faults(broken).keys() == {mode}
+        assert faults(broken)[mode].startswith("run: the step to end / ")
+        assert seen in faults(broken)[mode]
+        by_mode = {found.mode: found for found in broken.modes}
+        assert by_mode.keys() == {*MODES}
+        assert by_mode[mode].outcomes["run"] == "failed"  # type: ignore[index]
+        assert by_mode[mode].outcomes["set"] == "skipped"  # type: ignore[index]
+        assert after.ok
+
+    def test_fails_in_each_mode_that_crashes(self, look: Look) -> None:
+        (report,) = look("crashes_in_both")
+        assert all("SIGSEGV" in seen for seen in faults(report).values())
+        assert faults(report).keys() == {*MODES}
+
+    def test_is_stopped_where_a_c_function_that_holds_the_lock_never_ends(self, look: Look) -> None:
+        broken, after = look("hangs_in_c", "good", timeout=SOON)
+        assert faults(broken).keys() == {"non_reentrant"}
+        seen = faults(broken)["non_reentrant"]
+        assert seen.startswith("run: the step to end / it does not end within 2 s, at re/__init__.py:")
+        assert broken.modes[1].ok
+        assert broken.seconds["non_reentrant"] >= SOON
+        assert after.ok
+
+    def test_is_said_to_hang_in_the_backward_where_it_does(self, look: Look) -> None:
+        (report,) = look("hangs_in_backward", timeout=SOON)
+        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 2 s")
+
+    @pytest.mark.parametrize(
+        ("name", "problem"),
+        [
+            ("hangs_while_built", "building it failed: it does not end within 2 s, at re/__init__.py:"),
+            ("sleeps", "the run without checkpointing failed: it does not end within 2 s, at "),
+            ("killed_in_the_reference", "the run without checkpointing failed: the process was killed by SIGKILL"),
+            ("raises", "building it raised ZeroDivisionError: in the step"),
+            ("raises_in_the_reference", "the run without checkpointing raised ZeroDivisionError: in the step"),
+            ("refuses", "the inputs do not fit: give others"),
+            ("loud", "building it failed: the process was killed by SIGABRT, at "),
+            ("loud", "; the last line it wrote: the last word"),
+            ("no_such_factory", "odd_models:no_such_factory: module 'odd_models' has no attribute 'no_such_factory'"),
+        ],
+    )
+    def test_has_no_verdict_where_it_is_not_even_run_without(self, look: Look, name: str, problem: str) -> None:
+        broken, after = look(name, "good", timeout=SOON)
+        assert (broken.status, broken.modes) == ("not built", ())
+        assert problem in broken.problem
+        assert "\n" not in broken.problem
+        assert broken.versions
+        assert after.ok
+
+    def test_that_cannot_be_built_a_second_time_fails_in_what_was_left(self, look: Look) -> None:
+        (report,) = look("crashes_when_built_again")
+        assert faults(report)["non_reentrant"].startswith("run: the step to end")
+        assert faults(report)["reentrant"].startswith("run: the model to be built a second time / the process was")
+
+    def test_may_close_its_output(self, look: Look) -> None:
+        began = time.process_time()
+        assert [report.ok for report in look("closes_its_output", "good")] == [True, True]
+        assert time.process_time() - began < 1, "a closed pipe is waited for again and again"
+
+
+class TestTheProcesses:
+    def test_one_that_is_well_does_many_jobs(self, look: Look, log: Path) -> None:
+        look("good", "lost", "good", "raises", "good")
+        assert len(set(log.read_text().split("\n")[:-1])) == 1
+
+    def test_one_that_has_grown_is_replaced(self, look: Look, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        look("large", "good")
+        assert len({line.split()[1] for line in log.read_text().splitlines()}) == 1
+        log.unlink()
+        monkeypatch.setattr("ckpt_surgery.verification.crew.LARGEST", 60 << 20)
+        look("large", "good")
+        assert len({line.split()[1] for line in log.read_text().splitlines()}) == 2
+
+    def test_none_is_left_behind(self, look: Look, nursery: Nursery) -> None:
+        look("good", "hangs_in_c", "crashes", timeout=SOON, workers=2)
+        assert wait_for_none(lambda: workers_of(nursery)) == []
+
+    def test_none_is_left_behind_by_an_interrupt(self, folder: Path) -> None:
+        def interrupt(_step: str, done: int, _total: int) -> None:
+            if done:
+                raise KeyboardInterrupt
+
+        with Nursery(preload=()) as home:
+            group = home.pid
+            options: dict[str, Any] = {"workers": 2, "progress": interrupt, "nursery": home}
+            with pytest.raises(KeyboardInterrupt):
+                survey([job("hangs_in_c"), job("good")], examination=EXAMINATION, **options)
+        assert wait_for_none(lambda: running(group)) == []
+
+    def test_a_template_that_dies_is_replaced(self, look: Look, folder: Path) -> None:
+        with Nursery(preload=()) as home:
+            assert look("good", nursery=home)[0].ok
+            busy = home.worker()
+            first = home.pid
+            os.kill(first, signal.SIGKILL)
+            assert look("good", nursery=home)[0].ok
+            assert home.pid != first
+            os.kill(busy.pid, 0)
+        assert wait_for_none(lambda: running(first)) == []
+
+    def test_what_cannot_be_imported_is_said_in_a_sentence(self, look: Look) -> None:
+        with (
+            Nursery(preload=["no_such_package"]) as home,
+            pytest.raises(NurseryError, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_pac"),
+        ):
+            look("good", nursery=home)
+
+    def test_a_call_returns_or_raises_what_the_function_did(self, nursery: Nursery) -> None:
+        resolve = "ckpt_surgery.verification.targets:resolve_apart"
+        assert nursery.call(resolve, names=["a:b"], variants=False)["jobs"][0]["kind"] == "factory"
+        with pytest.raises(NurseryError, match=r"^TypeError: .*no_such_option"):
+            nursery.call(resolve, no_such_option=1)
+        with pytest.raises(NurseryError, match="exit code 7"):
+            nursery.call("tests.verification.stand_in:leave", code=7)
+
+
+class TestTheOrder:
+    NAMES = ("good", "lost", "raises", "crashes", "good", "unsupported", "lost")
+
+    def test_is_that_of_the_jobs_whatever_the_number_of_workers(self, look: Look) -> None:
+        def shown(reports: list[Report]) -> list[Any]:
+            return [(r.target, r.status, r.problem, r.faults) for r in reports]
+
+        alone = shown(look(*self.NAMES))
+        assert [target for target, *_ in alone] == [f"odd_models:{name}" for name in self.NAMES]
+        assert shown(look(*self.NAMES, workers=3)) == alone
+
+    def test_progress_counts_to_the_end(self, look: Look) -> None:
+        told: list[tuple[str, int, int]] = []
+        look(*self.NAMES, progress=lambda *what: told.append(what))
+        assert [(done, total) for _, done, total in told] == [(n, 7) for n in range(8)]
+        assert told[-1][0] == "2 ok, 3 failed, 1 unsupported, 1 not built"
+
+    @pytest.mark.parametrize(
+        ("lengths", "own", "begun", "chosen"),
+        [
+            ({"a": 2, "b": 5}, "a", {"a"}, "a"),
+            ({"a": 0, "b": 5, "c": 1}, "a", {"a", "b"}, "c"),
+            ({"a": 0, "b": 1, "c": 5}, "a", {"a", "b", "c"}, "c"),
+            ({"a": 0, "b": 0}, "a", {"a"}, ""),
+        ],
+        ids=["the modules are imported", "nobody has begun", "help with the longest", "all done"],
+    )
+    def test_a_worker_stays_with_a_model_type_and_helps_out_in_the_end(
+        self, lengths: dict[str, int], own: str, begun: set[str], chosen: str
+    ) -> None:
+        assert next_group(lengths, own, begun) == chosen
+
+
+class TestResuming:
+    def test_what_is_finished_is_not_done_again(self, look: Look, tmp_path: Path, log: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        first = look("good", "lost", "raises", "crashes", resume=file)
+        log.unlink()
+        again = look("lost", "good", "crashes", "raises", "good", resume=file)
+        assert not log.exists(), "it was built again"
+        assert [r.to_dict() for r in again] == [first[i].to_dict() for i in (1, 0, 3, 2, 0)]
+        assert look("good", "aborts", resume=file)[1].status == "failed"
+
+    def test_what_was_finished_before_a_kill_is_kept(self, look: Look, tmp_path: Path, folder: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        child = os.fork()
+        if child == 0:
+            try:
+                with Nursery(preload=()) as home:
+                    look("good", "lost", "hangs_in_c", "raises", resume=file, nursery=home, timeout=1000)
+            finally:
+                os._exit(1)
+        limit = time.monotonic() + 30
+        while time.monotonic() < limit and not (file.exists() and file.read_bytes().count(b"\n") == 3):
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        told: list[int] = []
+        reports = look("good", "lost", "sleeps", resume=file, timeout=SOON, progress=lambda _, n, __: told.append(n))
+        assert told == [2, 3]
+        assert [report.status for report in reports] == ["ok", "failed", "not built"]
+
+    def test_a_torn_last_line_is_done_again(self, look: Look, tmp_path: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        look("good", "lost", resume=file)
+        whole = file.read_bytes()
+        for cut in (1, 20, len(whole) - 3):
+            file.write_bytes(whole[:-cut])
+            assert [report.status for report in look("good", "lost", resume=file)] == ["ok", "failed"]
+            lines = file.read_text().splitlines()
+            assert [bool(json.loads(line)) for line in lines] == [True] * 3
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
+            ({"levels": ["set"]}, "was made with levels all, and this is set"),
+        ],
+    )
+    def test_other_settings_are_refused(self, look: Look, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+        file = tmp_path / "kept.jsonl"
+        look("good", resume=file)
+        before = file.read_bytes()
+        with pytest.raises(ResumeError, match=reason):
+            look("good", resume=file, **change)
+        assert file.read_bytes() == before
+
+    def test_another_release_is_refused(self, look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / "kept.jsonl"
+        monkeypatch.setattr("ckpt_surgery.verification.survey.versions", lambda: {"transformers": "4.57.6"})
+        look("good", resume=file)
+        monkeypatch.setattr("ckpt_surgery.verification.survey.versions", lambda: {"transformers": "5.23.0"})
+        with pytest.raises(ResumeError, match=r"versions transformers 4\.57\.6, and this is transformers 5\.23\.0"):
+            look("good", resume=file)
+
+    @pytest.mark.parametrize("text", ["my notes\n", "my notes", "[1]\n", '{"format": "other"}\n', "\0\xff\n"])
+    def test_a_file_of_something_else_is_left_alone(self, look: Look, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "notes"
+        file.write_text(text, encoding="latin-1")
+        with pytest.raises(ResumeError, match="is no file of a survey"):
+            look("good", resume=file)
+        assert file.read_text(encoding="latin-1") == text
+
+    def test_a_line_that_is_no_report_is_named(self, look: Look, tmp_path: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        look("good", "lost", resume=file)
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([lines[0], "{}", lines[2], ""]))
+        with pytest.raises(ResumeError, match="line 2 is no report"):
+            look("good", resume=file)
+
+    def test_a_place_that_cannot_be_written_to_is_said(self, look: Look, tmp_path: Path) -> None:
+        with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
+            look("good", resume=tmp_path / "no" / "kept.jsonl")
+        with pytest.raises(ResumeError, match="cannot be opened: Is a directory"):
+            look("good", resume=tmp_path)
+
+    def test_two_surveys_do_not_share_a_file(self, look: Look, tmp_path: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+
+        def second(_step: str, done: int, _total: int) -> None:
+            if done:
+                with pytest.raises(ResumeError, match="is in use by another survey"):
+                    look("lost", resume=file)
+
+        assert look("good", resume=file, progress=second)[0].ok
+
+
+def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
+    """What is still there when nothing should be, after at most ten seconds."""
+    limit = time.monotonic() + 10
+    while (left := look()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return left
+
+
+def workers_of(nursery: Nursery) -> list[str]:
+    return Path(f"/proc/{nursery.pid}/task/{nursery.pid}/children").read_text(encoding="ascii").split()
+
+
+def running(group: int) -> list[str]:
+    """The processes of a group, without those that are dead and only not collected."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, its_group = file.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state not in "ZX":
+            found.append(file.parent.name)
+    return found
