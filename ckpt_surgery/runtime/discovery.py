@@ -12,6 +12,7 @@ from typing import Literal
 from torch import nn
 
 from model_patches import family_facts
+from model_patches.family import FamilyFacts
 from model_patches.vocabulary import is_no_block, mixes_positions
 
 Kind = Literal["layer", "plain"]
@@ -43,16 +44,17 @@ def is_layer(module: nn.Module) -> bool:
 def find_blocks(model: nn.Module) -> tuple[Block, ...]:
     """The blocks of `model`, in its own order, nested layers included; a module with several names is found once.
 
-    A plain block is an element of a stack of one class that neither holds a checkpointing layer nor lies in
-    one. It mixes positions (attention, recurrence, a state space model), or its stack holds at least half of
-    the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
+    A plain block is an element of a stack that neither holds a checkpointing layer nor lies in one. It mixes
+    positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half
+    of the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
     twentieth of the model's parameters. A tower that says it supports no checkpointing has none. What a family
-    of models knows better stands in `model_patches`.
+    of models knows better stands in `model_patches`: also which elements of a mixed stack are its blocks.
     """
     modules = dict(model.named_modules())
     layers = {name for name, module in modules.items() if is_layer(module)}
     found = [Block(n, modules[n], "layer", n.rpartition(".")[0], _around(n, layers)) for n in modules if n in layers]
-    plain = [block for block in _plain_blocks(model, modules, layers) if not _around(block.name, layers)]
+    stacked = [block for block in _plain_blocks(model, modules, layers) if block.name in modules]
+    plain = [block for block in stacked if not _around(block.name, layers)]
     names = {block.name for block in plain}
     found += [block for block in plain if not _around(block.name, names)]
     order = {name: place for place, name in enumerate(modules)}
@@ -77,15 +79,25 @@ def _plain_blocks(model: nn.Module, modules: dict[str, nn.Module], layers: set[s
             continue
         if isinstance(modules.get(name.rpartition(".")[0]), _CONTAINERS):
             continue  # a part of the stack above
-        elements = list(_elements(name, module))
-        if len(elements) < 2 or len({type(element) for _, element in elements}) > 1:
-            continue
         tower = _tower(name, modules)
         if not getattr(tower, "supports_gradient_checkpointing", True):
             continue
-        share = _size(module) / max(_size(tower), 1)
-        if _size(module) >= _MODEL_SHARE * whole and _is_block(name, elements[0][1], share):
-            yield from (Block(path, element, "plain", name) for path, element in elements)
+        elements = list(_elements(name, module))
+        known = [(path, element) for path, element in elements if type(element).__name__ in _facts(element).blocks]
+        if not known and _size(module) >= _MODEL_SHARE * whole:
+            known = _blocks_among(name, elements, _size(module) / max(_size(tower), 1))
+        yield from (Block(path, element, "plain", name) for path, element in known)
+
+
+def _blocks_among(stack: str, elements: list[tuple[str, nn.Module]], share: float) -> list[tuple[str, nn.Module]]:
+    """Those elements of a stack that are blocks by what they are; none where there is only one."""
+    alike = len({type(element) for _, element in elements}) == 1
+    found = [
+        (path, element)
+        for path, element in elements
+        if _may_be_block(stack, element) and (_mixes(element) or (alike and share >= _TOWER_SHARE))
+    ]
+    return found if len(found) > 1 else []
 
 
 def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -97,17 +109,20 @@ def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]
             yield f"{name}.{key}", child
 
 
-def _is_block(stack: str, element: nn.Module, share: float) -> bool:
-    kind = type(element)
-    home, _, file = kind.__module__.rpartition(".")
-    facts = family_facts(f"{home.replace('.', '/')}/{file}.py")
+def _facts(element: nn.Module) -> FamilyFacts:
+    home, _, file = type(element).__module__.rpartition(".")
+    return family_facts(f"{home.replace('.', '/')}/{file}.py")
+
+
+def _may_be_block(stack: str, element: nn.Module) -> bool:
+    kind, facts = type(element), _facts(element)
     if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
-    if kind.__name__ in facts.blocks:
-        return True
-    if kind.__module__.startswith("torch.") or is_no_block(kind.__name__):
-        return False
-    return share >= _TOWER_SHARE or any(mixes_positions(type(part).__name__) for part in element.modules())
+    return not kind.__module__.startswith("torch.") and not is_no_block(kind.__name__)
+
+
+def _mixes(element: nn.Module) -> bool:
+    return any(mixes_positions(type(part).__name__) for part in element.modules())
 
 
 def _tower(name: str, modules: dict[str, nn.Module]) -> nn.Module:

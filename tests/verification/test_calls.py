@@ -154,6 +154,14 @@ def test_randomness_that_a_block_draws_is_seen() -> None:
     assert not facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5, training=False)).random
 
 
+def test_what_the_caller_gives_is_seen_and_not_what_a_hook_makes_of_it() -> None:
+    block = Block(first)
+    block.register_forward_pre_hook(lambda _, arguments: (arguments[0], [wanting()]))
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting())
+    assert observer.facts()["block"] == CallFacts()
+
+
 def test_the_calls_of_one_block_are_seen_together() -> None:
     block = Block(first)
     with CallObserver({"block": block}, Meter()) as observer:
@@ -193,9 +201,12 @@ def test_a_call_that_raises_ends_like_any_other() -> None:
     failing, after = Block(fail), Block(first)
     with CallObserver({"failing": failing, "after": after}, Meter()) as observer:
         with pytest.raises(KeyError, match="here"):
-            failing(wanting())
+            failing(wanting(), residual=wanting())
         after(wanting(), residual=wanting())
-    assert observer.facts()["after"].keyword_gradient == ("residual",)
+    assert {name: seen.keyword_gradient for name, seen in observer.facts().items()} == {
+        "failing": ("residual",),
+        "after": ("residual",),
+    }
 
 
 def test_every_tensor_is_found_however_deep() -> None:

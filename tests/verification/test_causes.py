@@ -49,7 +49,10 @@ CRASH = fault("run", (), "a step that ends", "backward raised RuntimeError")
 TOLD = [
     pytest.param(CallFacts(keyword_gradient=("residual",)), "CKPT003", "`residual`", id="a tensor by keyword"),
     pytest.param(
-        CallFacts(keyword_gradient=("residual",), returned=("residual",)), "CKPT003", "returns it", id="one handed back"
+        CallFacts(keyword_gradient=("residual",), returned=("residual",)),
+        "CKPT003",
+        "returns it",
+        id="one handed back",
     ),
     pytest.param(CallFacts(container_gradient=("streams",)), "CKPT007", "`streams`", id="a container"),
     pytest.param(CallFacts(written=("shared",)), "CKPT007", "writes into `shared`", id="a container written into"),
@@ -61,7 +64,9 @@ TOLD = [
 
 @pytest.mark.parametrize("of", [CRASH, LOST, WRONG, NEVER], ids=lambda of: of.level)
 @pytest.mark.parametrize(("facts", "rule", "word"), TOLD)
-def test_the_way_a_block_is_called_explains_reentrant_faults(facts: CallFacts, rule: str, word: str, of: Fault) -> None:
+def test_the_way_a_block_is_called_explains_reentrant_faults(
+    facts: CallFacts, rule: str, word: str, of: Fault
+) -> None:
     text, code = cause(of, case(HEALTHY, facts, HEALTHY))
     assert code == rule
     assert word in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("torch")
@@ -14,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.verification.entries import Entries, EntryCounter
 from ckpt_surgery.verification.probe import Checkpointing, switch_checkpointing
 from tests.verification.toys import (
+    WIDTH,
     BareLayer,
     Layer,
+    Model,
     NormLayer,
     PlainLayer,
     SharingLayer,
@@ -80,7 +84,7 @@ def test_a_block_that_is_not_trained_is_not_counted(mode: Checkpointing) -> None
             return hidden_states * 2
 
     model = model_of(SureLayer, Skipping)
-    entries = run(model, mode, {"used": model.layers[0], "idle": model.layers[1].linear}).entries
+    entries = run(model, mode, {"used": model.layers[0], "idle": model.layers[1].get_submodule("linear")}).entries
     assert entries == {"used": Entries(1, 1), "idle": Entries(0, 0)}
 
 
@@ -89,6 +93,42 @@ def test_an_inner_layer_is_entered_three_times(mode: Checkpointing) -> None:
     model = model_of(Stage)
     blocks = {"stage": model.layers[0], "inner": model.layers[0].get_submodule("inner")}
     assert run(model, mode, blocks).entries == {"stage": Entries(1, 1), "inner": Entries(1, 2)}
+
+
+def test_a_part_that_others_recompute_is_no_witness() -> None:
+    class Elsewhere(Model):
+        def run_layers(self, hidden_states: Tensor) -> Tensor:
+            shared = self.layers[0].get_submodule("linear")
+            recomputed = checkpoint(shared, hidden_states, use_reentrant=False)
+            return super().run_layers(hidden_states) + recomputed  # type: ignore[no-any-return]
+
+    model = model_of(PlainLayer, whole=Elsewhere)
+    model.again = model.layers[0].get_submodule("linear")
+    assert run(model).entries == {"0": Entries(1, 0)}
+
+
+@both_modes
+def test_a_block_that_checkpoints_a_piece_of_itself_is_not_entered_by_that(mode: Checkpointing) -> None:
+    class Piecewise(PlainLayer):
+        gradient_checkpointing = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = nn.Linear(WIDTH, WIDTH)
+
+        def piece(self, hidden_states: Tensor) -> Tensor:
+            return torch.tanh(self.second(hidden_states))
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            hidden_states = self.linear(hidden_states)
+            if not self.gradient_checkpointing:
+                return self.piece(hidden_states)
+            other = partial(torch.nn.functional.linear, weight=self.second.weight)
+            result: Tensor = self._gradient_checkpointing_func(other, hidden_states)  # type: ignore[operator]
+            return result
+
+    model = model_of(Piecewise, Layer)
+    assert run(model, mode).entries == {"0": Entries(1, 0), "1": Entries(1, 1)}
 
 
 def test_nothing_of_the_counting_stays_behind() -> None:
@@ -101,14 +141,13 @@ def test_nothing_of_the_counting_stays_behind() -> None:
 
 
 def test_a_checkpointing_function_that_a_block_inherits_stays_inherited() -> None:
-    model = model_of(Layer)
-    type(model.layers[0])._gradient_checkpointing_func = staticmethod(checkpoint)
-    try:
-        with EntryCounter(model, {"0": model.layers[0]}):
-            assert "_gradient_checkpointing_func" in vars(model.layers[0])
-        assert "_gradient_checkpointing_func" not in vars(model.layers[0])
-    finally:
-        del type(model.layers[0])._gradient_checkpointing_func
+    class Inheriting(Layer):
+        _gradient_checkpointing_func = staticmethod(checkpoint)
+
+    model = model_of(Inheriting)
+    with EntryCounter(model, {"0": model.layers[0]}):
+        assert "_gradient_checkpointing_func" in vars(model.layers[0])
+    assert "_gradient_checkpointing_func" not in vars(model.layers[0])
 
 
 def test_a_block_of_another_model_is_refused_by_name() -> None:
@@ -128,9 +167,7 @@ def test_a_phase_begins_when_it_is_told() -> None:
 
 @both_modes
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
-def test_a_recompute_from_another_state_of_the_generator_is_seen(
-    mode: Checkpointing, kind: type[nn.Module]
-) -> None:
+def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Checkpointing, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
     assert run(model_of(*blocks), mode).other_randomness == ()
     assert "0" in run(model_of(*blocks, whole=Slipping), mode).other_randomness

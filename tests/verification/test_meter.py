@@ -127,7 +127,8 @@ def test_a_healthy_stack_costs_one_more_forward_of_its_blocks(mode: Mode) -> Non
 
 
 def kept(values: Tensor, loss: Any) -> int:
-    with Meter() as meter:
+    meter = Meter()
+    with meter:
         meter.start_backward(loss(values))
     return meter.kept_bytes
 
@@ -191,6 +192,20 @@ def test_the_line_falls_when_the_last_holder_lets_go() -> None:
         given.add_(1)
     size = 5 * 5 * 4
     assert meter.timeline().points == ((1, size), (2, 2 * size), (3, 2 * size), (4, 0))
+
+
+def test_a_view_that_claims_to_be_new_does_not_count_twice() -> None:
+    given = torch.ones(2, 3, 4)
+    with Meter() as meter:
+        result = given @ torch.ones(4, 5)  # a product of matrices, seen as three-dimensional
+    own = 4 * 5 * 4
+    assert meter.timeline().points[-1][1] in (result.nbytes, result.nbytes + own)
+    del result
+
+
+def test_gradients_are_no_activations_in_the_line() -> None:
+    record = run(model_of(SureLayer, SureLayer))
+    assert record.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
 
 
 def test_the_line_is_monotone_in_operators_and_knows_where_the_backward_began() -> None:

@@ -24,6 +24,12 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
 
 
+def linear(borrowed: nn.Sequential) -> nn.Linear:
+    found = borrowed[0]
+    assert isinstance(found, nn.Linear)
+    return found
+
+
 def norm(borrowed: nn.Sequential) -> nn.BatchNorm1d:
     found = borrowed[1]
     assert isinstance(found, nn.BatchNorm1d)
@@ -39,10 +45,10 @@ def replace_the_forward(borrowed: nn.Sequential) -> None:
 
 
 SPOILERS: list[tuple[str, Callable[[nn.Sequential], object], Callable[[nn.Sequential], object]]] = [
-    ("a value", lambda m: nn.init.ones_(m[0].weight), lambda m: m[0].weight.detach().clone().tolist()),
+    ("a value", lambda m: nn.init.ones_(linear(m).weight), lambda m: linear(m).weight.tolist()),
     ("a buffer", lambda m: norm(m).get_buffer("running_mean").add_(1), lambda m: norm(m).running_mean.tolist()),  # type: ignore[union-attr]
     ("a new buffer", add_a_buffer, lambda m: sorted(dict(m.named_buffers()))),
-    ("a flag", lambda m: m[0].weight.requires_grad_(False), lambda m: [p.requires_grad for p in m.parameters()]),
+    ("a flag", lambda m: linear(m).weight.requires_grad_(False), lambda m: [p.requires_grad for p in m.parameters()]),
     ("a gradient", lambda m: m(torch.ones(2, WIDTH)).sum().backward(), lambda m: [p.grad for p in m.parameters()]),
     ("the mode", lambda m: m[1].eval(), lambda m: [part.training for part in m.modules()]),
     ("a forward", replace_the_forward, lambda m: "forward" in vars(m[0])),
@@ -78,10 +84,10 @@ def test_what_the_body_changed_is_as_before(
 
 def test_gradients_are_away_inside_and_the_same_objects_afterwards() -> None:
     borrowed = model()
-    gradient = borrowed[0].weight.grad = torch.ones(WIDTH, WIDTH)
+    gradient = linear(borrowed).weight.grad = torch.ones(WIDTH, WIDTH)
     with left_as_found(borrowed):
         assert all(parameter.grad is None for parameter in borrowed.parameters())
-    assert borrowed[0].weight.grad is gradient
+    assert linear(borrowed).weight.grad is gradient
 
 
 def test_a_hook_that_was_there_can_still_be_removed() -> None:

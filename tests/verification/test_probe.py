@@ -86,7 +86,7 @@ def test_the_same_seed_draws_the_same_dropout() -> None:
 
 
 def test_the_backward_starts_from_another_generator_than_the_forward() -> None:
-    model = model_of(Layer, Layer)
+    model = model_of(SureLayer)  # draws nothing itself
     states: list[Tensor] = []
     model.first.register_forward_hook(lambda *_: states.append(torch.get_rng_state()))
     model.first.register_full_backward_hook(lambda *_: states.append(torch.get_rng_state()))
@@ -134,13 +134,13 @@ def test_blocks_recomputed_from_another_generator_state_are_named(mode: Checkpoi
 
 def test_gates_are_opened_for_the_step_where_asked_for() -> None:
     model = model_of(BareLayer)
-    torch.nn.init.zeros_(model.layers[0].weight)
+    torch.nn.init.zeros_(model.layers[0].get_parameter("weight"))
     closed, opened = (run_step(model, values(), blocks={}, open_gates=gates) for gates in (False, True))
     for record, reached in ((closed, False), (opened, True)):
         gradient = record.gradients["first.weight"]
         assert gradient is not None
         assert bool(gradient.any()) is reached
-    assert not bool(model.layers[0].weight.any())
+    assert not bool(model.layers[0].get_parameter("weight").any())
 
 
 def test_rounded_otherwise_change_no_more_than_the_last_bits() -> None:

@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from ckpt_surgery.verification.compare import compare
-from ckpt_surgery.verification.probe import run_step
+from ckpt_surgery.verification.probe import run_step, switch_checkpointing
 from ckpt_surgery.verification.results import LEVELS, MODES, Fault, Level, Mode, Report
 from ckpt_surgery.verification.verify import Examination, VerifyError, verify
 from tests.verification.toys import (
@@ -336,8 +336,11 @@ def test_a_cache_by_keyword_is_left_alone(offered: bool) -> None:
 
 def test_no_cache_is_offered_where_the_state_is_not_asked_for() -> None:
     model = model_of(CachingLayer, CachingLayer, whole=PositionalCache)
+    runs: list[Any] = []
+    model.first.register_forward_hook(lambda *_: runs.append(None))
     levels: list[Level] = ["recompute", "set", "values", "cost"]
     assert_faults(verify(model, values(), levels=levels), {})
+    assert len(runs) == 3  # the reference and each mode
 
 
 @pytest.mark.parametrize("level", ["recompute", "cost"])
@@ -415,7 +418,9 @@ def test_a_gate_that_is_closed_hides_no_lost_gradient() -> None:
     report = verify(model, values(), modes=["reentrant"])
     lost = one(report, "reentrant", "set").subjects
     assert "layers.1.linear.weight" in lost
-    assert not any(bool(layer.gate.any()) for layer in model.layers)  # it was opened for the step only
+    assert not any(
+        bool(layer.get_parameter("gate").any()) for layer in model.layers
+    )  # it was opened for the step only
 
 
 class Gated(SureLayer):
@@ -498,7 +503,9 @@ REFUSED = [
     ),
     pytest.param(lambda: model_of(Layer, whole=Broken), {}, "failed: forward raised KeyError", id="a broken forward"),
     pytest.param(lambda: model_of(Layer, whole=Silent), {}, "no float tensor that requires gradient", id="no loss"),
-    pytest.param(lambda: model_of(Layer), {"loss": lambda y: y.sum().detach()}, "backward raised", id="a loss cut off"),
+    pytest.param(
+        lambda: model_of(Layer), {"loss": lambda y: y.sum().detach()}, "backward raised", id="a loss cut off"
+    ),
     pytest.param(spoilt, {}, "the loss of Model without checkpointing is nan", id="NaN in the loss"),
     pytest.param(lambda: poisoned("gradient"), {}, "gradient of .* holds NaN.*try", id="NaN in a gradient"),
     pytest.param(lambda: model_of(Layer), {"modes": ["offload"]}, "unknown mode 'offload': give some of", id="mode"),
@@ -537,7 +544,7 @@ def test_the_model_is_left_as_it_was(build: Callable[[], Model]) -> None:
     model.first.weight.grad = torch.full_like(model.first.weight, 5.0)
     model.last.bias.requires_grad_(False)
     model.first.register_forward_hook(lambda module, arguments, output: None)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    switch_checkpointing(model, "non_reentrant")
     before = snapshot(model)
     inputs = values()
     verify(model, inputs)

@@ -175,7 +175,8 @@ class PairLayer(TwoStreamLayer):
 class WritingLayer(SureLayer):
     """Reads what the blocks before it left in a shared dictionary, and leaves its own."""
 
-    def forward(self, hidden_states: Tensor, shared_states: dict[str, Tensor]) -> Tensor:
+    def forward(self, hidden_states: Tensor, shared_states: dict[str, Tensor] | None = None) -> Tensor:
+        assert shared_states is not None
         hidden = torch.tanh(self.linear(hidden_states) + shared_states.get("last", torch.zeros(())))
         shared_states["last"] = torch.sin(hidden)
         return hidden
@@ -209,8 +210,9 @@ class Model(Pretrained):
     main_input_name = "values"
 
     def __init__(self, *layers: nn.Module, by_keyword: bool = False) -> None:
-        super().__init__(transformers.PretrainedConfig())
-        self.config.num_hidden_layers = len(layers)
+        config = transformers.PretrainedConfig()
+        config.num_hidden_layers = len(layers)
+        super().__init__(config)
         self.first = nn.Linear(WIDTH, WIDTH)
         self.layers = nn.ModuleList(layers)
         self.last = nn.Linear(WIDTH, WIDTH)
@@ -314,12 +316,10 @@ class Slipping(Model):
         self, enable: bool = True, gradient_checkpointing_func: Any = None, **more: Any
     ) -> None:
         function = gradient_checkpointing_func and partial(gradient_checkpointing_func, preserve_rng_state=False)
-        super()._set_gradient_checkpointing(enable, function, **more)  # type: ignore[operator]
+        super()._set_gradient_checkpointing(enable, function, **more)  # type: ignore[misc]
 
 
-def model_of(
-    *kinds: Callable[[], nn.Module], by_keyword: bool = False, whole: Callable[..., Model] = Model
-) -> Model:
+def model_of(*kinds: Callable[[], nn.Module], by_keyword: bool = False, whole: Callable[..., Model] = Model) -> Model:
     """A model of class `whole` with one block of each kind, in float64 and training mode."""
     torch.manual_seed(1)
     options = {"by_keyword": True} if by_keyword else {}
