@@ -41,7 +41,8 @@ class ModelEntry:
     def config_class(self) -> type:
         """The configuration class. Raises CannotBuild like `load`."""
         if self.config_name:
-            return self._imported(self.config_name)
+            named: type = self._imported(self.config_name)
+            return named
         own: type | None = getattr(self.load(), "config_class", None)
         if own is None:
             raise CannotBuild(self.name, "import", TypeError("the class names no configuration class"))

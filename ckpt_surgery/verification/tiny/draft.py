@@ -21,6 +21,7 @@ class Draft:
         self.batch, self.length = batch, length
         self.generator = torch.Generator().manual_seed(seed)
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.parameters = inspect.signature(model.forward).parameters
         self.names = set(self.parameters)
         self.values: dict[str, Any] = {}
@@ -71,6 +72,7 @@ class Draft:
 
     def mels(self) -> int:
         names = (
+            "num_chroma",
             "num_mel_bins",
             "feature_size",
             "n_mels",
@@ -82,6 +84,21 @@ class Draft:
 
     def horizon(self) -> int:
         return int(self.find("prediction_length", default=4))
+
+    def half_of_the_patches(self) -> Tensor:
+        """Every other patch of an image or clip, shape (batch, patches)."""
+        patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)
+        patch = patch[0] if isinstance(patch, (list, tuple)) else patch
+        height, width = self.image()
+        frames = max(1, int(self.find("num_frames", default=1)) // int(tube)) if isinstance(tube, int) else 1
+        count = (height // patch) * (width // patch) * frames
+        return (torch.arange(count) % 2 == 0).expand(self.batch, count).clone()
+
+    def frames(self) -> int:
+        """How many steps the model makes of the waveform in the draft; 0 where it cannot be asked."""
+        count = getattr(self.model, "_get_feat_extract_output_lengths", None)
+        wave = self.values.get("input_values")
+        return int(count(torch.tensor(wave.shape[-1]))) if count and isinstance(wave, Tensor) else 0
 
     def tokens(self, shape: Sequence[int]) -> Tensor:
         """Ids of the vocabulary that are no special tokens, as far as there are others."""

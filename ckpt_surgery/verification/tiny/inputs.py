@@ -27,9 +27,10 @@ def tiny_inputs(model: Any, *, batch: int = 2, length: int = 16, seed: int = 0) 
     """Keyword arguments with which `model`'s forward runs in training mode, with a loss where it has one.
 
     `batch` samples of `length` tokens; images, sound and series have the size that the configuration names, as
-    many image tokens stand in the text as the model's vision part makes. Floats have the dtype of the model's
-    parameters and require no gradient. The same seed gives the same tensors. The model runs a few times and is
-    left as found, the random number generators too. Raises CannotBuild where no try succeeds.
+    many image tokens stand in the text as the model's vision part makes. Tensors lie on the device of the model's
+    first parameter; floats have its dtype and require no gradient. The same seed gives the same tensors. The
+    model runs a few times and is left as found, the random number generators too. Raises CannotBuild where no
+    try succeeds.
     """
     entry = model_classes().get(type(model).__name__)
     heads = entry.heads if entry else ()
@@ -59,6 +60,7 @@ def _settled(model: Any, base: Draft, extra: dict[str, Any]) -> tuple[dict[str, 
         values.pop("decoder_input_ids", None)
     error: BaseException | None = None
     for _ in range(3):
+        values = _moved(values, base.device)
         try:
             loss = _loss(model, values)
         except Exception as raised:  # every model has its own way to refuse
@@ -70,6 +72,15 @@ def _settled(model: Any, base: Draft, extra: dict[str, Any]) -> tuple[dict[str, 
             return None, ValueError("the loss is not finite" if loss is not None else "there is no loss")
         return values, None
     return None, error
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """`value` with its tensors on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: _moved(item, device) for name, item in value.items()}
+    return [_moved(item, device) for item in value] if isinstance(value, list) else value
 
 
 def _loss(model: Any, values: dict[str, Any]) -> Tensor | None:
@@ -85,6 +96,9 @@ _MISMATCH = re.compile(r"tokens:?\s*(?:torch\.Size\()?\[?(\d+)[^\d]+(?:features|
 
 def _repaired(base: Draft, values: dict[str, Any], message: str) -> bool:
     """Put as many image tokens into the text as the error says there are features."""
+    if "labels" in values and "decoder_input_ids" not in values and "decoder_input_ids" in base.values:
+        values["decoder_input_ids"] = base.values["decoder_input_ids"]  # the class does not shift labels itself
+        return True
     pixels = values.get("pixel_values")
     if "expected 5, got 4" in message and isinstance(pixels, Tensor) and pixels.ndim == 4:
         frames = int(base.find("num_frames", default=1)) or 1
@@ -116,17 +130,20 @@ _PLACEHOLDERS = (
 
 def _place(draft: Draft, values: dict[str, Any], token: int, count: int) -> None:
     """`count` placeholders per sample after the first token, in front of the plain text."""
-    plain = values["input_ids"]
-    plain = torch.where(plain == token, draft.tokens(plain.shape), plain)[:, : draft.length]
+    before = values["input_ids"].cpu()
+    plain = torch.where(before == token, draft.tokens(before.shape), before)[:, : draft.length]
     places = torch.full((plain.shape[0], count), token)
     values["input_ids"] = torch.cat([plain[:, :1], places, plain[:, 1:]], dim=1)
-    for name in ("attention_mask", "mm_token_type_ids", "token_type_ids"):
+    for name in ("attention_mask", "token_type_ids"):
         if name in values:
-            fill = torch.ones_like if name == "attention_mask" else torch.zeros_like
-            values[name] = fill(values["input_ids"])
-            if name == "mm_token_type_ids":
-                values[name][values["input_ids"] == token] = 1
-    if isinstance(values.get("labels"), Tensor) and values["labels"].shape == plain.shape:
+            values[name] = torch.full_like(values["input_ids"], int(name == "attention_mask"))
+    for name in ("cross_attention_mask", "image_attention_mask"):
+        if name in values:
+            rest = values[name].shape[2:]
+            values[name] = torch.ones((*values["input_ids"].shape, *rest), dtype=torch.long)
+    if "mm_token_type_ids" in values:
+        values["mm_token_type_ids"] = (values["input_ids"] == token).long()
+    if isinstance(values.get("labels"), Tensor) and values["labels"].shape == before.shape:
         values["labels"] = values["input_ids"].clone()
 
 
@@ -209,7 +226,7 @@ def _packed_patches(draft: Draft) -> None:
 
 def _flat_patches(draft: Draft) -> tuple[Tensor, Tensor]:
     patch = draft.find("patch_size", default=8, part="vision")
-    frames = draft.find("temporal_patch_size", default=1, part="vision")
+    frames = draft.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
     side = 2 * int(draft.find("spatial_merge_size", "merge_size", default=2, part="vision"))
     grid = torch.tensor([[1, side, side]] * draft.batch)
     count = draft.batch * side * side
@@ -217,27 +234,22 @@ def _flat_patches(draft: Draft) -> tuple[Tensor, Tensor]:
 
 
 def _audio(draft: Draft, layout: int) -> None:
+    """A waveform, or its features: by `layout` with the channels first or last, or as an image."""
+    mels = draft.mels()
     if "input_values" in draft.names and "past_values" not in draft.names:
-        length = _samples(draft)
-        mels, frames = draft.mels(), int(draft.find("max_length", default=64))
-        shapes = [(draft.batch, length), (draft.batch, 1, length), (draft.batch, frames, mels)]
-        draft.values["input_values"] = draft.floats(shapes[layout])
-    if "input_values" in draft.values:
-        return
-    if "input_features" in draft.names and getattr(draft.config, "audio_config", ...) is not None:
+        length, frames = _samples(draft), int(draft.find("max_length", default=64))
+        waves = [(draft.batch, length), (draft.batch, 1, length), (draft.batch, frames, mels)]
+        draft.values["input_values"] = draft.floats(waves[layout])
+    elif "input_features" in draft.names and getattr(draft.config, "audio_config", ...) is not None:
         positions = draft.find("max_source_positions", default=None, part="audio")
-        frames = 2 * positions if isinstance(positions, int) else 64
-        mels = draft.mels()
-        shapes3: list[tuple[int, ...]] = [
-            (draft.batch, mels, frames),
-            (draft.batch, 64, mels),
-            (draft.batch, 1, 64, mels),
-        ]
-        order = shapes3 if isinstance(positions, int) else [shapes3[1], shapes3[0], shapes3[2]]
-        draft.values["input_features"] = draft.floats(order[layout])
+        first = isinstance(positions, int)  # Whisper and its heirs take twice as many frames as positions
+        frames = 2 * positions if first else 64
+        both = [(draft.batch, mels, frames), (draft.batch, 64, mels)]
+        shape = [*(both if first else both[::-1]), (draft.batch, 1, 64, mels)][layout]
+        draft.values["input_features"] = draft.floats(shape)
+        steps = shape[-1] if shape[1] == mels else shape[1]
         for name in ("feature_attention_mask", "input_features_mask"):
             if name in draft.names:
-                steps = order[layout][-1] if order[layout][1] == mels else order[layout][1]
                 draft.values[name] = torch.ones((draft.batch, steps), dtype=torch.long)
 
 
@@ -267,7 +279,7 @@ def _series(draft: Draft) -> None:
 
 def _missing(draft: Draft) -> None:
     """Arguments without default that nothing above knows: hidden states of a tower, by their names."""
-    if "grid_thw" in draft.names and not draft.values.get("input_ids"):
+    if "grid_thw" in draft.names and "input_ids" not in draft.values:
         patches, grid = _flat_patches(draft)
         first = next(iter(draft.parameters))
         draft.values |= {first: patches, "grid_thw": grid}
@@ -276,14 +288,11 @@ def _missing(draft: Draft) -> None:
             (draft.batch, draft.length, int(draft.find("hidden_size", default=64)))
         )
     if _wanted(draft, "bool_masked_pos") and "pixel_values" in draft.values:
-        patch, tube = int(draft.find("patch_size", default=16)), int(draft.find("tubelet_size", default=1))
-        height, width = draft.image()
-        count = (height // patch) * (width // patch) * (int(draft.find("num_frames", default=1)) // tube)
-        draft.values["bool_masked_pos"] = (torch.arange(count) % 2 == 0).expand(draft.batch, count).clone()
+        draft.values["bool_masked_pos"] = draft.half_of_the_patches()
     for name, parameter in draft.parameters.items():
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            if name not in draft.values and name.endswith(("attention_mask", "_mask")):
-                draft.values[name] = torch.ones((draft.batch, draft.length), dtype=torch.long)
+        needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if needed and name not in draft.values and name.endswith("_mask"):
+            draft.values[name] = torch.ones((draft.batch, draft.length), dtype=torch.long)
 
 
 def _placeholders(draft: Draft) -> None:
@@ -311,7 +320,7 @@ def _feature_count(draft: Draft, kind: str) -> int:
     taken = {n: v for n, v in draft.values.items() if n in inspect.signature(method).parameters and n != "input_ids"}
     try:
         with torch.no_grad():
-            found = method(**taken)
+            found = method(**_moved(taken, draft.device))
     except Exception:  # the forward will say what it wants
         return draft.batch
     return _rows(found) or draft.batch

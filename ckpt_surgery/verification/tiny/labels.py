@@ -36,11 +36,17 @@ def candidates(draft: Draft, heads: tuple[str, ...]) -> Iterator[dict[str, Any]]
         yield {"return_loss": True}
     if "future_values" in names and "labels" not in names:
         yield {"future_values": draft.floats((draft.batch, draft.horizon()))}
+    if "target_values" in names:
+        yield {"target_values": draft.integers((draft.batch,), int(draft.find("num_targets", default=2)))}
+        yield {"target_values": draft.floats((draft.batch, int(draft.find("num_targets", default=1))))}
+    if "bool_masked_pos" in names and "bool_masked_pos" not in draft.values and "labels" not in names:
+        yield {"bool_masked_pos": draft.half_of_the_patches()}
+    if "sampled_negative_indices" in names and draft.frames():
+        yield _contrast(draft)
     if "labels" in names:
+        second = [n for n in ("next_sentence_label", "sentence_order_label") if n in names]
         for value in _labels(draft, heads):
-            yield {"labels": value}
-            if "next_sentence_label" in names:
-                yield {"labels": value, "next_sentence_label": draft.integers((draft.batch,), 2)}
+            yield {"labels": value, **{n: draft.integers((draft.batch,), 2) for n in second}}
     yield {}
 
 
@@ -61,9 +67,13 @@ def _labels(draft: Draft, heads: tuple[str, ...]) -> Iterator[Any]:
         yield draft.floats((draft.batch, 8, draft.mels()))
     if "CTC" in heads:
         yield draft.integers((draft.batch, 3), draft.vocabulary() - 2) + 1
-    if "AUDIO_FRAME_CLASSIFICATION" in heads:
-        yield "frames"
+    if "AUDIO_FRAME_CLASSIFICATION" in heads and draft.frames():
+        marks = draft.integers((draft.batch, draft.frames()), draft.classes())
+        yield torch.nn.functional.one_hot(marks, draft.classes()).to(draft.dtype)
     if ids is not None:
+        books = draft.find("num_codebooks", default=0)
+        if books and ids.shape[0] == draft.batch * books:
+            yield draft.integers((draft.batch, ids.shape[1], books), draft.vocabulary())
         yield ids.clone()
         yield one_each
         yield draft.integers(tuple(ids.shape), draft.classes())
@@ -73,6 +83,16 @@ def _labels(draft: Draft, heads: tuple[str, ...]) -> Iterator[Any]:
         yield one_each
         yield draft.integers((draft.batch, *draft.image()), draft.classes())
         yield _boxes(draft)
+
+
+def _contrast(draft: Draft) -> dict[str, Any]:
+    """Masked steps of a waveform and what they are told apart from."""
+    shape = (draft.batch, draft.frames())
+    negatives = int(draft.find("num_negatives", default=4))
+    return {
+        "mask_time_indices": (torch.arange(shape[1]) % 2 == 0).expand(shape).clone(),
+        "sampled_negative_indices": draft.integers((*shape, negatives), shape[1]),
+    }
 
 
 def _boxes(draft: Draft) -> list[dict[str, torch.Tensor]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,9 +50,10 @@ def tiny_model(
 ) -> TinyModel:
     """A small `model_class` with random weights, and inputs with which one training step of it works.
 
-    `config` (default: the configuration class that `model_classes` names for the class, or its own) is shrunk by `tiny_config`. `options` are set on the
-    result at every rung, on each of its configurations that has the attribute (on the outermost where none has).
-    Weights and inputs follow from `seed`; the random number generators are left as found. No rung makes more
+    `config` (default: the configuration class that `model_classes` names for the class, or its own) is shrunk by
+    `tiny_config`. `options` are set on the result at every rung, on each of its configurations that has the
+    attribute (on the outermost where none has). Weights and inputs follow from `seed`; the random number
+    generators are left as found. No rung makes more
     than `LARGEST` parameters: that is seen on the meta device, before memory is spent. Raises CannotBuild where
     no rung gives a model whose forward and backward run with a finite result.
     """
@@ -121,8 +124,6 @@ def _size(model_class: Any, config: PretrainedConfig) -> int:
 
 
 def _made(model_class: Any, config: PretrainedConfig) -> Any:
-    import copy
-
     make = getattr(model_class, "_from_config", model_class)  # sets the attention implementation as users get it
     return make(copy.deepcopy(config))
 
@@ -147,8 +148,6 @@ def _train_once(model: Any, inputs: Mapping[str, Any], seed: int) -> None:
 @contextmanager
 def _own_randomness(seed: int) -> Iterator[None]:
     """Seeded generators inside, and outside as they were."""
-    import sys
-
     states = torch.get_rng_state(), random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None

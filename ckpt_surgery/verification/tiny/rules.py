@@ -20,9 +20,11 @@ VOCABULARY = 128
 WIDTH = 64
 HEADS = 4
 HEAD_DIM = 16
+"""Rotary parts of a head can still be halved twice, for rows and columns."""
 LAYERS = 2
 PATCH = 8
 GRID = 4
+"""Patches along each side of an image: mergers of two by two still leave more than one."""
 POSITIONS = 128
 MELS = 32
 
@@ -68,6 +70,18 @@ _MAIN_COUNTS = (
 )
 _KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
 """Attributes that some configurations compute rather than keep."""
+STAGES = (
+    "depths",
+    "num_block_repeats",
+    "blocks_per_stage",
+    "embed_dims",
+    "block_sizes",
+    "stage_num_blocks",
+    "stage_blocks",
+)
+_DEPTHS = ("depths", "depth", "num_block_repeats", "blocks_per_stage", "stage_num_blocks", "block_sizes")
+_STAGE_COUNT = re.compile(r"^num_(hidden_)?layers$|^num_encoder_blocks$|^num_stages$")
+"""Fields that say how deep each stage is, and the counts of stages that look like counts of layers."""
 _INDEX_LIST = re.compile(r"(index|indices|indexes|idx|idxs|_layers|hook_ids|_blocks)$")
 
 
@@ -111,22 +125,21 @@ def _is_index_list(value: Any, old_layers: int) -> bool:
     return all(type(item) is int for item in value) and old_layers > 0 and max(value) <= old_layers
 
 
-def _indices(value: Any, context: Context) -> Any:
-    """Indices of layers: those that still exist, as many as there were where there is room, at least the last."""
-    if not value:
+def _indices(name: str, value: Any, context: Context) -> Any:
+    """Indices of layers that still exist: the last for a list that marks some layers as special, so that one
+    special and one plain layer stay; else as many as there is room for. Some count from 0, some from 1, some
+    from the end.
+    """
+    if min(value) < 0:
+        return type(value)(max(min(i, context.layers - 1), -context.layers) for i in value)
+    first = int(max(value) >= context.old_layers)
+    room = range(first, first + context.layers)
+    if all(i in room for i in value):
         return value
-    negative = [max(i, -context.layers) for i in value if i < 0]
-    one_based = max(value) >= context.old_layers
-    last = context.layers if one_based else context.layers - 1
-    positive = sorted(i for i in value if i >= 0)
-    if positive and positive[-1] <= last:
-        new = positive
-    else:
-        room = list(range(int(one_based), last + 1))
-        new = room[-len(positive) :] if positive else []
-        if len(positive) == 1 or (len(new) > context.layers // 2 > 0 and len(value) * 2 <= context.old_layers):
-            new = room[-max(1, min(len(positive), context.layers)) :]
-    return type(value)(sorted(set(new)) + negative) if not negative or not new else type(value)(negative + new)
+    return type(value)(room[-1:] if _MARKS.search(name) else room[-len(value) :])
+
+
+_MARKS = re.compile(r"att|block_ind|moe|cross|window|rope")
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
@@ -169,6 +182,10 @@ _WINDOW = re.compile(
     r"^(sliding_window|sliding_window_size|attention_chunk_size|local_attention|keep_window_size|attention_window)$"
 )
 _TOKEN = re.compile(r"(token_ids?|_token_index|_index|_token|_tokens_ids|_id|_eos_id|_bos_id|_pad_id|token_indices)$")
+_MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim)$")
+_IMAGE = re.compile(r"^((input_|pretrain_)?image_size|img_size|resolution|crop_size|input_size)$")
+_LATENTS = re.compile(r"^(num_query_tokens|resampler_n_latents|resampler_num_latents|num_latents|latent_query_num)$")
+_IMAGE_TOKENS = re.compile(r"^(mm_tokens_per_image|num_image_tokens|image_seq_length|vision_soft_tokens_per_image)$")
 _NOT_TOKEN = re.compile(r"(ignore_index|active_idx|lang_id|default_prompt_id|patch_position)")
 
 
@@ -180,21 +197,22 @@ def changed_value(name: str, value: Any, context: Context) -> Any:
         return _changed_dict(name, value, context)
     if isinstance(value, (list, tuple)):
         return _changed_list(name, value, context)
-    rule = _rule(name, value, context.values) if isinstance(value, int) else None
+    rule = _rule(name, context.values) if isinstance(value, int) else None
     return rule(value, context) if rule else value
 
 
-def is_ruled(name: str, value: Any, values: Mapping[str, Any]) -> bool:
+def is_ruled(name: str, value: Any) -> bool:
     """Whether a derived value has to be said again, because a rule changes it and nothing else would."""
     if isinstance(value, (list, tuple)):
         return bool(value) and ((isinstance(value[0], str) and "type" in name) or name in _LISTS_TO_SAY)
     return name == "rope_parameters" and isinstance(value, dict)
 
 
+# A class derives these from nothing but its own defaults, not from the number of layers.
 _LISTS_TO_SAY = ("hidden_sizes", "depths", "global_attn_indexes", "no_rope_layers", "moe_layers", "intermediate_size")
 
 
-def _rule(name: str, value: int, values: Mapping[str, Any]) -> Callable[[int, Context], int] | None:
+def _rule(name: str, values: Mapping[str, Any]) -> Callable[[int, Context], int] | None:
     staged = any(isinstance(values.get(n), (list, tuple)) for n in STAGES)
     if staged and _STAGE_COUNT.search(name):
         return None
@@ -214,13 +232,18 @@ def _token(value: int, context: Context) -> int:
 
 def _width(value: int, context: Context) -> int:
     if context.step <= 1:
-        doubling = "depths" in context.values and "hidden_sizes" not in context.values
-        return min(value, WIDTH // 4 if doubling else WIDTH)
+        return min(value, WIDTH)
     return max(min(value, WIDTH), value // 16 // 8 * 8) if context.step == 2 else value
 
 
 def _feature_layer(value: int, context: Context) -> int:
     return max(min(value, LAYERS - 1), -LAYERS)
+
+
+def _first_width(value: int, context: Context) -> int:
+    """The width of the first stage, where the code doubles it from stage to stage."""
+    doubles = "depths" in context.values and "hidden_sizes" not in context.values
+    return min(value, WIDTH // 4) if doubles and context.step <= 1 else _width(value, context)
 
 
 def _swin_window(value: int, context: Context) -> int:
@@ -244,10 +267,6 @@ def _layers(value: int, context: Context) -> int:
     return min(value, context.layers) if context.old_layers else min(value, LAYERS)
 
 
-def _experts_in_group(value: int, context: Context) -> int:
-    return min(value, 2)
-
-
 def _groups_chosen(value: int, context: Context) -> int:
     return 1 if value > 1 else value
 
@@ -260,19 +279,6 @@ def _image(value: int, context: Context) -> int:
     patch = context.values.get("patch_size")
     patch = patch[0] if isinstance(patch, (list, tuple)) else patch
     return min(value, max(GRID * min(patch, PATCH), 16) if isinstance(patch, int) else 64)
-
-
-STAGES = (
-    "depths",
-    "num_block_repeats",
-    "blocks_per_stage",
-    "embed_dims",
-    "block_sizes",
-    "stage_num_blocks",
-    "stage_blocks",
-)
-_DEPTHS = ("depths", "depth", "num_block_repeats", "blocks_per_stage", "stage_num_blocks", "block_sizes")
-_STAGE_COUNT = re.compile(r"^num_(hidden_)?layers$|^num_encoder_blocks$|^num_stages$")
 
 
 def _patch(value: int, context: Context) -> int:
@@ -288,22 +294,24 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Cont
     (_WINDOW, None, _at_most(8)),
     (_EXPERTS, re.compile(r"shared"), _at_most(4)),
     (_TOP_K, None, _at_most(2)),
-    (re.compile(r"^(n_group|num_expert_group)$"), None, _experts_in_group),
+    (re.compile(r"^(n_group|num_expert_group)$"), None, _at_most(2)),
     (re.compile(r"^topk_group$"), None, _groups_chosen),
     (re.compile(r"^rotary_dim$"), None, _at_most(HEAD_DIM, 2)),
     (_KV_HEADS, None, _kv_heads),
     (_HEAD_DIM, None, _at_most(HEAD_DIM, 2)),
     (_HEADS, None, _heads),
-    (re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim)$"), None, _at_most(MELS, 1)),
-    (re.compile(r"^(image_size|img_size|pretrain_image_size|resolution|crop_size|input_image_size|input_size)$"), None, _image),
+    (_MELS, None, _at_most(MELS, 1)),
+    (_IMAGE, None, _image),
     (re.compile(r"^patch_size$"), None, _patch),
     (re.compile(r"^num_conv_pos_embeddings$"), None, _at_most(16)),
     (re.compile(r"^num_conv_pos_embedding_groups$"), None, _at_most(4)),
     (re.compile(r"^(num_queries|num_object_queries|two_stage_num_proposals)$"), None, _at_most(8)),
-    (re.compile(r"^(num_query_tokens|resampler_n_latents|resampler_num_latents|num_latents|latent_query_num)$"), None, _at_most(4)),
-    (re.compile(r"^(mm_tokens_per_image|num_image_tokens|image_seq_length|vision_soft_tokens_per_image)$"), None, _at_most(4, 0)),
+    (_LATENTS, None, _at_most(4)),
+    (_IMAGE_TOKENS, None, _at_most(4, 0)),
     (re.compile(r"^(n_groups|mamba_n_groups)$"), None, _at_most(2)),
-    (re.compile(r"^(n_window|n_window_infer)$"), None, _at_most(8)),
+    (re.compile(r"^n_window$"), None, _at_most(8)),
+    (re.compile(r"^n_window_infer$"), None, _at_most(32)),
+    (re.compile(r"^num_pos_feats$"), None, _at_most(WIDTH // 2, 1)),
     (re.compile(r"^upsample_groups$"), None, _at_most(WIDTH)),
     (re.compile(r"^(num_frames|max_temporal_embeddings)$"), None, _at_most(4, 0)),
     (re.compile(r"^(train_num_points|num_denoising)$"), None, _at_most(16)),
@@ -313,6 +321,7 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Cont
     (re.compile(r"(^|_)feature_layers?$"), None, _feature_layer),
     (re.compile(r"^query_pre_attn_scalar$"), None, _at_most(HEAD_DIM, 2)),
     (re.compile(r"^window_size$"), None, _swin_window),
+    (re.compile(r"^(embed_dim|patch_embeds_hidden_size|embedding_size)$"), None, _first_width),
     (_WIDTH, _NOT_WIDTH, _width),
 )  # fmt: skip
 
@@ -328,10 +337,10 @@ def _changed_list(name: str, value: Any, context: Context) -> Any:
     if name.startswith("vision_feature_layer"):
         return type(value)(_feature_layer(item, context) for item in value)
     if _INDEX_LIST.search(name) and _is_index_list(value, context.old_layers):
-        return _indices(value, context)
+        return _indices(name, value, context)
     if name in _DEPTHS:
         return type(value)(min(item, LAYERS) if isinstance(item, int) else item for item in value)
-    if _rule(name, 0, context.values) is _width and context.step <= 1:
+    if _rule(name, context.values) in (_width, _first_width) and context.step <= 1:
         return type(value)(_capped(item, WIDTH) for item in value)
     return type(value)(_changed_item(name, item, context) for item in value)
 
@@ -348,7 +357,7 @@ def _changed_item(name: str, item: Any, context: Context) -> Any:
     return changed_value(name, item, context)
 
 
-def _changed_dict(name: str, value: dict[str, Any], context: Context) -> dict[str, Any]:
+def _changed_dict(name: str, value: dict[Any, Any], context: Context) -> dict[Any, Any]:
     if name in ("rope_parameters", "rope_scaling"):
         return _rope(value, context)
     if name == "per_layer_config":
@@ -359,6 +368,7 @@ def _changed_dict(name: str, value: dict[str, Any], context: Context) -> dict[st
 
 
 def assumed_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters that the model takes for granted: sections for time, height and width."""
     known = getattr(config, "ignore_keys_at_rope_validation", None) or ()
     rope = values.get("rope_parameters")
     if "mrope_section" in known and isinstance(rope, dict) and "mrope_section" not in rope:

@@ -90,9 +90,8 @@ def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
 def _filled(config: PretrainedConfig, changed: Mapping[str, Any], context: Context) -> PretrainedConfig:
     """`config` with numbers for what its class leaves open but its model needs."""
     declared = _parameters(type(config))
-    open_ = {
-        n: v for n, v in _FILLINGS.items() if (n in declared or n == "pad_token_id") and _value(config, n) is None
-    }
+    known = {*declared, "pad_token_id"} if "vocab_size" in declared else declared.keys() - {"pad_token_id"}
+    open_ = {n: v for n, v in _FILLINGS.items() if n in known and _value(config, n) is None}
     if "num_key_value_heads" in open_:
         open_["num_key_value_heads"] = getattr(config, "num_attention_heads", HEADS)
     if "head_dim" in open_ and isinstance(getattr(config, "hidden_size", None), int):
@@ -140,7 +139,7 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
         except Exception:  # the class's own checks, of whatever kind: it wants more said
             continue
         derived = {n for n in values if n not in words and _value(again, n) == _value(config, n)}
-        return {n: v for n, v in values.items() if n not in derived or is_ruled(n, v, values)}
+        return {n: v for n, v in values.items() if n not in derived or is_ruled(n, v)}
     return values
 
 
@@ -154,7 +153,7 @@ def _parameters(config_class: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in config_class.__mro__:
         if issubclass(base, PretrainedConfig) and base is not PretrainedConfig and "__init__" in vars(base):
-            for name, parameter in inspect.signature(base.__init__).parameters.items():
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self":
                     found.setdefault(name, None if parameter.default is parameter.empty else parameter.default)
     return found

@@ -1,9 +1,10 @@
 """Parts of models that no auto mapping lists and that people train, or that checkpoint on their own.
 
-A table, as data: the folder of the model, the class, and the configuration class where it is not the model's first.
+A table, as data: the folder of the model, the class, and the configuration class that it takes.
 """
 
 TOWERS: dict[str, dict[str, str]] = {
+    "autoformer": {"AutoformerForPrediction": "AutoformerConfig"},
     "bart": {"BartEncoder": "BartConfig", "BartDecoder": "BartConfig"},
     "blenderbot": {"BlenderbotEncoder": "BlenderbotConfig", "BlenderbotDecoder": "BlenderbotConfig"},
     "clvp": {"ClvpEncoder": "ClvpEncoderConfig", "ClvpDecoder": "ClvpDecoderConfig"},
@@ -12,11 +13,11 @@ TOWERS: dict[str, dict[str, str]] = {
     "ernie4_5_vl_moe": {"Ernie4_5_VLMoeTextModel": "Ernie4_5_VLMoeTextConfig"},
     "gemma4": {"Gemma4AudioModel": "Gemma4AudioConfig", "Gemma4VisionModel": "Gemma4VisionConfig"},
     "got_ocr2": {"GotOcr2VisionEncoder": "GotOcr2VisionConfig"},
+    "informer": {"InformerForPrediction": "InformerConfig"},
     "kosmos2": {"Kosmos2TextTransformer": "Kosmos2TextConfig"},
     "kosmos2_5": {"Kosmos2_5TextTransformer": "Kosmos2_5TextConfig"},
     "led": {"LEDEncoder": "LEDConfig", "LEDDecoder": "LEDConfig"},
     "llama4": {"Llama4VisionModel": "Llama4VisionConfig"},
-    "longt5": {"LongT5Stack": "LongT5Config"},
     "m2m_100": {"M2M100Encoder": "M2M100Config", "M2M100Decoder": "M2M100Config"},
     "marian": {"MarianEncoder": "MarianConfig", "MarianDecoder": "MarianConfig"},
     "mbart": {"MBartEncoder": "MBartConfig", "MBartDecoder": "MBartConfig"},
@@ -29,7 +30,6 @@ TOWERS: dict[str, dict[str, str]] = {
     "opt": {"OPTDecoder": "OPTConfig"},
     "pegasus": {"PegasusEncoder": "PegasusConfig", "PegasusDecoder": "PegasusConfig"},
     "pegasus_x": {"PegasusXEncoder": "PegasusXConfig", "PegasusXDecoder": "PegasusXConfig"},
-    "pix2struct": {"Pix2StructTextModel": "Pix2StructTextConfig"},
     "plbart": {"PLBartEncoder": "PLBartConfig", "PLBartDecoder": "PLBartConfig"},
     "prophetnet": {"ProphetNetEncoder": "ProphetNetConfig", "ProphetNetDecoder": "ProphetNetConfig"},
     "qwen2_5_omni": {"Qwen2_5OmniVisionEncoder": "Qwen2_5OmniVisionEncoderConfig"},
@@ -43,7 +43,7 @@ TOWERS: dict[str, dict[str, str]] = {
     "sam_hq": {"SamHQVisionEncoder": "SamHQVisionConfig"},
     "slanext": {"SLANeXtVisionEncoder": "SLANeXtVisionConfig"},
     "speech_to_text": {"Speech2TextEncoder": "Speech2TextConfig", "Speech2TextDecoder": "Speech2TextConfig"},
-    "t5": {"T5Stack": "T5Config"},
+    "time_series_transformer": {"TimeSeriesTransformerForPrediction": "TimeSeriesTransformerConfig"},
     "trocr": {"TrOCRDecoder": "TrOCRConfig"},
     "whisper": {"WhisperEncoder": "WhisperConfig", "WhisperDecoder": "WhisperConfig"},
 }
