@@ -241,6 +241,6 @@ def _details(reports: Sequence[Report], width: int) -> list[str]:
     """All about the only model, or about the first ones that fail."""
     from ckpt_surgery.verification.text_report import report_lines
 
-    failed = [report for report in reports if report.status == "failed"]
+    failed = [report for report in reports if report.faults]
     shown = reports if len(reports) == 1 else failed[:_MOST_DETAILS]
     return [line for report in shown for line in (*report_lines(report, width=width), "")]

@@ -25,11 +25,12 @@ from model_patches.vocabulary import is_past_state
 class CallFacts:
     """What the calls of one block have shown, all calls together. Names are those of the block's parameters.
 
-    `keyword_gradient` are tensors with gradient given by keyword, `container_gradient` arguments with such
-    tensors inside a tuple, list, dictionary or dataclass, `positional_past` caches given by position, `returned`
-    arguments that the block handed back as they were, `written` containers that it wrote into, and `nested_output`
-    tells whether it returned a tensor with gradient inside an inner container. `fed` tells whether every
-    call had a tensor with gradient among its positional arguments themselves, `random` whether randomness was drawn.
+    `keyword_gradient` are tensors with gradient given by keyword (leaves, such as parameters, do not count),
+    `container_gradient` arguments with such tensors inside a tuple, list, dictionary or dataclass,
+    `positional_past` caches given by position, `returned` arguments that the block handed back as they were,
+    `written` containers that it wrote into, and `nested_output` tells whether it returned a tensor with gradient
+    inside an inner container. `fed` tells whether every call had a tensor with gradient among its positional
+    arguments themselves, `random` whether randomness was drawn.
     """
 
     keyword_gradient: tuple[str, ...] = ()
@@ -104,7 +105,7 @@ class _Call:
         returned = [given[id(tensor)] for tensor in tensors(output) if id(tensor) in given]
         inner = [value for value in _items(output) if not isinstance(value, Tensor)]
         return CallFacts(
-            keyword_gradient=tuple(n for n, v in self.keywords.items() if isinstance(v, Tensor) and v.requires_grad),
+            keyword_gradient=tuple(n for n, v in self.keywords.items() if isinstance(v, Tensor) and _carries(v)),
             container_gradient=tuple(
                 n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v)
             ),
@@ -136,8 +137,13 @@ def _items(value: Any) -> list[Any]:
     return []
 
 
+def _carries(tensor: Tensor) -> bool:
+    """Whether gradient goes on from this tensor. A leaf, such as a parameter, gets its own wherever it is used."""
+    return tensor.requires_grad and not tensor.is_leaf
+
+
 def _any_gradient(value: Any) -> bool:
-    return any(tensor.requires_grad for tensor in tensors(value))
+    return any(map(_carries, tensors(value)))
 
 
 def _is_past(name: str, value: Any) -> bool:

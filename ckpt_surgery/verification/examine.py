@@ -31,7 +31,7 @@ def examine(
     empty = Report(target.model, target.model_type, target.variant, target.target)
     look, report = _begin(emit, empty, target, levels, examination)
     emit("report", report=report.to_dict())
-    if look is None or report.problem or not report.supported:
+    if look is None or report.problem:
         return
     for mode in modes:
         emit("phase", name=mode)

@@ -19,6 +19,7 @@ from ckpt_surgery.verification.summary import (
     failed_levels,
     least_saved,
     measured,
+    of_status,
     ordered,
     outcome,
     percent,
@@ -117,7 +118,7 @@ def _hidden(shown: Sequence[Report]) -> str:
 
 def _causes(shown: Sequence[Report]) -> str:
     """The causes with a bar each; a button that looks for the rule where there is a script."""
-    found = causes(shown)
+    found = causes(of_status(shown, "failed"))
     if not found or len(shown) == 1:
         return ""
     most = len(found[0].labels)

@@ -17,6 +17,7 @@ from ckpt_surgery.verification.summary import (
     of_status,
     plural,
     portable,
+    unclaimed,
     versions,
 )
 
@@ -35,10 +36,11 @@ def survey_markdown(reports: Sequence[Report]) -> str:
         _heading(reports),
         _counts(reports),
         _levels(reports),
-        _causes(reports),
-        _faults(of_status(reports, "failed")),
+        _causes(of_status(reports, "failed")),
+        _faults("What is broken", of_status(reports, "failed")),
+        _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
         _families("What works", of_status(reports, "ok")),
-        _families("What does not claim gradient checkpointing", of_status(reports, "unsupported")),
+        _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
         _unbuilt(of_status(reports, "not built")),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -68,12 +70,12 @@ def _levels(reports: Sequence[Report]) -> str:
     return f"Levels: {named}." if named else ""
 
 
-def _causes(reports: Sequence[Report]) -> str:
-    rows = [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(reports)]
+def _causes(failed: Sequence[Report]) -> str:
+    rows = [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(failed)]
     return "## Causes\n\n" + _table(["rule", "cause", "classes"], rows) if rows else ""
 
 
-def _faults(failed: Sequence[Report]) -> str:
+def _faults(title: str, failed: Sequence[Report]) -> str:
     rows = []
     for report in failed:
         for modes, fault in merged_faults(report):
@@ -81,7 +83,7 @@ def _faults(failed: Sequence[Report]) -> str:
             rows.append([_code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"])
     if not rows:
         return ""
-    return "## What is broken\n\n" + _table(["class", "mode", "level", "what", "cause"], rows)
+    return f"## {title}\n\n" + _table(["class", "mode", "level", "what", "cause"], rows)
 
 
 def _what(fault: Fault) -> str:

@@ -170,7 +170,7 @@ def other_rounding() -> TorchDispatchMode:
 
     As that hits the very same bits now and then, a random unit in the last place comes on top.
     """
-    return _OtherRounding()  # type: ignore[no-untyped-call]
+    return _OtherRounding()
 
 
 class _OtherRounding(TorchDispatchMode):

@@ -26,6 +26,7 @@ from ckpt_surgery.verification.results import Timeline
 Checkpointing = Literal["non_reentrant", "reentrant"]
 
 _GATE = 1e-3
+_LONG = 160  # characters; torch likes to go on after it has said what is wrong
 _NOTHING = Timeline((), 0)
 
 
@@ -230,7 +231,8 @@ def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _line(stage: str, error: Exception) -> str:
     text = " ".join(str(error).split())
-    return f"{stage} raised {type(error).__name__}: {text}"
+    first = text.partition(". ")[0] if len(text) > _LONG else text
+    return f"{stage} raised {type(error).__name__}: {first.rstrip('.')}"
 
 
 def switch_checkpointing(model: nn.Module, checkpointing: Checkpointing | None) -> None:

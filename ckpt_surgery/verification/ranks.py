@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -165,8 +166,13 @@ class _Comparison:
 
     def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[str]]:
         """This rank's step, and the errors of all ranks."""
-        with _group(dist.get_backend(self.wrapper.process_group), TIMEOUT) as group:
-            run = step(_Through(self.wrapper.module, _copy(self.wrapper, group)))
+        backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
+        with _group(backend, TIMEOUT) as group, _gradients_aside(module):
+            try:
+                copy = _copy(self.wrapper, group)
+            except Exception as error:  # whatever it is, the other ranks have to hear of it
+                return self.reference, _gathered(f"wrapping it again raised {_short(error)}", self.talk)
+            run = step(_Through(module, copy))
             if not run.error:  # the group has to live until the others are through as well
                 return run, _gathered("", self.talk)
         # whoever breaks leaves the group first, so that nobody waits there for what will not come
@@ -240,6 +246,19 @@ class _Through(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return vars(self)["_wrapper"](*args, **kwargs)
+
+
+@contextmanager
+def _gradients_aside(module: nn.Module) -> Iterator[None]:
+    """No gradients inside: a wrapper that keeps them in its buckets takes those that it finds when it is made."""
+    kept = [(parameter, parameter.grad) for parameter in module.parameters()]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
 
 def _copy(wrapper: DistributedDataParallel, group: dist.ProcessGroup) -> DistributedDataParallel:
@@ -356,5 +375,6 @@ def _once(names: Any) -> tuple[str, ...]:
 
 
 def _short(error: object) -> str:
-    """The first sentence of an error, in one line."""
-    return " ".join(str(error).split()).partition(". ")[0].removesuffix(".")[:_LONGEST]
+    """The first sentence of an error, in one line, without the place in torch's source that it begins with."""
+    text = re.sub(r"\[/\S+\] ", "", " ".join(str(error).split()))
+    return text.partition(". ")[0].removesuffix(".")[:_LONGEST]

@@ -122,6 +122,9 @@ class ModeReport:
 class Report:
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
+    `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing
+    layers all the same there are `modes`: what would be if it said otherwise.
+
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
     with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
     `seconds` are wall-clock seconds by phase: build, reference, and each mode.

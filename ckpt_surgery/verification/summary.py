@@ -68,6 +68,11 @@ def of_status(reports: Iterable[Report], status: Status) -> list[Report]:
     return ordered(report for report in reports if report.status == status)
 
 
+def unclaimed(reports: Iterable[Report]) -> list[Report]:
+    """The reports of classes that claim no support, and would fail if they did."""
+    return [report for report in of_status(reports, "unsupported") if report.faults]
+
+
 def counts(reports: Iterable[Report]) -> dict[Status, int]:
     """How many reports have each status, zeros included."""
     found = [report.status for report in reports]

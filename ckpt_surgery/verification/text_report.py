@@ -23,6 +23,7 @@ from ckpt_surgery.verification.summary import (
     rules_of,
     saved_share,
     size,
+    unclaimed,
 )
 
 WIDTH = 100
@@ -46,6 +47,8 @@ def report_lines(report: Report, *, width: int = WIDTH) -> list[str]:
     lines += _wrap(", ".join(filter(None, about)), width, "  ")
     if report.problem:
         lines += _wrap(report.problem, width, "  ")
+    elif not report.supported:
+        lines += _wrap("It claims no support for checkpointing. What would be if it did:", width, "  ")
     return [*lines, *_level_lines(report), *_fault_lines(report, width), *_cost_lines(report)]
 
 
@@ -54,7 +57,8 @@ def survey_lines(
 ) -> list[str]:
     """The table of many models: what failed, in which modes and levels, why, and how many there are of each kind."""
     failed = of_status(reports, "failed")
-    lines = _failed_lines(failed, width) + _cause_lines(failed, width)
+    lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
+    lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
     unbuilt = of_status(reports, "not built")
     if unbuilt and show_unbuilt:
         lines.append("Not built:")
@@ -104,7 +108,7 @@ def _cost_lines(report: Report) -> list[str]:
     return ["", *_table(rows), f"  ({legend})"]
 
 
-def _failed_lines(failed: Sequence[Report], width: int) -> list[str]:
+def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:
     """One row for each class that fails; a class too long for its column has a line of its own."""
     if not failed:
         return []
@@ -116,7 +120,7 @@ def _failed_lines(failed: Sequence[Report], width: int) -> list[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))
     widths[0] = min(widths[0], room)
-    lines = [f"Failed: {plural(len(failed), 'class', 'classes')}"]
+    lines = [f"{title}: {plural(len(failed), 'class', 'classes')}"]
     for row in rows:
         if len(row[0]) > widths[0]:
             lines.append(f"  {row[0]}")

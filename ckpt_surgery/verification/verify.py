@@ -9,7 +9,8 @@ import importlib.metadata
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -61,6 +62,9 @@ def verify(
     float tensor in it). `levels` are those of `results.LEVELS` to judge. `tolerance` is the largest relative error
     of a gradient; by default the square root of the dtype's eps.
 
+    A model that says it does not support checkpointing and yet holds checkpointing layers is examined too, as
+    if it did: its report is marked and never `ok`. One without such layers gets no verdict.
+
     Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
     hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers;
     two more steps where something looks wrong or a cache can be given. In an initialised process group the
@@ -104,7 +108,7 @@ class Examination:
         """The reference and every mode of `modes`."""
         wanted = _modes(modes)
         report = self._agreed_reference()
-        found = tuple(self.examine(mode) for mode in wanted) if report.supported else ()
+        found = () if report.problem else tuple(self.examine(mode) for mode in wanted)
         return _with_modes(report, found)
 
     def _agreed_reference(self) -> Report:
@@ -123,9 +127,10 @@ class Examination:
     def reference(self) -> Report:
         """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
         started = time.perf_counter()
-        supported = getattr(self._model, "supports_gradient_checkpointing", True)
+        supported = bool(getattr(self._model, "supports_gradient_checkpointing", True))
         name = type(self._model).__name__
-        if supported:
+        layers = any(block.kind == "layer" for block in self._blocks.values())
+        if supported or layers:
             self._reference = self._step(None)
             self._check_reference(self._reference)
             self._seconds["reference"] = time.perf_counter() - started
@@ -136,8 +141,8 @@ class Examination:
             parameters=sum(p.numel() for p in self._model.parameters()),
             versions=versions(),
             reference=self._reference.timeline if self._reference else None,
-            problem="" if supported else f"{name} says that it does not support gradient checkpointing",
-            supported=bool(supported),
+            problem="" if self._reference else f"{name} says that it does not support gradient checkpointing",
+            supported=supported,
             seconds=dict(self._seconds),
         )
 
@@ -188,16 +193,17 @@ class Examination:
     def _step(
         self, mode: Mode | None, *, rounded_otherwise: bool = False, model: nn.Module | None = None, **more: Any
     ) -> RunRecord:
-        return run_step(
-            self._model if model is None else model,
-            {**self._inputs, **more},
-            blocks={name: block.module for name, block in self._blocks.items()} if model is None else {},
-            checkpointing=mode,
-            seed=self._seed,
-            loss=self._loss,
-            open_gates=True,
-            rounded_otherwise=rounded_otherwise,
-        )
+        with _claiming(self._model):
+            return run_step(
+                self._model if model is None else model,
+                {**self._inputs, **more},
+                blocks={name: block.module for name, block in self._blocks.items()} if model is None else {},
+                checkpointing=mode,
+                seed=self._seed,
+                loss=self._loss,
+                open_gates=True,
+                rounded_otherwise=rounded_otherwise,
+            )
 
     def _verdict(self, reference: RunRecord, run: RunRecord) -> Verdict:
         """The verdict without any noise floor where nothing is wrong then, and with the measured one otherwise."""
@@ -271,6 +277,21 @@ class Examination:
             for name, block in self._blocks.items()
             if (seen := run.entries.get(name)) is not None
         )
+
+
+@contextmanager
+def _claiming(model: nn.Module) -> Iterator[None]:
+    """Let a model that says it does not support checkpointing switch it on all the same."""
+    if getattr(model, "supports_gradient_checkpointing", True):
+        yield
+        return
+    own = {k: v for k, v in vars(model).items() if k == "supports_gradient_checkpointing"}
+    vars(model)["supports_gradient_checkpointing"] = True
+    try:
+        yield
+    finally:
+        vars(model).pop("supports_gradient_checkpointing")
+        vars(model).update(own)
 
 
 def versions() -> dict[str, str]:

@@ -118,12 +118,12 @@ def another_parameter(rank: int) -> dict[str, Any]:
     return judged(model, rank)
 
 
-def scaled_by_a_hook(rank: int, on: int = 1) -> dict[str, Any]:
+def scaled_by_a_hook(rank: int, on: Sequence[int] = (1,)) -> dict[str, Any]:
     def hook(_state: object, bucket: Any) -> Any:
         buffer = bucket.buffer().div_(dist.get_world_size())
 
         def scale(done: torch.futures.Future[list[Tensor]]) -> Tensor:
-            if rank == on:
+            if rank in on:
                 names = [name for p in bucket.parameters() for name, q in own.items() if q is p]
                 bucket.gradients()[names.index("last.weight")].mul_(2)
             result: Tensor = done.value()[0]
@@ -201,6 +201,7 @@ CASES: dict[int, dict[str, Case]] = {
         "another weight": another_weight,
         "another parameter": another_parameter,
         "scaled": scaled_by_a_hook,
+        "scaled on both": partial(scaled_by_a_hook, on=(0, 1)),
         "one rank only": partial(healthy, whole=OneRankOnly, find_unused_parameters=True),
         "one rank only, not looked for": partial(
             impatient, case=partial(healthy, whole=OneRankOnly, modes=["non_reentrant"])
@@ -218,7 +219,7 @@ CASES: dict[int, dict[str, Case]] = {
     },
     4: {
         "healthy": healthy,
-        "scaled": partial(scaled_by_a_hook, on=2),
+        "scaled": partial(scaled_by_a_hook, on=(2,)),
         "one rank only": partial(healthy, whole=OneRankOnly, find_unused_parameters=True),
     },
 }

@@ -46,7 +46,7 @@ def facts(*args: Any, work: Callable[..., Any] = first, **kwargs: Any) -> CallFa
 
 
 def wanting() -> Tensor:
-    return torch.ones(2, requires_grad=True)
+    return torch.ones(2, requires_grad=True) * 1
 
 
 def plain() -> Tensor:
@@ -214,3 +214,16 @@ def test_every_tensor_is_found_however_deep() -> None:
     nested = [one, {"a": (two, None), "b": Pair(three, "text")}, [[four]]]
     assert [float(tensor) for tensor in tensors(nested)] == [0.0, 1.0, 2.0, 3.0]
     assert list(tensors(Pair)) == []
+
+
+def test_a_parameter_by_keyword_gets_its_gradient_all_the_same() -> None:
+    class Scaled(nn.Module):
+        def forward(self, values: Tensor, scale: Tensor) -> Tensor:
+            return values * scale
+
+    block = Scaled()
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting(), scale=nn.Parameter(torch.ones(2)))
+        assert observer.facts()["block"].keyword_gradient == ()
+        block(wanting(), scale=wanting())
+    assert observer.facts()["block"].keyword_gradient == ("scale",)

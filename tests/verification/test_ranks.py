@@ -124,6 +124,14 @@ def test_a_gradient_that_a_hook_scales_on_one_rank_is_named_with_the_rank(
     assert all(faults(report, mode) == [unequal, unlike] for report in reports)
 
 
+@pytest.mark.parametrize("mode", ALL)
+def test_equal_gradients_on_all_ranks_are_wrong_where_one_process_would_get_others(found: Found, mode: str) -> None:
+    fault = the_fault(found[2]["scaled on both"], mode)
+    assert fault["subjects"] == ["last.weight"]
+    assert fault["expected"] == "the mean of what each rank computes alone"
+    assert fault["seen"] == "a relative error up to 0.5 on every rank (1 of 8 gradients)"
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_parameter_of_one_rank_is_averaged_over_all_in_non_reentrant_mode(found: Found, size: int) -> None:
     for report in found[size]["one rank only"]:

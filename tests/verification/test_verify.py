@@ -297,8 +297,18 @@ class Refusing(nn.Linear):
         raise RuntimeError("not today")
 
 
-def test_a_model_that_claims_no_support_is_unsupported_and_not_run() -> None:
-    model = model_of(FailingLayer)
+@pytest.mark.parametrize("layer", [Layer, FailingLayer])
+def test_a_model_with_layers_that_claims_no_support_is_run_as_if_it_did(layer: type[Layer]) -> None:
+    model = model_of(layer)
+    model.supports_gradient_checkpointing = False
+    report = verify(model, values())
+    assert (report.supported, report.status, report.ok, report.problem) == (False, "unsupported", False, "")
+    assert [mode.ok for mode in report.modes] == [layer is Layer] * 2
+    assert vars(model)["supports_gradient_checkpointing"] is False
+
+
+def test_a_model_without_layers_that_claims_no_support_is_unsupported_and_not_run() -> None:
+    model = model_of(PlainLayer)
     model.supports_gradient_checkpointing = False
     report = verify(model, {"unknown": 1})
     assert (report.supported, report.status, report.modes, report.ok) == (False, "unsupported", (), False)

@@ -171,6 +171,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 """Attributes that no rule may change, by model type: their value is tied to something that the code fixes."""
 
 SHOWN: dict[str, dict[str, Any]] = {
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "gemma4_text": {"num_kv_shared_layers": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
 }
