@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ckpt_surgery.verification.nursery import Nursery
     from ckpt_surgery.verification.results import Mode, ModeReport, Report
-    from ckpt_surgery.verification.targets import Job
+    from ckpt_surgery.verification.survey.nursery import Nursery
+    from ckpt_surgery.verification.survey.targets import Job
 
 _NAME = "ckpt"
 _OPTION = "--ckpt-models"
@@ -102,7 +102,7 @@ class _Models:
 
     def find(self, given: str) -> list[dict[str, Any]]:
         """The jobs that the option's value means, as plain data. Raises UsageError where a name means nothing."""
-        from ckpt_surgery.verification.nursery import NurseryError
+        from ckpt_surgery.verification.survey.nursery import NurseryError
 
         names = [name for entry in given.split(",") if (name := entry.strip())]
         if not names:
@@ -110,7 +110,7 @@ class _Models:
         _need_torch()
         options = {"names": [name for name in names if name != "all"], "everything": "all" in names}
         try:
-            answer = self.nursery().call("ckpt_surgery.verification.targets:resolve_apart", **options)
+            answer = self.nursery().call("ckpt_surgery.verification.survey.targets:resolve_apart", **options)
         except NurseryError as error:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
         if "error" in answer:
@@ -121,7 +121,7 @@ class _Models:
     def nursery(self) -> Nursery:
         """Where worker processes come from."""
         if self._nursery is None:
-            from ckpt_surgery.verification.nursery import Nursery
+            from ckpt_surgery.verification.survey.nursery import Nursery
 
             self._nursery = Nursery()
         return self._nursery
@@ -153,7 +153,7 @@ class ModelCollector(pytest.Collector):
     def collect(self) -> Iterator[ModelItem]:
         """One test per class and mode, in the order of classes, the modes of one class side by side."""
         from ckpt_surgery.verification.results import MODES
-        from ckpt_surgery.verification.targets import job_of
+        from ckpt_surgery.verification.survey.targets import job_of
 
         jobs = [job_of(data) for data in self.models.handed_on["jobs"]]
         names = [f"{job.model}/{job.variant}" for job in jobs]
@@ -206,7 +206,7 @@ class _DoesNotWork(Exception):
 
     def text(self) -> str:
         """The rules and the failed levels, which pytest repeats in its summary, and the report."""
-        from ckpt_surgery.verification.summary import failed_levels, rules_of
+        from ckpt_surgery.verification.report.summary import failed_levels, rules_of
 
         levels = [level for mode in self.report.modes for level in failed_levels(mode)]
         return f"{' '.join([*rules_of(self.report), ', '.join(levels)])}\n\n{self.report}"

@@ -21,9 +21,9 @@ from ckpt_surgery.exits import fail, finish, write_file
 from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
 
 if TYPE_CHECKING:
-    from ckpt_surgery.verification.nursery import Nursery
     from ckpt_surgery.verification.results import Level, Mode, Report
-    from ckpt_surgery.verification.targets import Job
+    from ckpt_surgery.verification.survey.nursery import Nursery
+    from ckpt_surgery.verification.survey.targets import Job
 
 HTML_FILE = Path("ckpt_surgery-report.html")
 """Where a page goes that `--output` gives no place."""
@@ -115,7 +115,7 @@ class _Wanted:
         shard: str | None,
     ) -> None:
         from ckpt_surgery.verification.results import LEVELS, MODES
-        from ckpt_surgery.verification.targets import TargetError, parse_shard
+        from ckpt_surgery.verification.survey.targets import TargetError, parse_shard
 
         if not names and not everything:
             raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
@@ -135,10 +135,10 @@ class _Wanted:
 
     def jobs(self, nursery: Nursery) -> list[Job]:
         """What the names mean. Raises ConfigError where one means nothing."""
-        from ckpt_surgery.verification.targets import job_of
+        from ckpt_surgery.verification.survey.targets import job_of
 
         answer = nursery.call(
-            "ckpt_surgery.verification.targets:resolve_apart",
+            "ckpt_surgery.verification.survey.targets:resolve_apart",
             names=self.names,
             everything=self.everything,
             trust_remote_code=self.trust_remote_code,
@@ -149,9 +149,9 @@ class _Wanted:
 
 
 def _survey(wanted: _Wanted, workers: int | None, timeout: float, resume: Path | None) -> list[Report]:
-    from ckpt_surgery.verification.nursery import Nursery, NurseryError
     from ckpt_surgery.verification.survey import survey
-    from ckpt_surgery.verification.targets import TargetError
+    from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
+    from ckpt_surgery.verification.survey.targets import TargetError
 
     try:
         with Nursery() as nursery, progress_bar() as progress:
@@ -201,7 +201,7 @@ def _emit(
     unbuilt: bool,
 ) -> None:
     """Write the report: the document alone to standard output or to a file, the rest to standard error."""
-    from ckpt_surgery.verification.text_report import survey_lines
+    from ckpt_surgery.verification.report.text import survey_lines
 
     width = 80 if output else width_of(sys.stdout)
     lines = survey_lines(reports, width=width, seconds=seconds, show_unbuilt=unbuilt)
@@ -225,21 +225,21 @@ def _emit(
 
 def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: float) -> str:
     if output_format is VerifyFormat.JSON:
-        from ckpt_surgery.verification.json_report import survey_json
+        from ckpt_surgery.verification.report.json_document import survey_json
 
         return survey_json(reports, seconds=seconds)
     if output_format is VerifyFormat.MARKDOWN:
-        from ckpt_surgery.verification.markdown_report import survey_markdown
+        from ckpt_surgery.verification.report.markdown import survey_markdown
 
         return survey_markdown(reports)
-    from ckpt_surgery.verification.html_report import html_page
+    from ckpt_surgery.verification.report.html import html_page
 
     return html_page(reports)
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:
     """All about the only model, or about the first ones that fail."""
-    from ckpt_surgery.verification.text_report import report_lines
+    from ckpt_surgery.verification.report.text import report_lines
 
     failed = [report for report in reports if report.faults]
     shown = reports if len(reports) == 1 else failed[:_MOST_DETAILS]

@@ -167,7 +167,7 @@ class Report:
         return tuple((mode.mode, fault) for mode in self.modes for fault in mode.faults)
 
     def __str__(self) -> str:
-        from ckpt_surgery.verification.text_report import report_lines
+        from ckpt_surgery.verification.report.text import report_lines
 
         return "\n".join(report_lines(self))
 
@@ -181,7 +181,7 @@ class Report:
 
     def to_html(self, path: Path | str) -> None:
         """Write the report as one page that needs no network."""
-        from ckpt_surgery.verification.html_report import html_page
+        from ckpt_surgery.verification.report.html import html_page
 
         Path(path).write_text(html_page([self]), encoding="utf-8")
 

@@ -17,11 +17,11 @@ import pytest
 import ckpt_surgery
 from ckpt_surgery import verify_command
 from ckpt_surgery.cli import main
-from ckpt_surgery.verification.nursery import NurseryError
 from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Outcome, Report
-from ckpt_surgery.verification.resume import ResumeError
 from ckpt_surgery.verification.survey import TIMEOUT
-from ckpt_surgery.verification.targets import Job
+from ckpt_surgery.verification.survey.nursery import NurseryError
+from ckpt_surgery.verification.survey.resume import ResumeError
+from ckpt_surgery.verification.survey.targets import Job
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
 FAULT = Fault("set", "a gradient", "none", ("h.0.weight",), "A gradient tensor is passed by keyword.", "CKPT003")
@@ -64,7 +64,7 @@ class Survey:
         pass
 
     def call(self, function: str, **arguments: Any) -> dict[str, Any]:
-        assert function == "ckpt_surgery.verification.targets:resolve_apart"
+        assert function == "ckpt_surgery.verification.survey.targets:resolve_apart"
         self.named = arguments
         return self.resolved
 
@@ -73,7 +73,7 @@ class Survey:
 def survey(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Survey:
     stand_in = Survey()
     monkeypatch.setattr("ckpt_surgery.verification.survey.survey", stand_in)
-    monkeypatch.setattr("ckpt_surgery.verification.nursery.Nursery", stand_in.nursery)
+    monkeypatch.setattr("ckpt_surgery.verification.survey.nursery.Nursery", stand_in.nursery)
     monkeypatch.setattr(verify_command, "find_spec", lambda name: name)
     monkeypatch.chdir(tmp_path)
     return stand_in

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from ckpt_surgery.verification.results import Fault, Report
 from ckpt_surgery.verification.survey import survey
-from ckpt_surgery.verification.targets import resolve
+from ckpt_surgery.verification.survey.targets import resolve
 
 pytestmark = [pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.verification.html_report import html_page
+from ckpt_surgery.verification.report.html import html_page
 from tests.verification.report import browser as browser_module
 from tests.verification.report import examples
 from tests.verification.report.browser import Browser, required_programs, running_browser

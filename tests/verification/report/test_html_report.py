@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.verification import html_report
-from ckpt_surgery.verification.html_report import html_page
-from ckpt_surgery.verification.plots import CSS_COLOURS, PlotError, plots_of
+from ckpt_surgery.verification.report import html as html_report
+from ckpt_surgery.verification.report.html import html_page
+from ckpt_surgery.verification.report.plots import CSS_COLOURS, PlotError, plots_of
 from ckpt_surgery.verification.results import Report, Timeline
 from tests.verification.report import examples
 

@@ -13,8 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ckpt_surgery.verification.json_report import survey_json
-from ckpt_surgery.verification.markdown_report import survey_markdown
+from ckpt_surgery.verification.report.json_document import survey_json
+from ckpt_surgery.verification.report.markdown import survey_markdown
 from ckpt_surgery.verification.results import report_of
 from tests.verification.report import examples
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.verification.results import Cost, Fault
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.summary import (
     block_rows,
     causes,
     error_text,
@@ -19,6 +18,7 @@ from ckpt_surgery.verification.summary import (
     saved_share,
     size,
 )
+from ckpt_surgery.verification.results import Cost, Fault
 from tests.verification.report import examples
 
 

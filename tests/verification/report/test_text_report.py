@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from ckpt_surgery.verification.report.text import report_lines, survey_lines
 from ckpt_surgery.verification.results import Report
-from ckpt_surgery.verification.text_report import report_lines, survey_lines
 from tests.verification.report import examples
 
 

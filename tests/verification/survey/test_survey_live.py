@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.verification.nursery import Nursery
 from ckpt_surgery.verification.results import Report
 from ckpt_surgery.verification.survey import survey
-from ckpt_surgery.verification.targets import resolve
+from ckpt_surgery.verification.survey.nursery import Nursery
+from ckpt_surgery.verification.survey.targets import resolve
 
 pytestmark = pytest.mark.both
 

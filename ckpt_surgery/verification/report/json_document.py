@@ -6,8 +6,8 @@ import json
 import textwrap
 from collections.abc import Sequence
 
+from ckpt_surgery.verification.report.summary import counts, versions
 from ckpt_surgery.verification.results import Report
-from ckpt_surgery.verification.summary import counts, versions
 
 JSON_SCHEMA_VERSION = 1
 """Raised when a key changes its meaning or goes; new keys leave it as it is."""

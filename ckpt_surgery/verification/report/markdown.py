@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, Report
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.summary import (
     causes,
     counts,
     measured,
@@ -20,6 +19,7 @@ from ckpt_surgery.verification.summary import (
     unclaimed,
     versions,
 )
+from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, Report
 
 _MEANING = {
     "failed": "at least one mode does something else than the run without checkpointing",

@@ -92,7 +92,7 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
         faulthandler.enable(file=2, all_threads=False)
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
-        from ckpt_surgery.verification.worker import serve
+        from ckpt_surgery.verification.survey.worker import serve
 
         serve(requests, events)
         code = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ckpt_surgery.verification.results import Report, report_of
-from ckpt_surgery.verification.targets import Job, TargetError
+from ckpt_surgery.verification.survey.targets import Job, TargetError
 
 _FORMAT = "ckpt_surgery survey"
 

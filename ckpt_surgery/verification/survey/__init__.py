@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import get_args
 
-from ckpt_surgery.verification.crew import Crew, Plan, Work
-from ckpt_surgery.verification.examine import EXAMINATION
-from ckpt_surgery.verification.nursery import Nursery
 from ckpt_surgery.verification.results import MODES, Level, Mode, Report, Status
-from ckpt_surgery.verification.resume import ResumeFile
-from ckpt_surgery.verification.targets import Job, part_of
+from ckpt_surgery.verification.survey.crew import Crew, Plan, Work
+from ckpt_surgery.verification.survey.examine import EXAMINATION
+from ckpt_surgery.verification.survey.nursery import Nursery
+from ckpt_surgery.verification.survey.resume import ResumeFile
+from ckpt_surgery.verification.survey.targets import Job, part_of
 
 TIMEOUT = 30.0
 """Seconds that each phase of a job may take, by default. A tiny model takes well under one."""

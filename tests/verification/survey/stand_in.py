@@ -11,7 +11,7 @@ from typing import Any
 
 from ckpt_surgery.verification.results import LEVELS, Fault, Mode, ModeReport, Report
 
-EXAMINATION = "tests.verification.stand_in:StandIn"
+EXAMINATION = "tests.verification.survey.stand_in:StandIn"
 
 
 class VerifyError(ValueError):

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from ckpt_surgery.verification.html_detail import SIGNS, detail
-from ckpt_surgery.verification.plots import Plot, plots_of
-from ckpt_surgery.verification.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.html_detail import SIGNS, detail
+from ckpt_surgery.verification.report.plots import Plot, plots_of
+from ckpt_surgery.verification.report.summary import (
     causes,
     counts,
     failed_levels,
@@ -27,6 +26,7 @@ from ckpt_surgery.verification.summary import (
     rules_of,
     versions,
 )
+from ckpt_surgery.verification.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOST_PLOTTED = 40

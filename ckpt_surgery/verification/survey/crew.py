@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
-from ckpt_surgery.verification.examine import broken_mode
-from ckpt_surgery.verification.nursery import Ending, Nursery, Worker
 from ckpt_surgery.verification.results import MODES, Fault, Level, Mode, ModeReport, Report, report_of
-from ckpt_surgery.verification.targets import Job
+from ckpt_surgery.verification.survey.examine import broken_mode
+from ckpt_surgery.verification.survey.nursery import Ending, Nursery, Worker
+from ckpt_surgery.verification.survey.targets import Job
 
 LARGEST = 1_500_000_000
 """Resident bytes (those shared with the template included) above which a worker is replaced after a job."""
@@ -29,7 +29,7 @@ class Plan:
     levels: str | tuple[Level, ...]
     timeout: float
     examination: str
-    call: str = "ckpt_surgery.verification.examine:examine"
+    call: str = "ckpt_surgery.verification.survey.examine:examine"
 
 
 @dataclass(slots=True)

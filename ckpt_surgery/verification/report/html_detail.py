@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from ckpt_surgery.verification.plots import Plot
-from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Fault, Mode, Outcome, Report
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.plots import Plot
+from ckpt_surgery.verification.report.summary import (
     RULE_SUMMARIES,
     block_rows,
     error_text,
@@ -21,6 +20,7 @@ from ckpt_surgery.verification.summary import (
     saved_share,
     size,
 )
+from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Fault, Mode, Outcome, Report
 
 SIGNS: dict[Outcome, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7"}
 _MOST_NAMES = 400

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.verification.targets import Job, TargetError
+from ckpt_surgery.verification.survey.targets import Job, TargetError
 
 
 def build(job: Job) -> tuple[Any, Any]:

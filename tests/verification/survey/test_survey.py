@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.verification.crew import next_group
-from ckpt_surgery.verification.nursery import Nursery, NurseryError
 from ckpt_surgery.verification.results import MODES, Report
-from ckpt_surgery.verification.resume import ResumeError
 from ckpt_surgery.verification.survey import survey
-from ckpt_surgery.verification.targets import Job
-from tests.verification.stand_in import EXAMINATION
+from ckpt_surgery.verification.survey.crew import next_group
+from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
+from ckpt_surgery.verification.survey.resume import ResumeError
+from ckpt_surgery.verification.survey.targets import Job
+from tests.verification.survey.stand_in import EXAMINATION
 
 TIMEOUT = 60.0
 """For what ends at once, on whatever machine."""
@@ -103,7 +103,7 @@ def raises_in_a_mode():
     return {"reentrant": bad_step}, {}
 
 def refuses():
-    from tests.verification.stand_in import VerifyError
+    from tests.verification.survey.stand_in import VerifyError
     def no():
         raise VerifyError("the inputs do not fit: give others")
     return {"reference": no}, {}
@@ -283,7 +283,7 @@ class TestTheProcesses:
         look("large", "good")
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 1
         log.unlink()
-        monkeypatch.setattr("ckpt_surgery.verification.crew.LARGEST", 60 << 20)
+        monkeypatch.setattr("ckpt_surgery.verification.survey.crew.LARGEST", 60 << 20)
         look("large", "good")
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 2
 
@@ -322,12 +322,12 @@ class TestTheProcesses:
             look("good", nursery=home)
 
     def test_a_call_returns_or_raises_what_the_function_did(self, nursery: Nursery) -> None:
-        resolve = "ckpt_surgery.verification.targets:resolve_apart"
+        resolve = "ckpt_surgery.verification.survey.targets:resolve_apart"
         assert nursery.call(resolve, names=["a:b"], variants=False)["jobs"][0]["kind"] == "factory"
         with pytest.raises(NurseryError, match=r"^TypeError: .*no_such_option"):
             nursery.call(resolve, no_such_option=1)
         with pytest.raises(NurseryError, match="exit code 7"):
-            nursery.call("tests.verification.stand_in:leave", code=7)
+            nursery.call("tests.verification.survey.stand_in:leave", code=7)
 
 
 class TestTheOrder:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Outcome, Report, Status
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.summary import (
     causes,
     counts,
     failed_levels,
@@ -25,6 +24,7 @@ from ckpt_surgery.verification.summary import (
     size,
     unclaimed,
 )
+from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Outcome, Report, Status
 
 WIDTH = 100
 MARKS: dict[Outcome, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped"}

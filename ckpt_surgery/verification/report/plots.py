@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt_surgery.verification.results import MODES, Mode, ModeReport, Report, Timeline
-from ckpt_surgery.verification.summary import (
+from ckpt_surgery.verification.report.summary import (
     BlockRow,
     block_rows,
     error_text,
@@ -20,7 +19,8 @@ from ckpt_surgery.verification.summary import (
     size,
     size_unit,
 )
-from ckpt_surgery.verification.svg import inline_svg
+from ckpt_surgery.verification.report.svg import inline_svg
+from ckpt_surgery.verification.results import MODES, Mode, ModeReport, Report, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

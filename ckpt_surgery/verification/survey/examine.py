@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from ckpt_surgery.verification.results import LEVELS, Fault, Level, Mode, ModeReport, Report
-from ckpt_surgery.verification.targets import Job, TargetError, job_of
-from ckpt_surgery.verification.worker import Emit, load, sentence
+from ckpt_surgery.verification.survey.targets import Job, TargetError, job_of
+from ckpt_surgery.verification.survey.worker import Emit, load, sentence
 
 EXAMINATION = "ckpt_surgery.verification.verify:Examination"
 
@@ -45,7 +45,7 @@ def examine(
 
 def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], examination: str) -> tuple[Any, Report]:
     """The examination of a job's model after its reference run, and the report so far."""
-    from ckpt_surgery.verification.building import build
+    from ckpt_surgery.verification.survey.building import build
 
     seconds: dict[str, float] = {}
     look, report, what = None, empty, "building it"

@@ -25,7 +25,7 @@ PRELOAD = (
     "transformers.generation.utils",
     "transformers.modeling_layers",
     "transformers.models.auto.modeling_auto",
-    "ckpt_surgery.verification.building",
+    "ckpt_surgery.verification.survey.building",
     "ckpt_surgery.verification.tiny",
     "ckpt_surgery.verification.verify",
 )
@@ -43,7 +43,7 @@ _ENVIRONMENT = {
 }
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from ckpt_surgery.verification.template import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
+    "from ckpt_surgery.verification.survey.template import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
 _TAIL = 16384
 _PATIENCE = 5.0

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_surgery.verification import targets
-from ckpt_surgery.verification.targets import Job, TargetError, job_of, parse_shard, part_of, resolve
+from ckpt_surgery.verification.survey import targets
+from ckpt_surgery.verification.survey.targets import Job, TargetError, job_of, parse_shard, part_of, resolve
 
 CONFIG = {"model_type": "gpt_bigcode", "n_layer": 40, "architectures": ["GPTBigCodeForCausalLM"]}
 AUTO_MAP = {"AutoConfig": "configuration_toy.ToyConfig", "AutoModelForCausalLM": "modeling_toy.ToyForCausalLM"}
