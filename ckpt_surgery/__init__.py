@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from ckpt_surgery.source.results import ApplyResult, CheckResult, FileChange, Problem, Progress
     from ckpt_surgery.source.rewrite import apply
     from ckpt_surgery.testing import assert_checkpointing
+    from ckpt_surgery.verification.arguments import VerifyError
     from ckpt_surgery.verification.results import Report
-    from ckpt_surgery.verification.verify import VerifyError, verify
+    from ckpt_surgery.verification.verify import verify
     from codemods.finding import Applicability, Edit, Finding
 
 __version__ = "0.1.0"
@@ -47,7 +48,7 @@ _HOMES = {
     "Problem": "ckpt_surgery.source.results",
     "Progress": "ckpt_surgery.source.results",
     "Report": "ckpt_surgery.verification.results",
-    "VerifyError": "ckpt_surgery.verification.verify",
+    "VerifyError": "ckpt_surgery.verification.arguments",
     "apply": "ckpt_surgery.source.rewrite",
     "assert_checkpointing": "ckpt_surgery.testing",
     "check": "ckpt_surgery.source.analyze",

@@ -1,19 +1,27 @@
 """How a command ends: with an exit code, and with one line on standard error where something went wrong.
 
-Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted.
+Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import typer
 
 from ckpt_surgery.config import ConfigError
 from ckpt_surgery.terminal import OutputError, say
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM: all that an interrupt from the keyboard undoes is undone."""
 
 
 def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None) -> None:
@@ -25,15 +33,34 @@ def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None
         code = body()
     except (ConfigError, OutputError) as error:
         code = fail(str(error))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         state = interrupted() if interrupted else "every file is whole, as it was or repaired"
-        say(f"ckpt_surgery: interrupted; {state}")
-        code = 130
+        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
+        say(f"ckpt_surgery: {'ended by SIGTERM' if number == signal.SIGTERM else 'interrupted'}; {state}")
+        code = 128 + number
     except Exception as error:
         from ckpt_surgery.source.discover import TransformersNotFound
 
         code = fail(str(error)) if isinstance(error, TransformersNotFound) else _fail_as_bug(error)
     raise typer.Exit(code)
+
+
+@contextmanager
+def heeding_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise Terminated, the first time, so that processes and temporary folders are cleared away."""
+
+    def terminate(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clearing
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def fail(message: str) -> int:
@@ -48,6 +75,25 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OutputError(f"--output {path} cannot be written to: {error.strerror or error}") from None
+
+
+def check_place(path: Path) -> None:
+    """Notice before the work, not after it, that `--output` cannot be written to; nothing in a file is changed.
+
+    Raises ConfigError.
+    """
+    parent = path.absolute().parent
+    if path.is_dir() or not parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {parent}"
+        raise ConfigError(f"--output {path} cannot be written to: {why}")
+    try:
+        new = not path.exists()
+        if new or path.is_file():
+            path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(f"--output {path} cannot be written to: {error.strerror or error}") from None
 
 
 def _fail_as_bug(error: Exception) -> int:

@@ -45,9 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ckpt-timeout",
         type=float,
-        default=30.0,
+        default=20.0,
         metavar="SECONDS",
-        help="for building, the reference run and each mode of a model (default: 30)",
+        help="for building, the reference run and each mode of a model (default: 20)",
     )
 
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption(_OPTION)
     if given is None:
         return
-    models = _Models(config.getoption("--ckpt-timeout"))
+    models = _Models(_timeout(config))
     config.add_cleanup(models.close)
     known = getattr(config, "workerinput", {}).get(_HANDED_ON)
     if known is None:
@@ -210,6 +210,15 @@ class _DoesNotWork(Exception):
 
         levels = [level for mode in self.report.modes for level in failed_levels(mode)]
         return f"{' '.join([*rules_of(self.report), ', '.join(levels)])}\n\n{self.report}"
+
+
+def _timeout(config: pytest.Config) -> float:
+    from ckpt_surgery.verification.survey.targets import TargetError, checked_timeout
+
+    try:
+        return checked_timeout(config.getoption("--ckpt-timeout"))
+    except TargetError as error:
+        raise pytest.UsageError(f"--ckpt-timeout {error}") from None
 
 
 def _need_torch() -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.verification.arguments import Levels
 from ckpt_surgery.verification.results import MODES, Mode, Report
-from ckpt_surgery.verification.verify import Levels, verify
+from ckpt_surgery.verification.verify import verify
 
 if TYPE_CHECKING:
     _Base = unittest.TestCase
@@ -31,7 +32,7 @@ def assert_checkpointing(
     inputs: Mapping[str, Any],
     *,
     loss: Callable[[Any], Tensor] | None = None,
-    modes: Sequence[Mode] = MODES,
+    modes: Mode | Sequence[Mode] = MODES,
     levels: Levels = "all",
     seed: int = 0,
     tolerance: float | None = None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ckpt_surgery.config import ConfigError, load_config
-from ckpt_surgery.exits import fail, finish, write_file
+from ckpt_surgery.exits import check_place, fail, finish, heeding_sigterm, write_file
 from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def verify_command(
         int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="For building, the reference and each mode of a model.")
-    ] = 30.0,
+        float, typer.Option(metavar="SECONDS", help="For building, the reference and each mode of a model.")
+    ] = 20.0,
     resume: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep finished reports here, and skip those that are here.")
     ] = None,
@@ -87,17 +87,21 @@ def verify_command(
 
     def body() -> int:
         start = perf_counter()
-        _check_place(output)
-        wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard)
+        place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
+        _check_output(place, output_format)
+        wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
         workers = jobs or load_config().jobs
-        reports = _survey(wanted, workers, timeout, resume)
-        _emit(reports, output_format, output, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
+        with heeding_sigterm():
+            reports = _survey(wanted, workers, resume)
+        _emit(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
-            return max(fail(report.problem or f"{report.label}: nothing was measured") for report in unbuilt)
+            return max(fail(_problem(report)) for report in unbuilt)
         return 1 if any(report.status == "failed" for report in reports) and not exit_zero else 0
 
     def interrupted() -> str:
-        return f"what is finished is kept in {resume}" if resume else "--resume FILE keeps what is finished"
+        if resume is None:
+            return "--resume FILE keeps what is finished"
+        return f"what is finished is kept in {resume}" if resume.exists() else "nothing was finished yet"
 
     finish(body, interrupted)
 
@@ -113,9 +117,10 @@ class _Wanted:
         modes: Sequence[str] | None,
         levels: Sequence[str] | None,
         shard: str | None,
+        timeout: float,
     ) -> None:
         from ckpt_surgery.verification.results import LEVELS, MODES
-        from ckpt_surgery.verification.survey.targets import TargetError, parse_shard
+        from ckpt_surgery.verification.survey.targets import TargetError, checked_timeout, parse_shard
 
         if not names and not everything:
             raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
@@ -129,9 +134,12 @@ class _Wanted:
         if words and "all" not in words:
             self.levels = tuple(level for level in LEVELS if level in words)
         try:
+            option = "--timeout"
+            self.timeout = checked_timeout(timeout)
+            option = "--shard"
             self.shard = parse_shard(shard) if shard is not None else None
         except TargetError as error:
-            raise ConfigError(f"--shard {error}") from None
+            raise ConfigError(f"{option} {error}") from None
 
     def jobs(self, nursery: Nursery) -> list[Job]:
         """What the names mean. Raises ConfigError where one means nothing."""
@@ -148,19 +156,20 @@ class _Wanted:
         return [job_of(job) for job in answer["jobs"]]
 
 
-def _survey(wanted: _Wanted, workers: int | None, timeout: float, resume: Path | None) -> list[Report]:
+def _survey(wanted: _Wanted, workers: int | None, resume: Path | None) -> list[Report]:
     from ckpt_surgery.verification.survey import survey
     from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
     from ckpt_surgery.verification.survey.targets import TargetError
 
     try:
         with Nursery() as nursery, progress_bar() as progress:
-            return survey(
-                wanted.jobs(nursery),
+            jobs = wanted.jobs(nursery)
+            reports = survey(
+                jobs,
                 modes=wanted.modes,
                 levels=wanted.levels,
                 workers=workers,
-                timeout=timeout,
+                timeout=wanted.timeout,
                 resume=resume,
                 shard=wanted.shard,
                 progress=progress,
@@ -168,6 +177,10 @@ def _survey(wanted: _Wanted, workers: int | None, timeout: float, resume: Path |
             )
     except (TargetError, NurseryError) as error:
         raise ConfigError(str(error)) from None
+    if wanted.shard and not reports:
+        index, count = wanted.shard
+        say(f"ckpt_surgery: part {index} of {count} is empty: {len(jobs)} in all are to be verified")
+    return reports
 
 
 def _chosen(given: Sequence[str] | None, known: Sequence[_Word], option: str) -> tuple[_Word, ...]:
@@ -184,17 +197,30 @@ def _chosen(given: Sequence[str] | None, known: Sequence[_Word], option: str) ->
     return tuple(word for word in known if word in words)
 
 
-def _check_place(output: Path | None) -> None:
-    """Notice before the work, not after it, that the report could not be written."""
-    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        why = "it is a folder" if output.is_dir() else f"there is no folder {output.absolute().parent}"
-        raise ConfigError(f"--output {output} cannot be written to: {why}")
+def _check_output(place: Path | None, output_format: VerifyFormat) -> None:
+    """Notice before the work, not after it, that the report could not be made or written. Raises ConfigError."""
+    if output_format is VerifyFormat.HTML:
+        from ckpt_surgery.verification.report.plots import PlotError, need_matplotlib
+
+        try:
+            need_matplotlib()
+        except PlotError as error:
+            raise ConfigError(str(error)) from None
+    if place is not None:
+        check_place(place)
+
+
+def _problem(report: Report) -> str:
+    """Why there is no verdict on a model that was named, with that name."""
+    problem = report.problem or "nothing was measured"
+    name = report.target or report.label
+    return problem if name in problem else f"{name}: {problem}"
 
 
 def _emit(
     reports: Sequence[Report],
     output_format: VerifyFormat,
-    output: Path | None,
+    place: Path | None,
     seconds: float,
     *,
     detailed: bool,
@@ -203,16 +229,16 @@ def _emit(
     """Write the report: the document alone to standard output or to a file, the rest to standard error."""
     from ckpt_surgery.verification.report.text import survey_lines
 
-    width = 80 if output else width_of(sys.stdout)
-    lines = survey_lines(reports, width=width, seconds=seconds, show_unbuilt=unbuilt)
+    width = 80 if place else width_of(sys.stdout)
+    # of a model that is named, standard error tells why it was not built
+    lines = survey_lines(reports, width=width, seconds=seconds, show_unbuilt=unbuilt, hint=not detailed)
     if output_format is VerifyFormat.TEXT:
         lines = _details(reports, width) + lines if detailed else lines
-        if output is None:
+        if place is None:
             write_lines(lines)
         else:
-            write_file(output, "\n".join(lines) + "\n")
+            write_file(place, "\n".join(lines) + "\n")
         return
-    place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
     document = _document(reports, output_format, seconds)
     if place is None:
         write(document)

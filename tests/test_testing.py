@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery.testing import assert_checkpointing, default_mode
-from ckpt_surgery.verification.verify import VerifyError
+from ckpt_surgery.verification.arguments import VerifyError
 from tests import mixin_cases
 from tests.mixin_cases import LlamaTest, ToyTest  # noqa: F401  pytest finds and runs them here
 from tests.verification import toys

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.verification.meter import Meter
+from ckpt_surgery.verification.randomness import devices_of, generator_state
 from model_patches.vocabulary import is_past_state
 
 
@@ -30,7 +31,8 @@ class CallFacts:
     `positional_past` caches given by position, `returned` arguments that the block handed back as they were,
     `written` containers that it wrote into, and `nested_output` tells whether it returned a tensor with gradient
     inside an inner container. `fed` tells whether every call had a tensor with gradient among its positional
-    arguments themselves, `random` whether randomness was drawn.
+    arguments themselves, `random` whether randomness was drawn. `reached` counts the calls that the backward came
+    back through: only those have anything to recompute.
     """
 
     keyword_gradient: tuple[str, ...] = ()
@@ -41,6 +43,7 @@ class CallFacts:
     nested_output: bool = False
     fed: bool = True
     random: bool = False
+    reached: int = 0
 
 
 class CallObserver:
@@ -50,6 +53,9 @@ class CallObserver:
         self._blocks = blocks
         self._meter = meter
         self._facts: dict[str, CallFacts] = {}
+        self._calls = 0
+        self._reached: dict[str, set[int]] = {}  # numbers of calls
+        self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
         self._open: list[_Call] = []
         self._handles: list[RemovableHandle] = []
 
@@ -72,33 +78,54 @@ class CallObserver:
         self._handles.clear()
 
     def facts(self) -> dict[str, CallFacts]:
-        """What was seen, by block; blocks that were not called are missing."""
-        return dict(self._facts)
+        """What was seen so far, by block; blocks that were not called are missing."""
+        return {n: replace(facts, reached=len(self._reached.get(n, ()))) for n, facts in self._facts.items()}
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         positional = dict(zip(_names(block, len(args)), args, strict=True))
-        self._open.append(_Call(positional, dict(kwargs), torch.get_rng_state()))
+        self._open.append(_Call(positional, dict(kwargs), self._devices))
         self._meter.enter_block(name, tensors((args, kwargs)))
 
     def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._meter.leave_block(tensors(output))
-        facts = self._open.pop().facts(output)
+        call = self._open.pop()
+        self._calls += 1
+        self._watch(name, self._calls, call.made(output))
+        facts = call.facts(output)
         known = self._facts.get(name)
         self._facts[name] = facts if known is None else _both(known, facts)
+
+    def _watch(self, name: str, call: int, made: list[Tensor]) -> None:
+        """Notice when the backward comes to one of these results of a call."""
+
+        def reached(_: Tensor) -> None:
+            self._reached.setdefault(name, set()).add(call)
+
+        for tensor in made:
+            if tensor.requires_grad:
+                tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
 
 class _Call:
     """One call between its beginning and its end."""
 
-    def __init__(self, positional: dict[str, Any], keywords: dict[str, Any], random_state: Tensor) -> None:
+    def __init__(
+        self, positional: dict[str, Any], keywords: dict[str, Any], devices: tuple[torch.device, ...]
+    ) -> None:
         self.positional = positional
         self.keywords = keywords
-        self.random_state = random_state
+        self.devices = devices
+        self.random_state = generator_state(devices)
         self.contents = {n: _ids(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
 
     @property
     def arguments(self) -> dict[str, Any]:
         return self.positional | self.keywords
+
+    def made(self, output: Any) -> list[Tensor]:
+        """The tensors of `output` that the call was not given."""
+        given = {id(tensor) for tensor in tensors((self.positional, self.keywords))}
+        return [tensor for tensor in tensors(output) if id(tensor) not in given]
 
     def facts(self, output: Any) -> CallFacts:
         given = {id(value): name for name, value in self.arguments.items() if isinstance(value, Tensor)}
@@ -114,7 +141,7 @@ class _Call:
             written=tuple(n for n, ids in self.contents.items() if _ids(self.arguments[n]) != ids),
             nested_output=_any_gradient(inner),
             fed=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
-            random=not torch.equal(self.random_state, torch.get_rng_state()),
+            random=self.random_state != generator_state(self.devices),
         )
 
 
@@ -173,5 +200,7 @@ def _both(first: CallFacts, second: CallFacts) -> CallFacts:
         if field.name == "fed":
             merged["fed"] = one and other
         else:
-            merged[field.name] = (one or other) if isinstance(one, bool) else tuple(dict.fromkeys((*one, *other)))
+            merged[field.name] = (
+                (one or other) if isinstance(one, (bool, int)) else tuple(dict.fromkeys((*one, *other)))
+            )
     return CallFacts(**merged)

@@ -58,12 +58,18 @@ def _recompute(fault: Fault, case: Case) -> Cause:
     known = [case.blocks[name] for name in fault.subjects if name in case.blocks]
     plain = [block for block in known if block.kind == "plain"]
     if fault.seen == "none":
+        asleep = [block for block in known if not block.module.training]
         replaced = [block for block in known if "forward" in vars(block.module)]
-        if plain:
+        cut = _gradients(fault, case) if case.mode == "reentrant" else _UNKNOWN
+        if asleep:
+            return f"{asleep[0].name} is in evaluation mode, in which nothing is checkpointed.", ""
+        if plain and hasattr(case.model, "supports_gradient_checkpointing"):
             return f"{_kind(plain[0])} is no GradientCheckpointingLayer, so that nothing checkpoints it.", "CKPT001"
+        if plain:
+            return cut if cut != _UNKNOWN else (f"Nothing checkpoints {_kind(plain[0])}.", "")
         if replaced:
             return f"The forward of {replaced[0].name} was replaced, and checkpointing with it.", ""
-        return _gradients(fault, case) if case.mode == "reentrant" else _UNKNOWN
+        return cut
     inner = [block for block in known if block.inside]
     if inner and "entries a step" in fault.expected:
         around = case.blocks[inner[0].inside]

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ckpt_surgery.verification.preserve import same_bits
 from ckpt_surgery.verification.probe import RunRecord
 from ckpt_surgery.verification.results import Cost, Fault
+from ckpt_surgery.verification.units import size
 
 NOISE_EPS = 16
 """The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
@@ -60,9 +62,9 @@ def compare(
 ) -> Verdict:
     """Judge a checkpointed run by one of the same model, inputs and seed that ran without checkpointing.
 
-    Checks that both runs ended, that every block was entered in the backward exactly as often as in the
-    forward, that the same gradients exist, that they and the losses have equal values, that buffers, caches and
-    randomness are as in the reference, and that memory was saved at no more than the price of a recompute.
+    Checks that both runs ended, that every block was entered in the backward exactly as often as the backward
+    came through it, that the same gradients exist, that they and the losses have equal values, that buffers,
+    caches and randomness are as in the reference, and that memory was saved at no more than the price of a recompute.
 
     `tolerance` is the largest relative error of a loss or a gradient (largest absolute difference over
     largest absolute value); by default the square root of the dtype's eps (3.5e-4 in float32, 1.5e-8 in
@@ -172,28 +174,21 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fau
     seen: dict[tuple[str, str], list[str]] = {}
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
+        wanted = reference.calls[name].reached if name in reference.calls else entries.forward
         if before.backward:
             what = ("no recompute without checkpointing", f"{before.backward} in the backward")
         elif entries.forward != before.forward:
             what = (f"{before.forward} entries in the forward", str(entries.forward))
-        elif not entries.backward and entries.forward:
-            if not _reached(reference, name):
-                continue  # nothing goes back through it, so that there is nothing to recompute
+        elif entries.backward == wanted:
+            continue
+        elif not entries.backward:
             what = ("one recompute in the backward", "none")
-        elif entries.backward != entries.forward:
+        else:
             total = entries.forward + entries.backward
             parts = f"{entries.forward} in the forward, {entries.backward} in the backward"
-            what = (f"{2 * entries.forward} entries a step", f"{total} ({parts})")
-        else:
-            continue
+            what = (f"{entries.forward + wanted} entries a step", f"{total} ({parts})")
         seen.setdefault(what, []).append(name)
     return [Fault("recompute", expected, found, tuple(names)) for (expected, found), names in seen.items()]
-
-
-def _reached(reference: RunRecord, block: str) -> bool:
-    """Whether the backward of the reference came through a block; also where it has nothing that would show it."""
-    own = [gradient for name, gradient in reference.gradients.items() if name.startswith(f"{block}.")]
-    return not own or any(gradient is not None for gradient in own)
 
 
 def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> list[Fault]:
@@ -222,7 +217,8 @@ def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: in
 
 def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     faults = []
-    changed = tuple(n for n, b in reference.buffers.items() if not _same(b, checkpointed.buffers.get(n)))
+    names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
+    changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
     if changed:
         seen = f"others ({len(changed)} of {len(reference.buffers)} buffers)"
         faults.append(Fault("state", "the values after a step without checkpointing", seen, changed))
@@ -238,8 +234,8 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     return faults
 
 
-def _same(ours: Tensor, theirs: Tensor | None) -> bool:
-    return theirs is not None and ours.shape == theirs.shape and torch.allclose(ours, theirs, 0, 0, equal_nan=True)
+def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    return ours is not None and theirs is not None and same_bits(ours, theirs)
 
 
 def _cost_faults(cost: Cost) -> list[Fault]:
@@ -247,8 +243,8 @@ def _cost_faults(cost: Cost) -> list[Fault]:
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
     saved = cost.reference_kept_bytes - cost.kept_bytes
     if possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible:
-        expected = f"{_size(cost.best_kept_bytes)} kept from forward to backward at best"
-        seen = f"{_size(cost.kept_bytes)}, and {_size(cost.reference_kept_bytes)} without checkpointing"
+        expected = f"{size(cost.best_kept_bytes)} kept from forward to backward at best"
+        seen = f"{size(cost.kept_bytes)}, and {size(cost.reference_kept_bytes)} without checkpointing"
         faults.append(Fault("cost", expected, seen))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
@@ -256,10 +252,3 @@ def _cost_faults(cost: Cost) -> list[Fault]:
         expected = "a backward that runs the blocks' forward once more"
         faults.append(Fault("cost", expected, f"{extra / recompute:.2f} times that work"))
     return faults
-
-
-def _size(count: int) -> str:
-    amount, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.0f} {units[0]}" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

@@ -13,9 +13,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.verification.randomness import devices_of, generator_state
 
 FORWARD, BACKWARD = 0, 1
 
@@ -64,6 +65,7 @@ class EntryCounter:
             if block not in self._paths:
                 raise ValueError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
         self._tallies = {name: _Tally(block) for name, block in blocks.items()}
+        self._devices = devices_of(model)
         self._phase = FORWARD
         self._handles: list[RemovableHandle] = []
         self._functions: list[tuple[nn.Module, dict[str, Any]]] = []
@@ -104,7 +106,7 @@ class EntryCounter:
 
     def _count(self, tally: _Tally, counts: Counter[int], witness: str) -> None:
         counts[self._phase] += 1
-        state = torch.get_rng_state().numpy().tobytes()
+        state = generator_state(self._devices)
         tally.states.setdefault((self._phase, witness), set()).add(state)
 
     def _count_part(self, tally: _Tally, name: str) -> None:

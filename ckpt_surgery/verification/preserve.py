@@ -9,19 +9,19 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
     """Hand `model` back unchanged, also when the body raises.
 
-    Restored on every submodule: the attributes (training mode, checkpointing flags and functions), the
-    contents of dictionaries among them (hooks, registered buffers), the values of parameters and buffers,
-    their `requires_grad`, and `.grad`, which is None inside. Python's, NumPy's and torch's generators get
+    Restored on every submodule: the attributes (training mode, checkpointing flags and functions), the contents
+    of dictionaries, lists and tensors among them (hooks, registered buffers) but not what lies deeper in those,
+    the values of parameters and buffers, their `requires_grad`, and `.grad`, which is None inside. What steps in
+    the backward, after a gradient is accumulated, is off inside. Python's, NumPy's and torch's generators get
     their states back.
     Costs one copy of the parameters and buffers on their own device.
     """
@@ -54,32 +54,53 @@ def _values(model: nn.Module) -> Iterator[None]:
     gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     for parameter, *_ in gradients:
         parameter.grad = None
+    # such as an optimizer that steps in the backward; as with other hooks, the contents go and not the dictionary
+    steps = [(hooks, dict(hooks)) for p in model.parameters() if (hooks := p._post_accumulate_grad_hooks)]
+    for hooks, _ in steps:
+        hooks.clear()
     try:
         yield
     finally:
         with torch.no_grad():
             for tensor, copy in zip(tensors, copies, strict=True):
-                if not torch.equal(tensor, copy):
+                if not same_bits(tensor, copy):
                     tensor.copy_(copy)
         for parameter, gradient, wanted in gradients:
             parameter.requires_grad_(wanted)
             parameter.grad = gradient
+        for hooks, content in steps:
+            hooks.update(content)
 
 
 @contextmanager
 def _attributes(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     attributes = [dict(vars(module)) for module in modules]
+    values = [value for names in attributes for value in names.values()]
     # Hook handles refer to the dictionary they were made with, so its contents go back, not a copy of it.
-    contents: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
-        (value, dict(value)) for names in attributes for value in names.values() if isinstance(value, dict)
-    ]
+    dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
+    lists = [(value, list(value)) for value in values if type(value) is list]
+    tensors = [(value, value.detach().clone()) for value in values if type(value) is Tensor]
     try:
         yield
     finally:
         for module, names in zip(modules, attributes, strict=True):
             vars(module).clear()
             vars(module).update(names)
-        for dictionary, content in contents:
+        for dictionary, content in dictionaries:
             dictionary.clear()
             dictionary.update(content)
+        for items, elements in lists:
+            items[:] = elements
+        with torch.no_grad():
+            for tensor, copy in tensors:
+                if not same_bits(tensor, copy):
+                    tensor.copy_(copy)
+
+
+def same_bits(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    ours, theirs = (t.to_dense() if t.layout != torch.strided else t for t in (ours.detach(), theirs.detach()))
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (ours, theirs)))

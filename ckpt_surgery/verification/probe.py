@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import math
-import random
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -21,6 +20,7 @@ from ckpt_surgery.verification.calls import CallFacts, CallObserver, tensors
 from ckpt_surgery.verification.entries import Entries, EntryCounter
 from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found
+from ckpt_surgery.verification.randomness import devices_of, generator_state, seed_all
 from ckpt_surgery.verification.results import Timeline
 
 Checkpointing = Literal["non_reentrant", "reentrant"]
@@ -36,7 +36,8 @@ class RunRecord:
 
     `loss` is NaN where the forward failed. `gradients` holds every parameter that requires gradient, by name
     and in its own shape; None where the backward never reached it. `input_gradients` does so for the inputs
-    that came with `requires_grad`. `entries` has one count per block. `buffers` are their values after the step.
+    that came with `requires_grad`. `entries` has one count per block. `buffers` are their values after the step, and
+    those of parameters that the step itself wrote into.
     `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
     that would be left if every block kept only what it was given and returned. FLOPs are counted for forward
     and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
@@ -82,7 +83,9 @@ def run_step(
     open_gates: bool = False,
     rounded_otherwise: bool = False,
 ) -> RunRecord:
-    """Train `model` for one step in training mode, without an optimizer, and hand it back as it was.
+    """Train `model` for one step, without an optimizer, and hand it back as it was.
+
+    Its modules stay in the mode that they are in; checkpointing layers do nothing in evaluation mode.
 
     `inputs` are the keyword arguments of the model; the step works on copies. A float input gets a gradient
     only where it requires one: a stack whose first block takes plain pixels has to be seen as it is.
@@ -99,10 +102,10 @@ def run_step(
     not a module of the model.
     """
     with left_as_found(model):
-        model.train()
         switch_checkpointing(model, checkpointing)
         if open_gates:
             _open_gates(model)
+        versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step({name: _own(value) for name, value in inputs.items()}, seed)
         with EntryCounter(model, blocks) as counter:
             step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, rounded_otherwise)
@@ -113,9 +116,9 @@ def run_step(
             seed=seed,
             loss=step.loss,
             gradients={n: _taken(p.grad) for n, p in model.named_parameters() if p.requires_grad},
-            input_gradients={n: _taken(t.grad) for n, t in step.arguments.items() if _wants_gradient(t)},
+            input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
             entries=counter.entries(),
-            buffers={n: b.detach().to("cpu", copy=True) for n, b in model.named_buffers()},
+            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
             kept_bytes=step.meter.kept_bytes,
             best_kept_bytes=step.meter.best_kept_bytes,
             forward_flops=step.meter.forward_flops,
@@ -140,7 +143,7 @@ def loss_of(output: Any) -> Tensor:
     output holds no float tensor that requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, Tensor):
+    if isinstance(own, Tensor) and own.requires_grad:
         return own.mean()
     terms = [_weighed(tensor) for tensor in tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not terms:
@@ -171,30 +174,34 @@ class _Step:
         rounded_otherwise: bool,
     ) -> None:
         stage = "forward"
+        devices = devices_of(model)
         self._measure_caches()
-        _seed(self.seed)
+        seed_all(self.seed)
         try:
             # the one entered last sees an operator first, so the meter counts what the other makes of it
             with self.meter, other_rounding() if rounded_otherwise else contextlib.nullcontext():
                 with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
-                    value = loss(model(**self.arguments))
-                self.calls = observer.facts()
+                    output = model(**self.arguments)
+                    stage = "loss"
+                    value = _scalar(loss(output))
+                    del output
                 self.loss = float(value.detach())
                 self._measure_caches()
-                _seed(self.seed + 1)
-                before = torch.get_rng_state()
+                seed_all(self.seed + 1)
+                before = generator_state(devices)
                 stage = "backward"
                 counter.start_backward()
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
-            self.random_moved = not torch.equal(before, torch.get_rng_state())
+            self.random_moved = before != generator_state(devices)
             self._measure_caches()
+            self.calls = observer.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = _line(stage, error)
 
     def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         model.eval()
-        _seed(self.seed)
+        seed_all(self.seed)
         try:
             tokens = cast(Any, model).generate(**{name: _own(value) for name, value in arguments.items()})
         except Exception as error:
@@ -238,45 +245,78 @@ def _line(stage: str, error: Exception) -> str:
 def switch_checkpointing(model: nn.Module, checkpointing: Checkpointing | None) -> None:
     """Switch checkpointing on in the given mode, or off, through whichever method the release has.
 
+    Late releases also make the embeddings' outputs require gradient when it is switched on. A run without is to
+    differ in nothing else, so they stay like that when it is switched off here.
+
     Raises TypeError where it has none to switch it on; what that method itself raises passes through.
     """
+    if checkpointing is not None:
+        enable = _method(model, "enable")
+        if enable is None:
+            name = type(model).__name__
+            raise TypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
+        _call_enable(enable, {"use_reentrant": checkpointing == "reentrant"})
+        return
+    disable = _method(model, "disable")
+    if disable is None:
+        return
+    # releases differ in whether they refuse to switch on, and off, what no module of the model has
+    with contextlib.suppress(Exception):
+        switch_checkpointing(model, "non_reentrant")
+    with contextlib.suppress(ValueError):
+        disable()
+    if getattr(model, "_hf_peft_config_loaded", False):  # then those outputs were set back
+        cast(Any, model).enable_input_require_grads()
+
+
+def _method(model: nn.Module, verb: str) -> Callable[..., Any] | None:
     # late 5.x has both, and there the older name only warns
-    prefixes = ("activation", "gradient")
-    verb = "disable" if checkpointing is None else "enable"
-    names = [f"{prefix}_checkpointing_{verb}" for prefix in prefixes]
-    method = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-    if checkpointing is None:
-        if method is not None:
-            with contextlib.suppress(ValueError):  # where nothing can be switched on, nothing is
-                method()
-    elif method is None:
-        raise TypeError(
-            f"{type(model).__name__} has no method gradient_checkpointing_enable to switch checkpointing on"
-        )
-    else:
-        method({"use_reentrant": checkpointing == "reentrant"})
+    names = [f"{prefix}_checkpointing_{verb}" for prefix in ("activation", "gradient")]
+    return next((getattr(model, name) for name in names if hasattr(model, name)), None)
 
 
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
+def _call_enable(enable: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Hand over the options under the name that the method has for them, else as its first argument."""
+    parameters = inspect.signature(enable).parameters
+    name = next((name for name in parameters if name.endswith("_checkpointing_kwargs")), None)
+    enable(options) if name is None else enable(**{name: options})
 
 
 def _own(value: Any) -> Any:
-    """A copy that the step may write into."""
-    if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    return copy.deepcopy(value)
+    """A copy that the step may write into. Tensors in it are leaves, whatever made those of `value`."""
+    leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in tensors(value)}
+    return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))
 
 
-def _wants_gradient(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
+def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors among the arguments that require gradient; those inside containers are numbered."""
+    for name, value in arguments.items():
+        for number, tensor in enumerate(tensors(value)):
+            if tensor.requires_grad and tensor.is_leaf:
+                yield name if tensor is value else f"{name}[{number}]", tensor
+
+
+def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that have been written into since their versions were noted."""
+    return ((name, parameter) for name, (parameter, version) in versions.items() if parameter._version != version)
+
+
+def _scalar(value: Any) -> Tensor:
+    """The loss, if it is one. Raises TypeError or ValueError where it cannot be trained on."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the loss is a {type(value).__name__}: it has to be a tensor with one element")
+    if value.numel() != 1:
+        raise ValueError(f"the loss has the shape {tuple(value.shape)}: it has to be a tensor with one element")
+    if not value.requires_grad:
+        raise ValueError("the loss needs no gradient: it has to depend on a parameter that requires one")
+    return value
 
 
 def _taken(gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else gradient.detach().to("cpu", copy=True)
+    if gradient is None:
+        return None
+    dense = gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
+    return dense.to("cpu", copy=True)
 
 
 def _weighed(tensor: Tensor) -> Tensor:
@@ -291,6 +331,8 @@ def _open_gates(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point() and parameter.numel() and float(parameter.abs().max()) < _GATE:
+            if not parameter.is_floating_point() or parameter.itemsize < 2 or not parameter.numel():
+                continue  # quantised ones are no gates
+            if float(parameter.abs().max()) < _GATE:
                 values = torch.randn(parameter.shape, generator=generator) * 0.02
                 parameter.add_(values.to(parameter.device, parameter.dtype))

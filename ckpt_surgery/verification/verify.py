@@ -5,7 +5,6 @@ The measuring is `probe`, the judging `compare`, the explaining `causes`; this p
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import math
 import time
@@ -13,12 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.verification.arguments import (
+    Levels,
+    VerifyError,
+    checked_inputs,
+    checked_levels,
+    checked_model,
+    checked_modes,
+    checked_tolerance,
+)
 from ckpt_surgery.verification.causes import Case, explain
 from ckpt_surgery.verification.compare import Verdict, all_gradients, compare, cost_of, noise_floors
 from ckpt_surgery.verification.probe import RunRecord, is_cache, run_step
@@ -34,12 +41,9 @@ from ckpt_surgery.verification.results import (
     Outcome,
     Report,
 )
+from ckpt_surgery.verification.versions import installed_versions
 
-Levels = Literal["all"] | Sequence[Level]
-
-
-class VerifyError(ValueError):
-    """No verdict is possible on this model with these inputs; the text says why and what to do."""
+_OTHER = "The model draws from a generator of its own or keeps something from run to run: nothing can be compared."
 
 
 def verify(
@@ -47,7 +51,7 @@ def verify(
     inputs: Mapping[str, Any],
     *,
     loss: Callable[[Any], Tensor] | None = None,
-    modes: Sequence[Mode] = MODES,
+    modes: Mode | Sequence[Mode] = MODES,
     levels: Levels = "all",
     seed: int = 0,
     tolerance: float | None = None,
@@ -67,8 +71,10 @@ def verify(
 
     Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
     hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers;
-    two more steps where something looks wrong or a cache can be given. In an initialised process group the
-    level "ranks" compares the ranks; see `ranks`.
+    up to three more steps where something looks wrong or a cache can be given. There is no limit on the time: a
+    backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits. `model` may be a
+    `DistributedDataParallel`: in an initialised process group the level "ranks" compares the ranks, and every
+    rank has to call this; see `ranks`.
 
     Raises VerifyError, with one sentence, where no verdict is possible: a model in evaluation mode, on meta, or
     without a method to switch checkpointing on, inputs that do not fit, a loss that needs no gradient, or NaN.
@@ -94,19 +100,19 @@ class Examination:
         tolerance: float | None = None,
     ) -> None:
         self._given = model
-        self._model = _checked(unwrapped(model))
-        self._inputs = _mapping(inputs)
+        self._model = checked_model(unwrapped(model))
+        self._inputs = checked_inputs(inputs)
         self._loss = loss
         self._seed = seed
-        self._tolerance = tolerance
-        self._levels = _levels(levels)
+        self._tolerance = checked_tolerance(tolerance)
+        self._levels = checked_levels(levels)
         self._blocks = {block.name: block for block in find_blocks(self._model)}
         self._reference: RunRecord | None = None
         self._seconds: dict[str, float] = {}
 
-    def run(self, modes: Iterable[Mode] = MODES) -> Report:
+    def run(self, modes: Mode | Iterable[Mode] = MODES) -> Report:
         """The reference and every mode of `modes`."""
-        wanted = _modes(modes)
+        wanted = checked_modes(modes)
         report = self._agreed_reference()
         found = () if report.problem else tuple(self.examine(mode) for mode in wanted)
         return _with_modes(report, found)
@@ -139,7 +145,7 @@ class Examination:
             model_type=str(getattr(getattr(self._model, "config", None), "model_type", "") or ""),
             dtype=str(next((p.dtype for p in self._model.parameters()), "")).removeprefix("torch."),
             parameters=sum(p.numel() for p in self._model.parameters()),
-            versions=versions(),
+            versions=installed_versions(),
             reference=self._reference.timeline if self._reference else None,
             problem="" if self._reference else f"{name} says that it does not support gradient checkpointing",
             supported=supported,
@@ -163,8 +169,12 @@ class Examination:
             ranks = self._ranks(mode, reference, faults)
             return ModeReport(mode, (*faults, *ranks.faults), self._outcomes([*faults, *ranks.faults], ended=False))
         verdict = self._verdict(reference, run)
+        if not verdict.ok and (other := self._other_reference):
+            faults = [Fault("run", "two equal runs without checkpointing", other, cause=_OTHER)]
+            return ModeReport(mode, tuple(faults), self._outcomes(faults, ended=False))
+        cache_faults, notes = self._look_at_cache(case, run)
         found = [*verdict.faults, *self._block_faults(run)]
-        faults = [*explain(found, case), *self._cache_faults(case, run)]
+        faults = [*explain(found, case), *cache_faults]
         kept = [fault for fault in faults if fault.level == "run" or fault.level in self._levels]
         ranks = self._ranks(mode, reference, kept)
         ended, whole = run.error is None, not verdict.lost
@@ -172,7 +182,7 @@ class Examination:
             mode=mode,
             faults=(*kept, *ranks.faults),
             outcomes=self._outcomes([*kept, *ranks.faults], ended=ended, whole=whole, ranks=ranks.measured),
-            notes=(ranks.note,) if ranks.note else (),
+            notes=tuple(filter(None, [*notes, self._no_blocks, ranks.note])),
             blocks=self._counts(reference, run),
             errors=verdict.errors or {},
             cost=None if run.error or verdict.lost else cost_of(reference, run),
@@ -218,10 +228,17 @@ class Examination:
         repeated = self._step(None, rounded_otherwise=True)
         return noise_floors(reference, None if repeated.error else repeated)
 
+    @cached_property
+    def _other_reference(self) -> str:
+        """What differs when the run without checkpointing is repeated; empty where nothing does."""
+        verdict = compare(cast(RunRecord, self._reference), self._step(None), floors={}, tolerance=self._tolerance)
+        return next((str(f) for f in verdict.faults if f.level in ("run", "set", "values")), "")
+
     def _check_reference(self, run: RunRecord) -> None:
         name = type(self._model).__name__
         if run.error:
-            raise VerifyError(f"the run of {name} without checkpointing failed: {run.error}; check model and inputs")
+            what = "the loss function" if run.error.startswith("loss ") else "model and inputs"
+            raise VerifyError(f"the run of {name} without checkpointing failed: {run.error}; check {what}")
         if not math.isfinite(run.loss):
             raise VerifyError(
                 f"the loss of {name} without checkpointing is {run.loss}: nothing can be held against it"
@@ -236,27 +253,38 @@ class Examination:
             raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
 
     def _block_faults(self, run: RunRecord) -> list[Fault]:
-        if self._blocks or run.error:
+        saves = run.kept_bytes < cast(RunRecord, self._reference).kept_bytes  # in a block that is no stack
+        if self._blocks or run.error or not self._claims or saves:
             return []
         return [Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")]
 
-    def _cache_faults(self, case: Case, run: RunRecord) -> Sequence[Fault]:
+    @property
+    def _claims(self) -> bool:
+        """Whether the model is one of transformers that says it supports checkpointing."""
+        return bool(getattr(self._model, "supports_gradient_checkpointing", False))
+
+    @property
+    def _no_blocks(self) -> str:
+        return "" if self._blocks else "No stack of blocks was found: recomputes were not counted."
+
+    def _look_at_cache(self, case: Case, run: RunRecord) -> tuple[Sequence[Fault], Sequence[str]]:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
         parameters = inspect.signature(self._model.forward).parameters
         wanted = "past_key_values" in parameters and not any(map(is_cache, self._inputs.values()))
         if "state" not in self._levels or not wanted or run.error:
-            return ()
+            return (), ()
         cache = _empty_cache(self._model)
         given = None if cache is None else self._step(case.mode, past_key_values=cache)
         if given is None or given.error or "past_key_values" not in given.cache:
-            return ()
+            why = f": {given.error}" if given and given.error else ""
+            return (), [f"What becomes of a cache in past_key_values was not tried{why}."]
         before, after, end = given.cache["past_key_values"]
         if after == end:
-            return ()
+            return (), ()
         expected = f"size {after} after the backward as after the forward"
         fault = Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))
         shown = self._step(None, past_key_values=_empty_cache(self._model))
-        return explain([fault], replace(case, reference=shown))
+        return explain([fault], replace(case, reference=shown)), ()
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, whole: bool = True, ranks: bool = False
@@ -264,9 +292,14 @@ class Examination:
         """What became of each level; a backward that is not `whole` has no cost to compare."""
         failed = {fault.level for fault in faults}
         outcomes: dict[Level, Outcome] = {}
+        whole = whole and bool(self._blocks)
         for level in LEVELS:
             measured = level == "run" or (
-                ended and level in self._levels and (ranks or level != "ranks") and (whole or level != "cost")
+                ended
+                and level in self._levels
+                and (ranks or level != "ranks")
+                and (whole or level != "cost")
+                and (self._blocks or level != "recompute")
             )
             outcomes[level] = "failed" if level in failed else "ok" if measured else "skipped"
         return outcomes
@@ -294,67 +327,15 @@ def _claiming(model: nn.Module) -> Iterator[None]:
         vars(model).update(own)
 
 
-def versions() -> dict[str, str]:
-    """The versions of torch and, where it is there, transformers."""
-    found = {"torch": str(torch.__version__)}
-    try:
-        found["transformers"] = importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError:
-        return found
-    return found
-
-
 def _with_modes(report: Report, modes: tuple[ModeReport, ...]) -> Report:
     return replace(report, modes=modes, seconds={**report.seconds, **{mode.mode: mode.seconds for mode in modes}})
 
 
-def _mapping(inputs: Any) -> dict[str, Any]:
-    if not isinstance(inputs, Mapping):
-        kind = type(inputs).__name__
-        raise VerifyError(f"the inputs are a {kind}: give a dictionary of the forward's keyword arguments")
-    return dict(inputs)
-
-
-def _checked(model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise VerifyError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
-    name = type(model).__name__
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise VerifyError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
-    if not model.training:
-        raise VerifyError(f"{name} is in evaluation mode, in which nothing is checkpointed: call model.train() first")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise VerifyError(f"no parameter of {name} requires gradient: there is nothing to train")
-    methods = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    if not any(hasattr(model, method) for method in methods):
-        raise VerifyError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
-    return model
-
-
-def _levels(levels: Levels) -> tuple[Level, ...]:
-    if levels == "all":
-        return LEVELS
-    return tuple(_known(level, LEVELS, "level") for level in levels)
-
-
-def _modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:
-    wanted = tuple(_known(mode, MODES, "mode") for mode in modes)
-    if not wanted:
-        raise VerifyError(f"no mode to verify: give some of {', '.join(MODES)}")
-    return wanted
-
-
-def _known(name: Any, names: tuple[Any, ...], what: str) -> Any:
-    if name not in names:
-        raise VerifyError(f"unknown {what} {name!r}: give some of {', '.join(names)}")
-    return name
-
-
 def _empty_cache(model: nn.Module) -> Any:
     """An empty cache for the model's own configuration; None where none can be made."""
-    import transformers
-
     try:
+        import transformers
+
         return transformers.DynamicCache(config=getattr(model, "config", None))
     except Exception:
         return None

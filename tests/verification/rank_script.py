@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.verification import ranks
+from ckpt_surgery.verification.arguments import VerifyError
 from ckpt_surgery.verification.results import MODES, Mode
-from ckpt_surgery.verification.verify import VerifyError, verify
+from ckpt_surgery.verification.verify import verify
 from tests.verification import toys
 
 PATIENCE = 20.0

@@ -147,8 +147,18 @@ def test_blocks_with_the_same_fault_are_named_together() -> None:
 def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> None:
     reference, checkpointed = healthy_pair()
     idle = {"1": Entries(0, 0)}
-    before = dataclasses.replace(reference, entries={**reference.entries, **idle})
-    assert compare(before, dataclasses.replace(checkpointed, entries={**checkpointed.entries, **idle})).ok
+    before = dataclasses.replace(reference, entries={**reference.entries, **idle}, calls={})
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, **idle})
+    assert compare(before, after).ok
+
+
+@pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
+def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomputed: int) -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {**reference.calls, "1": dataclasses.replace(reference.calls["1"], reached=2)}
+    before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(3, 0)}, calls=calls)
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(3, recomputed)})
+    assert compare(before, after).ok is (recomputed == 2)
 
 
 def test_another_loss_is_a_fault() -> None:
@@ -191,7 +201,7 @@ def test_a_cache_that_grows_in_the_backward_is_a_fault_of_state() -> None:
 
 def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
     reference, checkpointed = healthy_pair()
-    calls = {"0": CallFacts(random=True), "1": CallFacts(random=False)}
+    calls = {"0": CallFacts(random=True, reached=1), "1": CallFacts(random=False, reached=1)}
     other = dataclasses.replace(checkpointed, other_randomness=("0", "1"))
     fault = only(compare(dataclasses.replace(reference, calls=calls), other))
     assert (fault.level, fault.subjects) == ("state", ("0",))

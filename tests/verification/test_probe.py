@@ -204,7 +204,7 @@ def test_the_loss_of_an_output_without_one_depends_on_every_float_tensor() -> No
     for tensor in (first, second):
         assert tensor.grad is not None
         assert len(set(tensor.grad.tolist())) == 3
-    assert loss_of({"loss": torch.tensor(2.0), "logits": first}) == 2.0
+    assert loss_of({"loss": torch.tensor(2.0, requires_grad=True), "logits": first}) == 2.0
 
 
 def test_an_output_without_a_gradient_has_no_loss() -> None:

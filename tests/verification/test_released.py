@@ -60,7 +60,7 @@ HEALTHY = ("LlamaForCausalLM", "BertModel", "T5ForConditionalGeneration", "Mixtr
 def look_at(expected: Sequence[Expected]) -> dict[str, Report]:
     """The reports of these classes and of the healthy ones, by label."""
     names = sorted({name.partition(" ")[0] for name, *_ in expected} | set(HEALTHY))
-    return {report.label: report for report in survey(resolve(names), timeout=15)}
+    return {report.label: report for report in survey(resolve(names))}
 
 
 @pytest.fixture(scope="module")

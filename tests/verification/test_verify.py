@@ -14,10 +14,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from ckpt_surgery.verification.arguments import VerifyError
 from ckpt_surgery.verification.compare import compare
 from ckpt_surgery.verification.probe import run_step, switch_checkpointing
 from ckpt_surgery.verification.results import LEVELS, MODES, Fault, Level, Mode, Report
-from ckpt_surgery.verification.verify import Examination, VerifyError, verify
+from ckpt_surgery.verification.verify import Examination, verify
 from tests.verification.toys import (
     BATCH,
     WIDTH,
@@ -514,8 +515,17 @@ REFUSED = [
     pytest.param(lambda: model_of(Layer, whole=Broken), {}, "failed: forward raised KeyError", id="a broken forward"),
     pytest.param(lambda: model_of(Layer, whole=Silent), {}, "no float tensor that requires gradient", id="no loss"),
     pytest.param(
-        lambda: model_of(Layer), {"loss": lambda y: y.sum().detach()}, "backward raised", id="a loss cut off"
+        lambda: model_of(Layer),
+        {"loss": lambda y: y.sum().detach()},
+        "the loss needs no gradient.*check the loss function",
+        id="a loss cut off",
     ),
+    pytest.param(lambda: model_of(Layer), {"loss": lambda y: 1.0}, "the loss is a float.*check", id="a number"),
+    pytest.param(lambda: model_of(Layer), {"loss": lambda y: y}, "the shape .*one element", id="many losses"),
+    pytest.param(lambda: nn.DataParallel(model_of(Layer)), {}, "give model.module", id="copies"),
+    pytest.param(lambda: model_of(Layer), {"levels": []}, "no level to verify: give some of", id="no level"),
+    pytest.param(lambda: model_of(Layer), {"tolerance": -1}, "the tolerance is -1: give", id="a negative tolerance"),
+    pytest.param(lambda: model_of(Layer), {"tolerance": "x"}, "the tolerance is 'x': give", id="no tolerance"),
     pytest.param(spoilt, {}, "the loss of Model without checkpointing is nan", id="NaN in the loss"),
     pytest.param(lambda: poisoned("gradient"), {}, "gradient of .* holds NaN.*try", id="NaN in a gradient"),
     pytest.param(lambda: model_of(Layer), {"modes": ["offload"]}, "unknown mode 'offload': give some of", id="mode"),
@@ -562,3 +572,8 @@ def test_the_model_is_left_as_it_was(build: Callable[[], Model]) -> None:
     assert inputs.keys() == values().keys()
     assert torch.equal(inputs["values"], values()["values"])
     assert not inputs["values"].requires_grad
+
+
+def test_a_lazy_module_has_to_be_run_first() -> None:
+    with pytest.raises(VerifyError, match="Model has parameters without a shape: run one forward first"):
+        verify(model_of(lambda: nn.LazyLinear(2)), values())

@@ -24,7 +24,7 @@ from ckpt_surgery.verification.report.summary import (
     percent,
     plural,
     rules_of,
-    versions,
+    versions_of,
 )
 from ckpt_surgery.verification.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
 
@@ -93,7 +93,7 @@ def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
 
 def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
     about = [plural(len(shown), "model")] if len(shown) != 1 else ["gradient checkpointing, verified"]
-    about += [f"{escape(package)} {escape(version)}" for package, version in versions(shown).items()]
+    about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
     found = counts(shown)
     bar = "".join(

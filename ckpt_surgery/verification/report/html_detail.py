@@ -18,9 +18,9 @@ from ckpt_surgery.verification.report.summary import (
     plural,
     ratio,
     saved_share,
-    size,
 )
 from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Fault, Mode, Outcome, Report
+from ckpt_surgery.verification.units import size
 
 SIGNS: dict[Outcome, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7"}
 _MOST_NAMES = 400

@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 
-from ckpt_surgery.verification.report.summary import counts, versions
+from ckpt_surgery.verification.report.summary import counts, versions_of
 from ckpt_surgery.verification.results import Report
 
 JSON_SCHEMA_VERSION = 1
@@ -23,7 +23,7 @@ def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> s
     head = {
         "schema_version": JSON_SCHEMA_VERSION,
         "tool": {"name": "ckpt_surgery", "version": __version__},
-        "versions": versions(reports),
+        "versions": versions_of(reports),
         "seconds": None if seconds is None else round(seconds, 3),
         "counts": counts(reports),
     }

@@ -17,7 +17,7 @@ from ckpt_surgery.verification.report.summary import (
     plural,
     portable,
     unclaimed,
-    versions,
+    versions_of,
 )
 from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, Report
 
@@ -47,7 +47,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
 
 
 def _heading(reports: Sequence[Report]) -> str:
-    known = versions(reports)
+    known = versions_of(reports)
     release = f" in transformers {known['transformers']}" if "transformers" in known else ""
     others = " and ".join(f"{package} {version}" for package, version in known.items() if package != "transformers")
     modes = " and ".join(mode.replace("_", "-") for mode in measured(reports)[0])

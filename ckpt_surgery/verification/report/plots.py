@@ -16,11 +16,10 @@ from ckpt_surgery.verification.report.summary import (
     error_text,
     gradient_errors,
     plural,
-    size,
-    size_unit,
 )
 from ckpt_surgery.verification.report.svg import inline_svg
 from ckpt_surgery.verification.results import MODES, Mode, ModeReport, Report, Timeline
+from ckpt_surgery.verification.units import size, size_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,12 +81,8 @@ class Plot:
     svg: str
 
 
-def plots_of(report: Report, *, key: str) -> list[Plot]:
-    """The plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
-
-    `key` is unique in the page and makes the ids in the drawings so; the same report and key give the same text.
-    Raises PlotError where matplotlib is not installed.
-    """
+def need_matplotlib() -> Any:
+    """The package. Raises PlotError where it cannot be imported, which is worth knowing before there is a report."""
     try:
         import matplotlib
     except ImportError:
@@ -95,7 +90,16 @@ def plots_of(report: Report, *, key: str) -> list[Plot]:
             "The HTML report draws its plots with matplotlib, which is not installed: "
             "install it with `pip install 'ckpt-surgery[report]'`, or choose another output format."
         ) from None
-    with matplotlib.rc_context({**_STYLES, "svg.hashsalt": key}):
+    return matplotlib
+
+
+def plots_of(report: Report, *, key: str) -> list[Plot]:
+    """The plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
+
+    `key` is unique in the page and makes the ids in the drawings so; the same report and key give the same text.
+    Raises PlotError where matplotlib is not installed.
+    """
+    with need_matplotlib().rc_context({**_STYLES, "svg.hashsalt": key}):
         drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
         return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
 

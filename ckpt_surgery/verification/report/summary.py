@@ -79,7 +79,7 @@ def counts(reports: Iterable[Report]) -> dict[Status, int]:
     return {status: found.count(status) for status in STATUSES}
 
 
-def versions(reports: Iterable[Report]) -> dict[str, str]:
+def versions_of(reports: Iterable[Report]) -> dict[str, str]:
     """The versions that any report names, by package; several of one package are listed."""
     found: dict[str, set[str]] = {}
     for report in reports:
@@ -137,20 +137,6 @@ def _of_any_block(cause: str) -> str:
 def rules_of(report: Report) -> list[str]:
     """The codes of the rules behind a report's faults."""
     return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
-
-
-def size(number: float) -> str:
-    """Bytes as people read them: 1.5 KiB."""
-    unit, divisor = size_unit(number)
-    return f"{number:.0f} B" if unit == "B" else f"{number / divisor:.{1 if number < 100 * divisor else 0}f} {unit}"
-
-
-def size_unit(largest: float) -> tuple[str, int]:
-    """The unit in which `largest` bytes are a number from 1 to 1024, and its size in bytes."""
-    for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
-        if abs(largest) < 1024 ** (power + 1) or unit == "TiB":
-            return unit, 1024**power
-    raise AssertionError
 
 
 def saved_share(cost: Cost) -> float | None:

@@ -21,10 +21,10 @@ from ckpt_surgery.verification.report.summary import (
     ratio,
     rules_of,
     saved_share,
-    size,
     unclaimed,
 )
 from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Outcome, Report, Status
+from ckpt_surgery.verification.units import size
 
 WIDTH = 100
 MARKS: dict[Outcome, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped"}
@@ -53,9 +53,17 @@ def report_lines(report: Report, *, width: int = WIDTH) -> list[str]:
 
 
 def survey_lines(
-    reports: Sequence[Report], *, width: int, seconds: float | None = None, show_unbuilt: bool = False
+    reports: Sequence[Report],
+    *,
+    width: int,
+    seconds: float | None = None,
+    show_unbuilt: bool = False,
+    hint: bool = True,
 ) -> list[str]:
-    """The table of many models: what failed, in which modes and levels, why, and how many there are of each kind."""
+    """The table of many models: what failed, in which modes and levels, why, and how many there are of each kind.
+
+    Why some were not built is told with `show_unbuilt`; without it, `hint` names the option that tells.
+    """
     failed = of_status(reports, "failed")
     lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
     lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
@@ -68,7 +76,7 @@ def survey_lines(
     found = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
     took = "" if seconds is None else f" in {_duration(seconds)}"
     said = f": {', '.join(found)}" if found else ""
-    hidden = " The reasons why some were not built: --show-unbuilt." if unbuilt and not show_unbuilt else ""
+    hidden = " The reasons why some were not built: --show-unbuilt." if unbuilt and hint and not show_unbuilt else ""
     return lines + _wrap(f"Verified {plural(len(reports), 'class', 'classes')}{took}{said}.{hidden}", width)
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import get_args
 
@@ -16,9 +15,10 @@ from ckpt_surgery.verification.survey.crew import Crew, Plan, Work
 from ckpt_surgery.verification.survey.examine import EXAMINATION
 from ckpt_surgery.verification.survey.nursery import Nursery
 from ckpt_surgery.verification.survey.resume import ResumeFile
-from ckpt_surgery.verification.survey.targets import Job, part_of
+from ckpt_surgery.verification.survey.targets import Job, checked_timeout, part_of
+from ckpt_surgery.verification.versions import installed_versions
 
-TIMEOUT = 30.0
+TIMEOUT = 20.0
 """Seconds that each phase of a job may take, by default. A tiny model takes well under one."""
 
 Progress = Callable[[str, int, int], None]
@@ -47,27 +47,30 @@ def survey(
         jobs: what `targets.resolve` made.
         modes, levels: what to look at, as in `verify`.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
-        timeout: seconds for the building, the reference run and each mode, each on its own.
-        resume: a file in which finished reports are kept as they come; what is in it already is not done again.
+        timeout: seconds for the building, the reference run and each mode, each on its own; a day at most.
+        resume: a file in which finished reports are kept as they come; what is in it already is not done again,
+            unless the files of the model have changed or it has more time now to end.
         shard: (i, n) for part `i` of `n` of the jobs, counted from 1.
         progress: called with counts by outcome in words, the number of finished jobs, and of all.
         nursery: where workers come from; one is made, and ended, where there is none.
         examination: `package.module:class` of what examines a model.
 
     Raises:
+        TargetError: `timeout` is no time limit.
         ResumeError: the file of `resume` is not one that can be gone on with.
         NurseryError: no worker can be started.
     """
     chosen = part_of(jobs, shard) if shard else list(jobs)
-    known = versions()
-    plan = Plan(tuple(modes), levels if isinstance(levels, str) else tuple(levels), timeout, examination)
+    known = installed_versions()
+    limit = checked_timeout(timeout)
+    plan = Plan(tuple(modes), levels if isinstance(levels, str) else tuple(levels), limit, examination)
     reports: dict[int, Report] = {}
     works = [Work(index, job, plan.modes) for index, job in enumerate(chosen)]
     with ExitStack() as stack:
         kept = None
         if resume is not None:
             settings = {"versions": known, "modes": plan.modes, "levels": plan.levels}
-            kept = stack.enter_context(ResumeFile(resume, settings))
+            kept = stack.enter_context(ResumeFile(resume, settings, timeout))
             reports = {work.index: report for work in works if (report := kept.report(work.job)) is not None}
 
         def done(work: Work) -> None:
@@ -75,7 +78,7 @@ def survey(
             report = report if report.versions else replace(report, versions=known)
             reports[work.index] = report
             if kept is not None:
-                kept.add(work.job, report)
+                kept.add(work.job, report, files=work.files, stopped_after=work.stopped_after)
             _tell(progress, reports, len(works))
 
         _tell(progress, reports, len(works))
@@ -89,17 +92,6 @@ def survey(
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def versions() -> dict[str, str]:
-    """The versions that a report depends on, of what is installed; nothing is imported."""
-    found = {}
-    for name in ("ckpt-surgery", "torch", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _tell(progress: Progress | None, reports: dict[int, Report], total: int) -> None:

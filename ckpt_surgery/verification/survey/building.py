@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.verification.survey.targets import Job, TargetError
+from ckpt_surgery.verification.survey.worker import sentence
 
 
 def build(job: Job) -> tuple[Any, Any]:
@@ -51,12 +52,11 @@ def _from_factory(job: Job) -> tuple[Any, Any]:
     except AttributeError as error:
         raise TargetError(f"{job.target}: {error}") from None
     if not callable(found):
-        raise TargetError(f"{job.target} is a {type(found).__name__}: it must be a function without arguments")
+        kind = type(found).__name__
+        raise TargetError(f"{job.target} cannot be called ({kind}): it must be a function without arguments")
     made = found()
     if not isinstance(made, tuple):
-        from ckpt_surgery.verification.tiny import tiny_inputs
-
-        return made, tiny_inputs(made)
+        return _with_inputs(job.target, made)
     if len(made) != 2:
         raise TargetError(
             f"{job.target} gives a tuple of {len(made)}: it must give a model, or a model and its inputs"
@@ -64,12 +64,33 @@ def _from_factory(job: Job) -> tuple[Any, Any]:
     return made
 
 
+def _with_inputs(name: str, model: Any) -> tuple[Any, Any]:
+    """A model that came alone, with inputs of ours."""
+    from torch import nn
+
+    from ckpt_surgery.verification.tiny import tiny_inputs
+
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise TargetError(f"{name} gives an object of type {kind}: it must give a model, or a model and its inputs")
+    if not hasattr(model, "config"):
+        kind = type(model).__name__
+        raise TargetError(f"{name} gives a {kind} without a `config` to make inputs from: give (model, inputs)")
+    return model, tiny_inputs(model)
+
+
 def _from_file(job: Job, model_class: Any) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     values: Mapping[str, Any] = json.loads(Path(job.source).read_text(encoding="utf-8"))
     known = values.get("model_type") in CONFIG_MAPPING
-    return (CONFIG_MAPPING[values["model_type"]] if known else model_class.config_class).from_dict(values)
+    config_class = CONFIG_MAPPING[values["model_type"]] if known else model_class.config_class
+    try:
+        return config_class.from_dict(values)
+    except Exception as error:  # whatever somebody else's class says to a value that it does not take
+        raise TargetError(
+            f"{job.source}: no {config_class.__name__} can be made of it: {sentence(error)}: correct the file"
+        ) from None
 
 
 def _from_folder(folder: str, reference: str) -> tuple[Any, Any]:

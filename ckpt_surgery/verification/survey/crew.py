@@ -34,7 +34,11 @@ class Plan:
 
 @dataclass(slots=True)
 class Work:
-    """One job and what has become known of it. `phase` is the last one that began: build, reference or a mode."""
+    """One job and what has become known of it. `phase` is the last one that began: build, reference or a mode.
+
+    `files` are the digests of what a factory was read from. `stopped_after` is the limit in seconds where some
+    phase did not end within it.
+    """
 
     index: int
     job: Job
@@ -42,6 +46,8 @@ class Work:
     base: Report | None = None
     found: dict[Mode, ModeReport] = field(default_factory=dict)
     phase: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    stopped_after: float | None = None
 
     @property
     def left(self) -> tuple[Mode, ...]:
@@ -139,6 +145,7 @@ class Crew:
                 self._begin(seat)
             elif event["event"] == "report":
                 work.base = work.base or report_of(event["report"])
+                work.files = event["files"]
             elif event["event"] == "mode":
                 work.found |= {found.mode: found for found in report_of(event["report"]).modes}
             elif event["event"] == "done":
@@ -151,6 +158,7 @@ class Crew:
         if worker.ended:
             self._lose(seat, work, worker.ending())
         elif monotonic() >= seat.deadline:
+            work.stopped_after = self._plan.timeout
             how = f"it does not end within {self._plan.timeout:g} s"
             self._lose(seat, work, replace(worker.stop(), how=how))
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from ckpt_surgery.verification.errors import Unverifiable
 from ckpt_surgery.verification.results import LEVELS, Fault, Level, Mode, ModeReport, Report
-from ckpt_surgery.verification.survey.targets import Job, TargetError, job_of
+from ckpt_surgery.verification.survey.sources import imported_files
+from ckpt_surgery.verification.survey.targets import Job, job_of
 from ckpt_surgery.verification.survey.worker import Emit, load, sentence
 
 EXAMINATION = "ckpt_surgery.verification.verify:Examination"
@@ -25,12 +27,13 @@ def examine(
     """Look at one job.
 
     Events: `phase` with the name `build`, `reference` or a mode, as it begins; `report` with a `Report` without
-    modes as plain data, last where its `problem` says why there is no more; `mode` with one that has one mode.
+    modes as plain data, last where its `problem` says why there is no more, and with the digests of the `files` that
+    a factory was read from; `mode` with one that has one mode.
     """
     target = job_of(job)
     empty = Report(target.model, target.model_type, target.variant, target.target)
     look, report = _begin(emit, empty, target, levels, examination)
-    emit("report", report=report.to_dict())
+    emit("report", report=report.to_dict(), files=imported_files(target))
     if look is None or report.problem:
         return
     for mode in modes:
@@ -69,7 +72,7 @@ def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], e
 
 def problem(what: str, error: Exception) -> str:
     """Why there is no verdict, as one sentence. Errors that are sentences already are taken as they are."""
-    if isinstance(error, TargetError) or type(error).__name__ in ("CannotBuild", "VerifyError"):
+    if isinstance(error, Unverifiable) or type(error).__name__ == "VerifyError":
         return " ".join(str(error).split())
     return f"{what} raised {sentence(error)}"
 

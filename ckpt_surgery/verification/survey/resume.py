@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from ckpt_surgery.verification.results import Report, report_of
+from ckpt_surgery.verification.survey.sources import given_files, unchanged
 from ckpt_surgery.verification.survey.targets import Job, TargetError
 
 _FORMAT = "ckpt_surgery survey"
@@ -18,20 +20,31 @@ class ResumeError(TargetError):
     """The file cannot be gone on with: one sentence that says why and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A report, the digests of the files it depends on, and the limit within which something did not end."""
+
+    report: Report
+    files: Mapping[str, str]
+    stopped_after: float | None
+
+
 class ResumeFile:
     """Reports as they are finished, appended to a file of JSON lines; a context manager.
 
     The first line says what the survey was made of; `settings` must be the same again. A last line that was
-    torn by a kill is dropped. The numbers in it are Python's, NaN included.
+    torn by a kill is dropped. The numbers in it are Python's, NaN included. `timeout` is the limit in seconds now.
 
     Raises:
         ResumeError: the file is something else, was made with other settings, cannot be read or written, or is
             in use by another survey. It is left as it was.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, Any], timeout: float) -> None:
         self.path = path
-        self.finished: dict[str, Report] = {}
+        self.timeout = timeout
+        self._finished: dict[str, _Entry] = {}
+        self._files: dict[str, Mapping[str, str]] = {}
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -49,12 +62,26 @@ class ResumeFile:
         os.close(self._file)
 
     def report(self, job: Job) -> Report | None:
-        """What was found out about a job before; None where it is still to be looked at."""
-        return self.finished.get(_key(job))
+        """What was found out about a job before; None where it is still to be looked at.
 
-    def add(self, job: Job, report: Report) -> None:
-        """Keep a report. It is in the file when this returns, whatever becomes of the process."""
-        self._append({"job": job.to_dict(), "report": report.to_dict()})
+        That is also where a file of the model has changed, or where it did not end within less time than now.
+        """
+        self._files[_key(job)] = given_files(job)  # before the work: what changes during it is looked at next time
+        entry = self._finished.get(_key(job))
+        if entry is None or not unchanged(job, entry.files):
+            return None
+        short = entry.stopped_after is not None and entry.stopped_after < self.timeout
+        return None if short else entry.report
+
+    def add(self, job: Job, report: Report, *, files: Mapping[str, str], stopped_after: float | None) -> None:
+        """Keep a report. It is in the file when this returns, whatever becomes of the process.
+
+        `files` are the digests of what a factory was read from, `stopped_after` the seconds within which some phase
+        did not end.
+        """
+        own = self._files.get(_key(job)) or files
+        entry = {"job": job.to_dict(), "files": dict(own), "stopped_after": stopped_after}
+        self._append({**entry, "report": report.to_dict()})
 
     def _open(self, header: Mapping[str, Any]) -> None:
         import fcntl  # not everywhere, and what has none is told so when the workers are started
@@ -78,7 +105,9 @@ class ResumeFile:
         for number, line in enumerate(lines[1:], 2):
             try:
                 entry = json.loads(line)
-                self.finished[_key(entry["job"])] = report_of(entry["report"])
+                stopped = entry["stopped_after"]
+                kept = _Entry(report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped))
+                self._finished[_key(entry["job"])] = kept
             except (ValueError, TypeError, KeyError):
                 raise ResumeError(
                     f"--resume {self.path}: line {number} is no report: remove the line, or name another file"

@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ckpt_surgery.verification.errors import Unverifiable
+
 if TYPE_CHECKING:
     from ckpt_surgery.verification.tiny import ModelEntry
 
@@ -22,9 +24,10 @@ Kind = Literal["class", "config", "remote", "factory"]
 _FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HEADS_WITH_LOSS = ("ForCausalLM", "ForConditionalGeneration")
 _ROUTER_LOSS = ("output_router_logits", "router loss")
+_LONGEST = 86400.0
 
 
-class TargetError(ValueError):
+class TargetError(Unverifiable):
     """A MODEL argument that names nothing: one sentence that says what is wrong and what to do."""
 
 
@@ -105,6 +108,13 @@ def parse_shard(text: str) -> tuple[int, int]:
     return index, count
 
 
+def checked_timeout(seconds: float) -> float:
+    """A limit in seconds, if it is one. Raises TargetError where it is not from 0.1 to a day."""
+    if not 0.1 <= seconds <= _LONGEST:
+        raise TargetError(f"{seconds:g} is no time limit: give seconds from 0.1 to {_LONGEST:g}")
+    return seconds
+
+
 def _jobs(name: str, trust_remote_code: bool) -> list[Job]:
     path = Path(name).expanduser()
     if _FACTORY.fullmatch(name):
@@ -132,7 +142,7 @@ def _named(name: str) -> list[Job]:
     if name in catalogue:
         return [_class_job(catalogue[name])]
     wanted = name.replace("-", "_")
-    return [_class_job(entry) for entry in catalogue.values() if entry.model_type.replace("-", "_") == wanted]
+    return [_class_job(entry) for entry in catalogue.values() if wanted in (t.replace("-", "_") for t in entry.types)]
 
 
 def _unknown(name: str, path: Path) -> str:
@@ -154,7 +164,7 @@ def _nearest(name: str) -> str:
     """The names most like this one, without regard to case: "a, b or c"; empty where none is."""
     known: dict[str, str] = {}
     for entry in _catalogue().values():
-        known.setdefault(entry.model_type.lower(), entry.model_type)
+        known |= {model_type.lower(): model_type for model_type in entry.types if model_type.lower() not in known}
         known.setdefault(entry.name.lower(), entry.name)
     found = [known[near] for near in get_close_matches(name.lower().replace("-", "_"), known, n=3, cutoff=0.6)]
     return " or ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
@@ -169,7 +179,7 @@ def _config_jobs(name: str, path: Path, trust_remote_code: bool) -> list[Job]:
     config = _read(file)
     source = str(file.resolve())
     model_type = str(config.get("model_type") or "")
-    architectures = [str(entry) for entry in config.get("architectures") or ()]
+    architectures = _architectures(file, config)
     known = [architecture for architecture in architectures if architecture in _catalogue()]
     auto_map = config.get("auto_map")
     if isinstance(auto_map, dict) and not known:
@@ -192,6 +202,13 @@ def _config_jobs(name: str, path: Path, trust_remote_code: bool) -> list[Job]:
     return [Job(name, job.model, "config", model_type or job.model_type, source=source) for job in jobs]
 
 
+def _architectures(file: Path, config: Mapping[str, Any]) -> list[str]:
+    found = config.get("architectures") or []
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise TargetError(f"{file}: `architectures` is {json.dumps(found)[:80]}: it must be a list of class names")
+    return found
+
+
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -210,18 +227,31 @@ def _remote_jobs(
     """The model classes that come with a folder. Each is a reference such as `modeling_x.XForCausalLM`."""
     if not trusted:
         raise TargetError(
-            f"{file.parent} holds code of its own, and looking at its models means running it: "
-            "read it, then add --trust-remote-code"
+            f"{file.parent} holds code of its own, and looking at its models means running it: read it first; "
+            "only `ckpt_surgery verify --trust-remote-code` runs it then"
         )
     named = {key: value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)}
     references = {value.rpartition(".")[2]: value for value in named.values()}
     if not references:
         raise TargetError(f"{file}: `auto_map` names no model class: it needs an AutoModel entry")
     chosen = [entry for entry in references if entry in architectures] or list(references)
+    for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
+        _check_reference(file, reference)
     return [
         Job(name, entry, "remote", model_type, source=f"{file.parent.resolve()}::{references[entry]}")
         for entry in chosen
     ]
+
+
+def _check_reference(file: Path, reference: object) -> None:
+    """Whether what `auto_map` refers to is in the folder. Raises TargetError where it is not."""
+    module, _, name = str(reference).rpartition(".")
+    if "--" in module:
+        where = "code of another repository, and nothing is ever downloaded: put that code into the folder"
+        raise TargetError(f"{file}: `auto_map` names {reference}, {where}, and name it without `--`")
+    if not name or not (file.parent / f"{module}.py").is_file():
+        missing = f"there is no {module}.py beside it" if module else "that is no `module.Class`"
+        raise TargetError(f"{file}: `auto_map` names {reference}, but {missing}: add the file, or correct the entry")
 
 
 # --- variants ---------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class ModelEntry:
     """One model class: its name, the model type, and the heads (auto mappings) under which it is listed.
 
     `heads` are names such as `CAUSAL_LM`; the mapping of base models is `MODEL`. A part of a model that no mapping
-    lists has none; `module` and `config_name` say where it is and what configuration it takes.
+    lists has none; `module` and `config_name` say where it is and what configuration it takes. `types` are all
+    model types under which a mapping lists it, `model_type` among them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ModelEntry:
     heads: tuple[str, ...]
     module: str = "transformers"
     config_name: str = ""
+    types: tuple[str, ...] = ()
 
     def load(self) -> type:
         """The model class. Raises CannotBuild where it cannot be imported, with the reason."""
@@ -59,18 +61,22 @@ class ModelEntry:
 def model_classes() -> Mapping[str, ModelEntry]:
     """Every model class that an auto mapping of the live transformers lists, by class name, each once.
 
-    A class that serves several heads or types stands under the type that names it first. Parts of models follow
-    that no mapping lists (`towers.TOWERS`), as far as this release has them. Nothing of a model is imported.
+    A class that serves several heads or types stands under the type that names it first, with all its `types`.
+    Parts of models follow that no mapping lists (`towers.TOWERS`), as far as this release has them. Nothing of a
+    model is imported.
     """
     heads: dict[str, list[str]] = {}
-    types: dict[str, str] = {}
+    types: dict[str, dict[str, None]] = {}
     for head, names in _mappings().items():
         for model_type, listed in names.items():
             for name in (listed,) if isinstance(listed, str) else listed:
-                types.setdefault(name, model_type)
+                types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
                     heads[name].append(head)
-    found = {name: ModelEntry(name, types[name], tuple(of)) for name, of in heads.items()}
+    found = {
+        name: ModelEntry(name, next(iter(types[name])), tuple(of), types=tuple(types[name]))
+        for name, of in heads.items()
+    }
     parts = {entry.name: entry for entry in _towers() if entry.name not in found}
     return MappingProxyType({**found, **parts})
 
@@ -94,4 +100,4 @@ def _towers() -> Iterator[ModelEntry]:
         module = f"transformers.models.{folder}.modeling_{folder}"
         for name, config_name in parts.items():
             if f"\nclass {name}(" in text and config_name in text:
-                yield ModelEntry(name, folder, (), module, config_name)
+                yield ModelEntry(name, folder, (), module, config_name, (folder,))

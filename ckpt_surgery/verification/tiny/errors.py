@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ckpt_surgery.verification.errors import Unverifiable
 
-class CannotBuild(Exception):
+
+class CannotBuild(Unverifiable):
     """A tiny form of a model could not be made. The message is one sentence: class, stage, last error in a line."""
 
     def __init__(self, name: str, stage: str, error: BaseException | str) -> None:

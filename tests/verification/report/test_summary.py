@@ -16,25 +16,9 @@ from ckpt_surgery.verification.report.summary import (
     percent,
     portable,
     saved_share,
-    size,
 )
 from ckpt_surgery.verification.results import Cost, Fault
 from tests.verification.report import examples
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (150 * 1024, "150 KiB"),
-        (2**31, "2.0 GiB"),
-        (2**55, "32768 TiB"),
-    ],
-)
-def test_bytes_have_the_unit_that_fits(number: int, text: str) -> None:
-    assert size(number) == text
 
 
 @pytest.mark.parametrize(

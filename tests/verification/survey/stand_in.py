@@ -9,12 +9,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ckpt_surgery.verification.errors import Unverifiable
 from ckpt_surgery.verification.results import LEVELS, Fault, Mode, ModeReport, Report
 
 EXAMINATION = "tests.verification.survey.stand_in:StandIn"
 
 
-class VerifyError(ValueError):
+class Refusal(Unverifiable):
     """One sentence about what cannot be examined."""
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from ckpt_surgery.verification.results import MODES, Report
 from ckpt_surgery.verification.survey import survey
-from ckpt_surgery.verification.survey.crew import next_group
+from ckpt_surgery.verification.survey.crew import Crew, next_group
 from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
 from ckpt_surgery.verification.survey.resume import ResumeError
 from ckpt_surgery.verification.survey.targets import Job
@@ -26,7 +26,13 @@ from tests.verification.survey.stand_in import EXAMINATION
 TIMEOUT = 60.0
 """For what ends at once, on whatever machine."""
 SOON = 2.0
-"""For what never ends."""
+"""For what never ends: the step of a job that is in `HANGING`, and no other."""
+HANGING = {
+    "hangs_in_c": "non_reentrant",
+    "hangs_in_backward": "reentrant",
+    "hangs_while_built": "build",
+    "sleeps": "reference",
+}
 
 FACTORIES = """
 import ctypes, os, re, sys, time
@@ -103,9 +109,9 @@ def raises_in_a_mode():
     return {"reentrant": bad_step}, {}
 
 def refuses():
-    from tests.verification.survey.stand_in import VerifyError
+    from tests.verification.survey.stand_in import Refusal
     def no():
-        raise VerifyError("the inputs do not fit: give others")
+        raise Refusal("the inputs do not fit: give others")
     return {"reference": no}, {}
 
 def loud():
@@ -153,11 +159,24 @@ def log(folder: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever never ends is stopped soon; whoever ends has all the time, however busy the machine is."""
+    begin = Crew._begin
+
+    def begin_soon(crew: Crew, seat: Any) -> None:
+        begin(crew, seat)
+        if seat.work.phase and seat.work.phase == HANGING.get(seat.work.job.target.partition(":")[2]):
+            seat.deadline = seat.since + SOON
+
+    monkeypatch.setattr(Crew, "_begin", begin_soon)
+
+
 Look = Callable[..., list[Report]]
 
 
 @pytest.fixture
-def look(nursery: Nursery) -> Look:
+def look(nursery: Nursery, impatient: None) -> Look:
     def run(*names: str, **options: Any) -> list[Report]:
         options = {"timeout": TIMEOUT, "workers": 1, "nursery": nursery, "examination": EXAMINATION, **options}
         return survey([job(name) for name in names], **options)
@@ -229,23 +248,23 @@ class TestAModelThatIsNot:
         assert faults(report).keys() == {*MODES}
 
     def test_is_stopped_where_a_c_function_that_holds_the_lock_never_ends(self, look: Look) -> None:
-        broken, after = look("hangs_in_c", "good", timeout=SOON)
+        broken, after = look("hangs_in_c", "good")
         assert faults(broken).keys() == {"non_reentrant"}
         seen = faults(broken)["non_reentrant"]
-        assert seen.startswith("run: the step to end / it does not end within 2 s, at re/__init__.py:")
+        assert seen.startswith("run: the step to end / it does not end within 60 s, at re/__init__.py:")
         assert broken.modes[1].ok
         assert broken.seconds["non_reentrant"] >= SOON
         assert after.ok
 
     def test_is_said_to_hang_in_the_backward_where_it_does(self, look: Look) -> None:
-        (report,) = look("hangs_in_backward", timeout=SOON)
-        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 2 s")
+        (report,) = look("hangs_in_backward")
+        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 60 s")
 
     @pytest.mark.parametrize(
         ("name", "problem"),
         [
-            ("hangs_while_built", "building it failed: it does not end within 2 s, at re/__init__.py:"),
-            ("sleeps", "the run without checkpointing failed: it does not end within 2 s, at "),
+            ("hangs_while_built", "building it failed: it does not end within 60 s, at re/__init__.py:"),
+            ("sleeps", "the run without checkpointing failed: it does not end within 60 s, at "),
             ("killed_in_the_reference", "the run without checkpointing failed: the process was killed by SIGKILL"),
             ("raises", "building it raised ZeroDivisionError: in the step"),
             ("raises_in_the_reference", "the run without checkpointing raised ZeroDivisionError: in the step"),
@@ -256,7 +275,7 @@ class TestAModelThatIsNot:
         ],
     )
     def test_has_no_verdict_where_it_is_not_even_run_without(self, look: Look, name: str, problem: str) -> None:
-        broken, after = look(name, "good", timeout=SOON)
+        broken, after = look(name, "good")
         assert (broken.status, broken.modes) == ("not built", ())
         assert problem in broken.problem
         assert "\n" not in broken.problem
@@ -288,7 +307,7 @@ class TestTheProcesses:
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 2
 
     def test_none_is_left_behind(self, look: Look, nursery: Nursery) -> None:
-        look("good", "hangs_in_c", "crashes", timeout=SOON, workers=2)
+        look("good", "hangs_in_c", "crashes", workers=2)
         assert wait_for_none(lambda: workers_of(nursery)) == []
 
     def test_none_is_left_behind_by_an_interrupt(self, folder: Path) -> None:
@@ -388,7 +407,7 @@ class TestResuming:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         told: list[int] = []
-        reports = look("good", "lost", "sleeps", resume=file, timeout=SOON, progress=lambda _, n, __: told.append(n))
+        reports = look("good", "lost", "sleeps", resume=file, progress=lambda _, n, __: told.append(n))
         assert told == [2, 3]
         assert [report.status for report in reports] == ["ok", "failed", "not built"]
 
@@ -419,9 +438,9 @@ class TestResuming:
 
     def test_another_release_is_refused(self, look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "kept.jsonl"
-        monkeypatch.setattr("ckpt_surgery.verification.survey.versions", lambda: {"transformers": "4.57.6"})
+        monkeypatch.setattr("ckpt_surgery.verification.survey.installed_versions", lambda: {"transformers": "4.57.6"})
         look("good", resume=file)
-        monkeypatch.setattr("ckpt_surgery.verification.survey.versions", lambda: {"transformers": "5.23.0"})
+        monkeypatch.setattr("ckpt_surgery.verification.survey.installed_versions", lambda: {"transformers": "5.23.0"})
         with pytest.raises(ResumeError, match=r"versions transformers 4\.57\.6, and this is transformers 5\.23\.0"):
             look("good", resume=file)
 

@@ -70,6 +70,13 @@ def model():
 def three():
     return 1, 2, 3
 
+def words():
+    return "hello"
+
+def without_configuration():
+    import torch
+    return torch.nn.Linear(2, 2)
+
 VALUE = 1
 """
 
@@ -104,6 +111,15 @@ def test_a_configuration_is_shrunk_before_it_is_built(look: Look, tmp_path: Path
     assert 0 < report.parameters < 1_000_000
 
 
+def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE, "rope_scaling": "abc"}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (report,) = look(str(tmp_path))
+    file = tmp_path / "config.json"
+    assert report.problem.startswith(f"{file}: no LlamaConfig can be made of it: ")
+    assert report.problem.endswith(": correct the file")
+
+
 @pytest.mark.parametrize(("base", "status"), [("GradientCheckpointingLayer", "ok"), ("nn.Module", "failed")])
 def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path, base: str, status: str) -> None:
     folder = tmp_path / f"toy_{status}"
@@ -126,7 +142,15 @@ def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:
     ("name", "said"),
     [
         ("models_of_mine:three", "models_of_mine:three gives a tuple of 3: it must give a model, or a model and its"),
-        ("models_of_mine:VALUE", "models_of_mine:VALUE is a int: it must be a function without arguments"),
+        (
+            "models_of_mine:VALUE",
+            "models_of_mine:VALUE cannot be called (int): it must be a function without arguments",
+        ),
+        ("models_of_mine:words", "models_of_mine:words gives an object of type str: it must give a model, or a model"),
+        (
+            "models_of_mine:without_configuration",
+            "models_of_mine:without_configuration gives a Linear without a `config` to make inputs from: give (model,",
+        ),
         ("models_of_mine:none", "models_of_mine:none: module 'models_of_mine' has no attribute 'none'"),
         ("models_of_nobody:none", "models_of_nobody:none: there is no module models_of_nobody here or on the path"),
     ],

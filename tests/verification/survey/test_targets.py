@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_surgery.verification.survey import targets
-from ckpt_surgery.verification.survey.targets import Job, TargetError, job_of, parse_shard, part_of, resolve
+from ckpt_surgery.verification.survey.targets import (
+    Job,
+    TargetError,
+    checked_timeout,
+    job_of,
+    parse_shard,
+    part_of,
+    resolve,
+)
 
 CONFIG = {"model_type": "gpt_bigcode", "n_layer": 40, "architectures": ["GPTBigCodeForCausalLM"]}
 AUTO_MAP = {"AutoConfig": "configuration_toy.ToyConfig", "AutoModelForCausalLM": "modeling_toy.ToyForCausalLM"}
@@ -21,8 +29,8 @@ AUTO_MAP = {"AutoConfig": "configuration_toy.ToyConfig", "AutoModelForCausalLM":
 class Entry:
     """A model class of a made-up transformers."""
 
-    def __init__(self, name: str, model_type: str) -> None:
-        self.name, self.model_type = name, model_type
+    def __init__(self, name: str, *types: str) -> None:
+        self.name, self.model_type, self.types = name, types[0], types
 
 
 @pytest.fixture
@@ -31,9 +39,9 @@ def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         "GPTBigCodeModel": "gpt_bigcode",
         "GPTBigCodeForCausalLM": "gpt_bigcode",
         "XLMRobertaModel": "xlm-roberta",
-        "BertModel": "bert",
+        "BertModel": "bert,twin-of_bert",
     }
-    catalogue = {name: Entry(name, kind) for name, kind in names.items()}
+    catalogue = {name: Entry(name, *types.split(",")) for name, types in names.items()}
     monkeypatch.setattr(targets, "_catalogue", lambda: catalogue)
 
 
@@ -61,6 +69,10 @@ class TestNames:
         assert classes("gpt_bigcode") == ["GPTBigCodeForCausalLM", "GPTBigCodeModel"]
         assert classes("gpt-bigcode") == classes("gpt_bigcode")
         assert classes("xlm_roberta") == classes("xlm-roberta") == ["XLMRobertaModel"]
+
+    def test_a_model_type_whose_classes_stand_under_another_is_those(self) -> None:
+        assert classes("twin_of_bert") == classes("bert") == ["BertModel"]
+        assert "did you mean twin-of_bert" in refusal("twin_of_brt")
 
     def test_a_class_is_itself(self) -> None:
         assert resolve(["BertModel"], variants=False) == [Job("BertModel", "BertModel", "class", "bert")]
@@ -127,6 +139,8 @@ class TestConfigurations:
             ("[]", "config.json: is no configuration: it must hold an object with a model_type"),
             ({}, "no model type '': `model_type` or `architectures` must name one it has"),
             ({"model_type": "gpt_bigcodes"}, "no model type 'gpt_bigcodes': did you mean gpt_bigcode"),
+            ({"architectures": "BertModel"}, '`architectures` is "BertModel": it must be a list of class names'),
+            ({"architectures": [1]}, "`architectures` is [1]: it must be a list of class names"),
             ({"architectures": ["Gone"]}, "no class Gone, which `architectures` names: correct the name, or install"),
         ],
     )
@@ -138,10 +152,34 @@ class TestConfigurations:
     def test_code_that_comes_with_it_is_run_on_request_only(self, tmp_path: Path) -> None:
         name = folder(tmp_path, {"model_type": "toy", "architectures": ["ToyForCausalLM"], "auto_map": AUTO_MAP})
         assert "holds code of its own" in refusal(name)
-        assert "add --trust-remote-code" in refusal(name)
+        assert "only `ckpt_surgery verify --trust-remote-code` runs it then" in refusal(name)
+        self.code(tmp_path)
         (job,) = resolve([name], trust_remote_code=True)
         assert (job.kind, job.model) == ("remote", "ToyForCausalLM")
         assert job.source == f"{tmp_path}::modeling_toy.ToyForCausalLM"
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            (
+                {"AutoModelForCausalLM": "modeling_gone.Toy"},
+                "modeling_gone.Toy, but there is no modeling_gone.py beside",
+            ),
+            ({"AutoConfig": "gone.ToyConfig"}, "gone.ToyConfig, but there is no gone.py beside it: add the file, or"),
+            ({"AutoConfig": "ToyConfig"}, "ToyConfig, but that is no `module.Class`: add the file, or correct the"),
+            ({"AutoConfig": "a/b--c.D"}, "a/b--c.D, code of another repository, and nothing is ever downloaded"),
+        ],
+    )
+    def test_code_that_is_not_there_is_said_to_be_missing(
+        self, tmp_path: Path, changed: Mapping[str, str], said: str
+    ) -> None:
+        self.code(tmp_path)
+        name = folder(tmp_path, {"model_type": "toy", "auto_map": {**AUTO_MAP, **changed}})
+        assert said in refusal(name, trust_remote_code=True)
+
+    def code(self, place: Path) -> None:
+        for module in ("configuration_toy", "modeling_toy"):
+            (place / f"{module}.py").touch()
 
     def test_the_code_of_a_class_that_transformers_has_is_not_needed(self, tmp_path: Path) -> None:
         (job,) = resolve([folder(tmp_path, {**CONFIG, "auto_map": AUTO_MAP})], variants=False)
@@ -168,6 +206,17 @@ class TestShards:
     def test_that_make_no_sense_are_said_to(self, text: str) -> None:
         with pytest.raises(TargetError, match="is no shard: write i/n with i from 1 to n, such as 2/4"):
             parse_shard(text)
+
+
+class TestTimeLimits:
+    @pytest.mark.parametrize("seconds", [0.1, 30.0, 86400.0])
+    def test_are_taken_as_they_are(self, seconds: float) -> None:
+        assert checked_timeout(seconds) == seconds
+
+    @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e300"])
+    def test_that_no_clock_can_wait_for_are_said_to_be_none(self, text: str) -> None:
+        with pytest.raises(TargetError, match="is no time limit: give seconds from 0.1 to 86400"):
+            checked_timeout(float(text))
 
 
 @given(

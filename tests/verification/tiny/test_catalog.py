@@ -24,6 +24,12 @@ def test_a_class_stands_once_with_all_its_heads() -> None:
     assert model_classes()["BertModel"].heads[0] == "MODEL"
 
 
+def test_a_class_of_several_types_knows_them_all() -> None:
+    entry = model_classes()["GPT2Model"]
+    assert (entry.model_type, set(entry.types)) == ("gpt-sw3", {"gpt-sw3", "gpt2"})
+    assert all(entry.model_type in entry.types for entry in model_classes().values())
+
+
 def test_an_entry_loads_its_class_and_configuration() -> None:
     entry = model_classes()["LlamaForCausalLM"]
     assert entry.load() is transformers.LlamaForCausalLM

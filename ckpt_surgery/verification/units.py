@@ -1,0 +1,19 @@
+"""Bytes as people read them, the same in every message and report."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: int) -> str:
+    """A number of bytes with its unit, such as 1.5 KiB or 200 MiB."""
+    unit, divisor = size_unit(count)
+    return f"{count} B" if unit == "B" else f"{count / divisor:.{1 if abs(count) < 100 * divisor else 0}f} {unit}"
+
+
+def size_unit(largest: float) -> tuple[str, int]:
+    """The unit in which `largest` bytes are a number below 1024, and its size in bytes."""
+    power = 0
+    while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
+        power += 1
+    return _UNITS[power], 1024**power
