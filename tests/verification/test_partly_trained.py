@@ -148,7 +148,8 @@ class Noisy(Model):
 
     def forward(self, values: Tensor) -> Tensor:
         noise = torch.randn(values.shape, generator=self.own, dtype=values.dtype)
-        return super().forward(values + noise)
+        result: Tensor = super().forward(values + noise)
+        return result
 
 
 def test_a_model_that_differs_from_itself_is_said_to_do_so_and_checkpointing_is_not_blamed() -> None:
