@@ -209,6 +209,9 @@ def faults(text: str) -> list[str]:
 def options() -> frozenset[str]:
     """All options of the command line."""
     texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify")] + [ours("--help")[1]]
+    texts.append(
+        " ".join(re.findall(r"--ckpt-[a-z]+", process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]))
+    )
     return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
 
 
@@ -237,6 +240,10 @@ def command_faults(line: str, shown: tuple[str, ...] = ()) -> list[str]:
             return [] if code in (0, 1) else [f"{line}: {printed}"]
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
+            found = [f"{line}: {printed}"] if code not in (0, 1) else []
+            return found if fits(shown, printed) else [*found, f"{line} prints {printed}"]
+        case ["pytest", *arguments]:
+            code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
             found = [f"{line}: {printed}"] if code not in (0, 1) else []
             return found if fits(shown, printed) else [*found, f"{line} prints {printed}"]
         case ["make", *targets]:
