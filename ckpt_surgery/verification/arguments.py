@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -26,6 +27,8 @@ def checked_model(model: Any) -> nn.Module:
     parameters = list(model.parameters())
     if isinstance(model, nn.DataParallel):
         raise VerifyError(f"{name} runs copies of its model: give model.module")
+    if torch.is_inference_mode_enabled():
+        raise VerifyError(f"{name} cannot be trained in torch.inference_mode: call this outside of it")
     if any(map(is_lazy, parameters)):
         raise VerifyError(f"{name} has parameters without a shape: run one forward first")
     if any(parameter.is_meta for parameter in parameters):

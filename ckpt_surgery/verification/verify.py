@@ -232,7 +232,8 @@ class Examination:
     def _other_reference(self) -> str:
         """What differs when the run without checkpointing is repeated; empty where nothing does."""
         verdict = compare(cast(RunRecord, self._reference), self._step(None), floors={}, tolerance=self._tolerance)
-        return next((str(f) for f in verdict.faults if f.level in ("run", "set", "values")), "")
+        first = next((f for f in verdict.faults if f.level in ("run", "set", "values")), None)
+        return "" if first is None else f"{first.seen} after {first.expected}"
 
     def _check_reference(self, run: RunRecord) -> None:
         name = type(self._model).__name__

@@ -577,3 +577,9 @@ def test_the_model_is_left_as_it_was(build: Callable[[], Model]) -> None:
 def test_a_lazy_module_has_to_be_run_first() -> None:
     with pytest.raises(VerifyError, match="Model has parameters without a shape: run one forward first"):
         verify(model_of(lambda: nn.LazyLinear(2)), values())
+
+
+@torch.inference_mode()
+def test_nothing_is_verified_in_inference_mode() -> None:
+    with pytest.raises(VerifyError, match="Model cannot be trained in .*inference_mode: call this outside"):
+        verify(model_of(Layer), values())
