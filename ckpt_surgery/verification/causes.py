@@ -131,8 +131,11 @@ def _aside(case: Case) -> Cause | None:
 
 
 def _not_fed(case: Case) -> Cause | None:
-    for kind, _ in case.calls(lambda f: not (f.fed or f.keyword_gradient or f.container_gradient)):
-        return f"No input of {kind} needs gradient, so that reentrant checkpointing cuts it off.", ""
+    for name, facts in case.reference.calls.items():
+        block = case.blocks[name]
+        trained = any(parameter.requires_grad for parameter in block.module.parameters())
+        if trained and not (facts.fed or facts.keyword_gradient or facts.container_gradient):
+            return f"No input of {_kind(block)} needs gradient, so that reentrant checkpointing cuts it off.", ""
     return None
 
 

@@ -22,6 +22,7 @@ from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found
 from ckpt_surgery.verification.randomness import devices_of, generator_state, seed_all
 from ckpt_surgery.verification.results import Timeline
+from model_patches.vocabulary import is_past_state
 
 Checkpointing = Literal["non_reentrant", "reentrant"]
 
@@ -139,13 +140,15 @@ def loss_of(output: Any) -> Tensor:
     """The output's own `loss`, or a scalar that every float tensor in it bears on differently.
 
     The latter weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of
-    squares would hardly move where the last thing a model does is to normalise. Raises ValueError where the
+    squares would hardly move where the last thing a model does is to normalise. Past state is left out, as
+    models return none while they checkpoint. Raises ValueError where the
     output holds no float tensor that requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad:
         return own.mean()
-    terms = [_weighed(tensor) for tensor in tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    results = [v for n, v in output.items() if not is_past_state(n)] if isinstance(output, Mapping) else output
+    terms = [_weighed(tensor) for tensor in tensors(results) if tensor.is_floating_point() and tensor.requires_grad]
     if not terms:
         raise ValueError("the model's output holds no loss and no float tensor that requires gradient")
     return torch.stack([term.to(terms[0].device, terms[0].dtype) for term in terms]).sum()
