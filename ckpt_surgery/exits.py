@@ -83,17 +83,17 @@ def check_place(path: Path) -> None:
     Raises ConfigError.
     """
     parent = path.absolute().parent
-    if path.is_dir() or not parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {parent}"
-        raise ConfigError(f"--output {path} cannot be written to: {why}")
     try:
-        new = not path.exists()
-        if new or path.is_file():
+        why = "it is a folder" if path.is_dir() else "" if parent.is_dir() else f"there is no folder {parent}"
+        new = not why and not path.exists()
+        if new or path.is_file():  # a pipe would wait for its reader
             path.open("ab").close()
         if new:
             path.unlink()
     except OSError as error:
-        raise ConfigError(f"--output {path} cannot be written to: {error.strerror or error}") from None
+        why = error.strerror or str(error)
+    if why:
+        raise ConfigError(f"--output {path} cannot be written to: {why}")
 
 
 def _fail_as_bug(error: Exception) -> int:

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from ckpt_surgery.verification.survey import TIMEOUT
+
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.both
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,13 +136,18 @@ def test_a_model_that_never_ends_is_one_that_cannot_be_looked_at(plan: pytest.Py
     assert "does not end within 3 s" in unwrapped(found.stdout.str())
 
 
+def test_the_limit_is_that_of_every_survey(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.getoption("--ckpt-timeout") == TIMEOUT
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("plan:healthy", "--ckpt-timeout", "nan"), "--ckpt-timeout nan is no time limit: give seconds from 0.1 to"),
         (("gpt_bigcodes", "-n", "2"), "did you mean gpt_bigcode, GPTBigCode"),
         ((" , ",), "--ckpt-models names nothing: give model types or classes with commas, or `all`"),
     ],
-    ids=["unknown, with xdist", "empty"],
+    ids=["no limit", "unknown, with xdist", "empty"],
 )
 def test_a_name_that_means_nothing_is_a_usage_error(
     plan: pytest.Pytester, arguments: tuple[str, ...], said: str

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,13 @@ class Survey:
         self.reports: Sequence[Report] = (GOOD,)
         self.resolved: dict[str, Any] = {"jobs": [Job("bert", "BertModel").to_dict()]}
         self.error: BaseException | None = None
+        self.work: Callable[[], object] = lambda: None
         self.asked: dict[str, Any] = {}
         self.named: dict[str, Any] = {}
 
     def __call__(self, jobs: Sequence[Job], **options: Any) -> list[Report]:
         self.asked = {"jobs": jobs, **options}
+        self.work()
         if self.error is not None:
             raise self.error
         return list(self.reports)
@@ -145,18 +147,53 @@ class TestExitCodes:
     ) -> None:
         survey.reports = (UNBUILT,)
         run("OddModel")
-        assert capsys.readouterr().err == f"ckpt_surgery: error: {UNBUILT.problem}\n"
+        captured = capsys.readouterr()
+        assert captured.err == f"ckpt_surgery: error: {UNBUILT.problem}\n"
+        assert "--show-unbuilt" not in captured.out
+
+    def test_each_such_error_names_its_model(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
+        problem = "building it raised ValueError: no"
+        survey.reports = tuple(Report(name, target=name, problem=problem) for name in ("a:one", "a:two"))
+        run("a:one a:two")
+        assert capsys.readouterr().err == "".join(
+            f"ckpt_surgery: error: {name}: {problem}\n" for name in ("a:one", "a:two")
+        )
+
+    def test_a_part_without_a_model_is_said_to_be_empty(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        survey.reports = ()
+        assert run("bert --shard 1/9") == 0
+        assert capsys.readouterr().err == "ckpt_surgery: part 1 of 9 is empty: 1 in all are to be verified\n"
+        survey.reports = (GOOD,)
+        run("bert --shard 9/9")
+        assert capsys.readouterr().err == ""
 
     @pytest.mark.parametrize(
         ("options", "said"),
-        [("", "--resume FILE keeps what is finished"), ("--resume a", "what is finished is kept in a")],
+        [
+            ("", "--resume FILE keeps what is finished"),
+            ("--resume a", "what is finished is kept in a"),
+            ("--resume b", "nothing was finished yet"),
+        ],
     )
     def test_an_interrupt_is_one_line_and_130(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], options: str, said: str
     ) -> None:
+        Path("a").touch()
         survey.error = KeyboardInterrupt()
         assert run(f"bert {options}") == 130
         assert capsys.readouterr().err == f"ckpt_surgery: interrupted; {said}\n"
+
+    def test_sigterm_is_one_line_and_143_and_is_as_before_afterwards(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        survey.work = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        assert run("bert") == 143
+        said = "ckpt_surgery: ended by SIGTERM; --resume FILE keeps what is finished\n"
+        assert capsys.readouterr().err == said
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 class TestErrors:
@@ -168,6 +205,9 @@ class TestErrors:
             ("bert --modes ,", "--modes names nothing: it takes non_reentrant, reentrant"),
             ("bert --levels xyz", "--levels does not know xyz: it takes all, run, recompute, set, values, state"),
             ("bert --shard 5/4", "--shard '5/4' is no shard: write i/n with i from 1 to n, such as 2/4"),
+            ("bert --timeout nan", "--timeout nan is no time limit: give seconds from 0.1 to 86400"),
+            ("bert --timeout 1e300", "--timeout 1e+300 is no time limit: give seconds from 0.1 to 86400"),
+            (f"bert --output {'a' * 300}", f"--output {'a' * 300} cannot be written to: "),
             ("bert --output no/report.txt", "--output no/report.txt cannot be written to: there is no folder"),
             ("bert --output .", "--output . cannot be written to: it is a folder"),
         ],
@@ -181,6 +221,32 @@ class TestErrors:
         assert captured.err.startswith(f"ckpt_surgery: error: {said}")
         assert captured.err.count("\n") == 1
         assert not survey.named
+
+    def test_a_page_that_could_not_be_drawn_is_no_work_begun(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        assert run("bert --output-format html") == 2
+        said = capsys.readouterr().err
+        assert said.startswith("ckpt_surgery: error: The HTML report draws its plots with matplotlib, which is not")
+        assert "is a bug" not in said
+        assert not survey.named
+
+    def test_a_page_that_has_no_place_here_is_no_work_begun(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        verify_command.HTML_FILE.mkdir()
+        assert run("bert --output-format html") == 2
+        assert "ckpt_surgery-report.html cannot be written to: it is a folder" in capsys.readouterr().err
+        assert not survey.named
+
+    def test_looking_at_the_place_of_the_report_changes_nothing(self, survey: Survey) -> None:
+        Path("old.txt").write_text("kept", encoding="utf-8")
+        survey.error = KeyboardInterrupt()
+        for name in ("old.txt", "new.txt"):
+            assert run(f"bert --output {name}") == 130
+        assert [path.name for path in Path().iterdir()] == ["old.txt"]
+        assert Path("old.txt").read_text(encoding="utf-8") == "kept"
 
     def test_in_a_name_are_one_line(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
         survey.resolved = {"error": "there is no model type named 'brt': did you mean bert?"}
@@ -330,8 +396,7 @@ class TestLive:
         process = command(*names, "--output-format", "json", "--modes", "non_reentrant", folder=tmp_path)
         out, err = process.communicate(timeout=300)
         assert process.returncode == 2
-        assert "odd_models:asleep" not in err
-        assert "Plain is in evaluation mode, in which nothing is checkpointed: call model.train() first" in err
+        assert "error: odd_models:asleep: Plain is in evaluation mode, in which nothing is checkpointed: call" in err
         document = json.loads(out)
         found = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
         assert {name: entry["status"] for name, entry in found.items()} == {
@@ -345,18 +410,24 @@ class TestLive:
         assert found["odd_models:plain"]["model"] == "Plain"
         assert "recompute" in {fault["level"] for fault in found["odd_models:plain"]["modes"][0]["faults"]}
 
-    def test_an_interrupt_ends_the_workers_and_keeps_what_is_finished(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("number", "code", "word"),
+        [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+    )
+    def test_an_interrupt_ends_the_workers_and_keeps_what_is_finished(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str
+    ) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
+        (tmp_path / "temporary").mkdir()
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
         options = ("--jobs", "1", "--timeout", "1000", "--resume", "kept.jsonl")
         process = command("odd_models:asleep", "odd_models:hangs", *options, folder=tmp_path)
         kept = tmp_path / "kept.jsonl"
         limit = time.monotonic() + 120
         while not (kept.exists() and kept.read_bytes().count(b"\n") == 2) and time.monotonic() < limit:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _out, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (
-            130,
-            "ckpt_surgery: interrupted; what is finished is kept in kept.jsonl\n",
-        )
+        assert (process.returncode, err) == (code, f"ckpt_surgery: {word}; what is finished is kept in kept.jsonl\n")
         assert "odd_models:asleep" in kept.read_text(encoding="utf-8").splitlines()[1]
+        assert list((tmp_path / "temporary").glob("ckpt_surgery-*")) == []

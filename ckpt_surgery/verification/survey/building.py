@@ -89,7 +89,7 @@ def _from_file(job: Job, model_class: Any) -> Any:
         return config_class.from_dict(values)
     except Exception as error:  # whatever somebody else's class says to a value that it does not take
         raise TargetError(
-            f"{job.source}: no {config_class.__name__} can be made of it: {sentence(error)}: correct the file"
+            f"{job.target}: no {config_class.__name__} can be made of it: {sentence(error)}: correct the values"
         ) from None
 
 

@@ -72,7 +72,7 @@ def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], e
 
 def problem(what: str, error: Exception) -> str:
     """Why there is no verdict, as one sentence. Errors that are sentences already are taken as they are."""
-    if isinstance(error, Unverifiable) or type(error).__name__ == "VerifyError":
+    if isinstance(error, Unverifiable):
         return " ".join(str(error).split())
     return f"{what} raised {sentence(error)}"
 

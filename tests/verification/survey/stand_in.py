@@ -26,7 +26,8 @@ class StandIn:
 
     def reference(self) -> Report:
         self._turn("reference")
-        return Report(self.model.get("name", "Dictionary"), supported=self.model.get("supported", True))
+        problem, supported = self.model.get("problem", ""), self.model.get("supported", True)
+        return Report(self.model.get("name", "Dictionary"), problem=problem, supported=supported)
 
     def examine(self, mode: Mode) -> ModeReport:
         self._turn(mode)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from ckpt_surgery.verification.results import MODES, Report
 from ckpt_surgery.verification.survey import survey
 from ckpt_surgery.verification.survey.crew import Crew, next_group
 from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
-from ckpt_surgery.verification.survey.resume import ResumeError
+from ckpt_surgery.verification.survey.resume import ResumeError, ResumeFile
 from ckpt_surgery.verification.survey.targets import Job
 from tests.verification.survey.stand_in import EXAMINATION
 
@@ -133,7 +134,17 @@ def large():
     return {}, {}
 
 def unsupported():
-    return {"supported": False, "non_reentrant": os.abort}, {}
+    return {"supported": False, "problem": "it supports nothing", "non_reentrant": os.abort}, {}
+
+def unclaimed():
+    return {"supported": False, "lost": ["a.weight"]}, {}
+"""
+
+HELPED = """
+from helper import NAME
+
+def make():
+    return {"name": NAME + " of 1"}, {}
 """
 
 
@@ -214,6 +225,11 @@ class TestAModelThatIsWell:
     def test_one_without_support_is_not_run_in_any_mode(self, look: Look) -> None:
         (report,) = look("unsupported")
         assert (report.status, report.modes) == ("unsupported", ())
+
+    def test_one_that_only_claims_no_support_is_run_all_the_same(self, look: Look) -> None:
+        (report,) = look("unclaimed")
+        assert (report.status, len(report.modes)) == ("unsupported", 2)
+        assert faults(report) == dict.fromkeys(MODES, "set: a gradient / none")
 
 
 class TestAModelThatIsNot:
@@ -397,6 +413,7 @@ class TestResuming:
         child = os.fork()
         if child == 0:
             try:
+                tempfile.tempdir = str(tmp_path)
                 with Nursery(preload=()) as home:
                     look("good", "lost", "hangs_in_c", "raises", resume=file, nursery=home, timeout=1000)
             finally:
@@ -420,6 +437,70 @@ class TestResuming:
             assert [report.status for report in look("good", "lost", resume=file)] == ["ok", "failed"]
             lines = file.read_text().splitlines()
             assert [bool(json.loads(line)) for line in lines] == [True] * 3
+
+    def test_a_factory_whose_module_or_helper_has_changed_is_run_again(self, tmp_path: Path, folder: Path) -> None:
+        (folder / "helped.py").write_text(HELPED, encoding="utf-8")
+        (folder / "helper.py").write_text("NAME = 'First'\n", encoding="utf-8")
+        file = tmp_path / "kept.jsonl"
+
+        def named(nursery: Nursery) -> str:
+            options: dict[str, Any] = {"resume": file, "workers": 1, "nursery": nursery, "examination": EXAMINATION}
+            return survey([Job("helped:make", "helped:make", "factory")], **options)[0].model
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(folder)
+            with Nursery(preload=()) as home:
+                assert named(home) == "First of 1"
+                (folder / "helper.py").write_text("NAME = 'Second one'\n", encoding="utf-8")
+                assert named(home) == "Second one of 1"
+                (folder / "helped.py").write_text(HELPED.replace("of 1", "of two"), encoding="utf-8")
+                assert named(home) == "Second one of two"
+                kept = file.read_bytes()
+                assert named(home) == "Second one of two"
+                assert file.read_bytes() == kept
+
+    def test_a_factory_that_was_never_imported_is_run_again(self, look: Look, tmp_path: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        for _ in range(2):
+            told: list[int] = []
+            look("good", "hangs_while_built", resume=file, progress=lambda _, n, __, told=told: told.append(n))
+        assert told == [1, 2]
+
+    def test_what_did_not_end_is_tried_again_with_more_time_and_only_then(
+        self, look: Look, tmp_path: Path, log: Path
+    ) -> None:
+        file = tmp_path / "kept.jsonl"
+        look("hangs_in_c", "good", resume=file, timeout=50)
+        told: list[int] = []
+        look("hangs_in_c", resume=file, timeout=50, progress=lambda _, n, __: told.append(n))
+        look("hangs_in_c", resume=file, timeout=40, progress=lambda _, n, __: told.append(n))
+        assert told == [1, 1]
+        again = look("hangs_in_c", "good", resume=file, timeout=70, progress=lambda _, n, __: told.append(n))
+        assert told == [1, 1, 1, 2]
+        assert "within 70 s" in faults(again[0])["non_reentrant"]
+
+    @pytest.mark.parametrize(
+        ("kind", "changed"),
+        [("config", "config.json"), ("remote", "config.json"), ("remote", "code.py"), ("remote", "new.py")],
+    )
+    def test_a_folder_in_which_something_has_changed_is_looked_at_again(
+        self, tmp_path: Path, kind: Any, changed: str
+    ) -> None:
+        place = tmp_path / "model"
+        place.mkdir()
+        for name in ("config.json", "code.py", "weights.bin"):
+            (place / name).write_text("1", encoding="utf-8")
+        source = f"{place}::code.Toy" if kind == "remote" else str(place / "config.json")
+        subject = Job(str(place), "Toy", kind, source=source)
+        with ResumeFile(tmp_path / "kept.jsonl", {}, 20.0) as kept:
+            assert kept.report(subject) is None
+            kept.add(subject, Report("Toy"), files={}, stopped_after=None)
+        (place / "weights.bin").write_text("2", encoding="utf-8")
+        with ResumeFile(tmp_path / "kept.jsonl", {}, 20.0) as kept:
+            assert kept.report(subject) == Report("Toy")
+        (place / changed).write_text("2", encoding="utf-8")
+        with ResumeFile(tmp_path / "kept.jsonl", {}, 20.0) as kept:
+            assert kept.report(subject) is None
 
     @pytest.mark.parametrize(
         ("change", "reason"),
