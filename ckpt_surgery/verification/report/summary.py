@@ -140,9 +140,12 @@ def rules_of(report: Report) -> list[str]:
 
 
 def saved_share(cost: Cost) -> float | None:
-    """How much of the memory that checkpointing could save it does save; None where there is nothing to save."""
+    """How much of the memory that checkpointing could save it does save; None where there is nothing to save.
+
+    At most 1: a model that hands its blocks less while it checkpoints keeps less than the best of the usual call.
+    """
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
-    return (cost.reference_kept_bytes - cost.kept_bytes) / possible if possible > 0 else None
+    return min(1.0, (cost.reference_kept_bytes - cost.kept_bytes) / possible) if possible > 0 else None
 
 
 def least_saved(report: Report) -> float | None:
