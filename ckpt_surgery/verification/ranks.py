@@ -6,6 +6,7 @@ is for the other levels, and a model that is not wrapped in DistributedDataParal
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import inspect
 import re
@@ -173,6 +174,10 @@ class _Comparison:
             except Exception as error:  # whatever it is, the other ranks have to hear of it
                 return self.reference, _gathered(f"wrapping it again raised {_short(error)}", self.talk)
             run = step(_Through(module, copy))
+            # The wrapper must not be the last to hold the group: it would end the group's threads while it holds
+            # the interpreter's lock, and they may be waiting for that lock (seen with gloo, torch 2.13).
+            del copy
+            gc.collect()
             if not run.error:  # the group has to live until the others are through as well
                 return run, _gathered("", self.talk)
         # whoever breaks leaves the group first, so that nobody waits there for what will not come
