@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
+    from ckpt_surgery.runtime.surgery import Surgery
+    from ckpt_surgery.runtime.wrap import wrap_blocks
     from ckpt_surgery.source.analyze import check
     from ckpt_surgery.source.results import ApplyResult, CheckResult, FileChange, Problem, Progress
     from ckpt_surgery.source.rewrite import apply
@@ -30,12 +33,16 @@ __all__ = [
     "Problem",
     "Progress",
     "Report",
+    "Surgery",
+    "SurgeryError",
+    "SurgeryWarning",
     "VerifyError",
     "__version__",
     "apply",
     "assert_checkpointing",
     "check",
     "verify",
+    "wrap_blocks",
 ]
 
 _HOMES = {
@@ -48,11 +55,15 @@ _HOMES = {
     "Problem": "ckpt_surgery.source.results",
     "Progress": "ckpt_surgery.source.results",
     "Report": "ckpt_surgery.verification.results",
+    "Surgery": "ckpt_surgery.runtime.surgery",
+    "SurgeryError": "ckpt_surgery.runtime.errors",
+    "SurgeryWarning": "ckpt_surgery.runtime.errors",
     "VerifyError": "ckpt_surgery.verification.arguments",
     "apply": "ckpt_surgery.source.rewrite",
     "assert_checkpointing": "ckpt_surgery.testing",
     "check": "ckpt_surgery.source.analyze",
     "verify": "ckpt_surgery.verification.verify",
+    "wrap_blocks": "ckpt_surgery.runtime.wrap",
 }
 
 

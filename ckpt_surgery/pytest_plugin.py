@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckpt_surgery.verification import TIMEOUT
+
 if TYPE_CHECKING:
     from ckpt_surgery.verification.results import Mode, ModeReport, Report
     from ckpt_surgery.verification.survey.nursery import Nursery
@@ -45,9 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ckpt-timeout",
         type=float,
-        default=20.0,
+        default=TIMEOUT,
         metavar="SECONDS",
-        help="for building, the reference run and each mode of a model (default: 20)",
+        help=f"for building, the reference run and each mode of a model (default: {TIMEOUT:g})",
     )
 
 
@@ -103,20 +105,17 @@ class _Models:
     def find(self, given: str) -> list[dict[str, Any]]:
         """The jobs that the option's value means, as plain data. Raises UsageError where a name means nothing."""
         from ckpt_surgery.verification.survey.nursery import NurseryError
+        from ckpt_surgery.verification.survey.targets import TargetError, resolve_in
 
         names = [name for entry in given.split(",") if (name := entry.strip())]
         if not names:
             raise pytest.UsageError(f"{_OPTION} names nothing: give model types or classes with commas, or `all`")
         _need_torch()
-        options = {"names": [name for name in names if name != "all"], "everything": "all" in names}
+        options: dict[str, Any] = {"names": [name for name in names if name != "all"], "everything": "all" in names}
         try:
-            answer = self.nursery().call("ckpt_surgery.verification.survey.targets:resolve_apart", **options)
-        except NurseryError as error:
+            return [job.to_dict() for job in resolve_in(self.nursery(), **options)]
+        except (NurseryError, TargetError) as error:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
-        if "error" in answer:
-            raise pytest.UsageError(f"{_OPTION}: {answer['error']}")
-        jobs: list[dict[str, Any]] = answer["jobs"]
-        return jobs
 
     def nursery(self) -> Nursery:
         """Where worker processes come from."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import unittest
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.verification.arguments import Levels
-from ckpt_surgery.verification.results import MODES, Mode, Report
+from ckpt_surgery.verification.arguments import Options
+from ckpt_surgery.verification.results import Mode, Report
 from ckpt_surgery.verification.verify import verify
 
 if TYPE_CHECKING:
@@ -27,23 +27,14 @@ else:
 __unittest = True  # leaves the frames of this module out of unittest's tracebacks
 
 
-def assert_checkpointing(
-    model: nn.Module,
-    inputs: Mapping[str, Any],
-    *,
-    loss: Callable[[Any], Tensor] | None = None,
-    modes: Mode | Sequence[Mode] = MODES,
-    levels: Levels = "all",
-    seed: int = 0,
-    tolerance: float | None = None,
-) -> Report:
+def assert_checkpointing(model: nn.Module, inputs: Mapping[str, Any], **options: Unpack[Options]) -> Report:
     """Raise AssertionError, with the report as its text, unless gradient checkpointing works on `model`.
 
-    The arguments are those of `verify`, and so is what is returned. A model that says it does not support
+    The options are those of `verify`, and so is what is returned. A model that says it does not support
     checkpointing fails. Raises VerifyError, as `verify` does, where no verdict is possible.
     """
     __tracebackhide__ = True
-    report = verify(model, inputs, loss=loss, modes=modes, levels=levels, seed=seed, tolerance=tolerance)
+    report = verify(model, inputs, **options)
     if not report.ok:
         raise AssertionError(f"gradient checkpointing does not work\n\n{report}")
     return report

@@ -19,6 +19,7 @@ import typer
 from ckpt_surgery.config import ConfigError, load_config
 from ckpt_surgery.exits import check_place, fail, finish, heeding_sigterm, write_file
 from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
+from ckpt_surgery.verification import TIMEOUT
 
 if TYPE_CHECKING:
     from ckpt_surgery.verification.results import Level, Mode, Report
@@ -60,6 +61,9 @@ def verify_command(
         list[str] | None,
         typer.Option(metavar="LEVELS", help="all, or some of recompute, set, values, state, cost, ranks."),
     ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Examine each model once more after wrap_blocks; that decides over the exit.")
+    ] = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to report.")] = VerifyFormat.TEXT,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Write the report to this file (html: {HTML_FILE}).")
@@ -70,7 +74,7 @@ def verify_command(
     ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="For building, the reference and each mode of a model.")
-    ] = 20.0,
+    ] = TIMEOUT,
     resume: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep finished reports here, and skip those that are here.")
     ] = None,
@@ -92,11 +96,13 @@ def verify_command(
         wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
         workers = jobs or load_config().jobs
         with heeding_sigterm():
-            reports = _survey(wanted, workers, resume)
+            reports = _survey(wanted, fix, workers, resume)
         _emit(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
             return max(fail(_problem(report)) for report in unbuilt)
-        return 1 if any(report.status == "failed" for report in reports) and not exit_zero else 0
+        from ckpt_surgery.verification.report.summary import stays_broken
+
+        return 1 if any(map(stays_broken, reports)) and not exit_zero else 0
 
     def interrupted() -> str:
         if resume is None:
@@ -142,21 +148,14 @@ class _Wanted:
             raise ConfigError(f"{option} {error}") from None
 
     def jobs(self, nursery: Nursery) -> list[Job]:
-        """What the names mean. Raises ConfigError where one means nothing."""
-        from ckpt_surgery.verification.survey.targets import job_of
+        """What the names mean. Raises TargetError where one means nothing."""
+        from ckpt_surgery.verification.survey.targets import resolve_in
 
-        answer = nursery.call(
-            "ckpt_surgery.verification.survey.targets:resolve_apart",
-            names=self.names,
-            everything=self.everything,
-            trust_remote_code=self.trust_remote_code,
-        )
-        if "error" in answer:
-            raise ConfigError(answer["error"])
-        return [job_of(job) for job in answer["jobs"]]
+        trusted = self.trust_remote_code
+        return resolve_in(nursery, names=self.names, everything=self.everything, trust_remote_code=trusted)
 
 
-def _survey(wanted: _Wanted, workers: int | None, resume: Path | None) -> list[Report]:
+def _survey(wanted: _Wanted, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
     from ckpt_surgery.verification.survey import survey
     from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
     from ckpt_surgery.verification.survey.targets import TargetError
@@ -168,6 +167,7 @@ def _survey(wanted: _Wanted, workers: int | None, resume: Path | None) -> list[R
                 jobs,
                 modes=wanted.modes,
                 levels=wanted.levels,
+                fix=fix,
                 workers=workers,
                 timeout=wanted.timeout,
                 resume=resume,
@@ -264,9 +264,9 @@ def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: f
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:
-    """All about the only model, or about the first ones that fail."""
+    """All about the only model, or about the first ones with something wrong."""
+    from ckpt_surgery.verification.report.summary import worth_telling
     from ckpt_surgery.verification.report.text import report_lines
 
-    failed = [report for report in reports if report.faults]
-    shown = reports if len(reports) == 1 else failed[:_MOST_DETAILS]
+    shown = reports if len(reports) == 1 else list(filter(worth_telling, reports))[:_MOST_DETAILS]
     return [line for report in shown for line in (*report_lines(report, width=width), "")]

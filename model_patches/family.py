@@ -15,7 +15,8 @@ class FamilyFacts:
     gradient tensors in a tuple or dict. `blocks` are classes that are blocks although nothing in them
     tells, `not_blocks` such that must not become layers, `not_stacks` attributes whose elements are no
     blocks. `derived` names, per stack attribute, a subclass to make for it: its element class is also used
-    inside other blocks, where it must not checkpoint.
+    inside other blocks, where it must not checkpoint. `needs_cache` are models whose forward breaks without a
+    cache.
     """
 
     families: tuple[str, ...] = ()
@@ -26,4 +27,5 @@ class FamilyFacts:
     not_blocks: frozenset[str] = frozenset()
     not_stacks: frozenset[str] = frozenset()
     containers: frozenset[str] = frozenset()
+    needs_cache: frozenset[str] = frozenset()
     derived: dict[str, str] = field(default_factory=dict)

@@ -2,3 +2,6 @@
 
 Importing this package does not import torch; importing its modules does.
 """
+
+TIMEOUT = 20.0
+"""Seconds that building a tiny model, its reference run and each mode may take, by default: each takes under one."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.verification.errors import Unverifiable
 from ckpt_surgery.verification.results import LEVELS, MODES, Level, Mode
 
 Levels = Literal["all"] | Level | Sequence[Level]
+
+
+class Options(TypedDict, total=False):
+    """The options of `verify`, for those who hand them on."""
+
+    loss: Callable[[Any], Tensor] | None
+    modes: Mode | Sequence[Mode]
+    levels: Levels
+    seed: int
+    tolerance: float | None
 
 
 class VerifyError(Unverifiable):

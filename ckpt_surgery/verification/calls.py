@@ -136,7 +136,9 @@ class _Call:
             container_gradient=tuple(
                 n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v)
             ),
-            positional_past=tuple(n for n, v in self.positional.items() if v is not None and _is_past(n, v)),
+            positional_past=tuple(
+                n for n, v in self.positional.items() if v is not None and (is_past_state(n) or is_cache(v))
+            ),
             returned=tuple(dict.fromkeys(returned)),
             written=tuple(n for n, ids in self.contents.items() if _ids(self.arguments[n]) != ids),
             nested_output=_any_gradient(inner),
@@ -173,8 +175,9 @@ def _any_gradient(value: Any) -> bool:
     return any(map(_carries, tensors(value)))
 
 
-def _is_past(name: str, value: Any) -> bool:
-    return is_past_state(name) or any(base.__name__ == "Cache" for base in type(value).__mro__)
+def is_cache(value: Any) -> bool:
+    """Whether a value is a `Cache` of whatever release of transformers."""
+    return any(base.__name__ == "Cache" for base in type(value).__mro__)
 
 
 def _ids(container: Any) -> list[tuple[Any, int]]:

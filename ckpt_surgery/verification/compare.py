@@ -5,6 +5,7 @@ Reads records only; it runs nothing. Why a fault is there is said in `causes`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ class Verdict:
     """What the checkpointed run did otherwise; no `faults` where all is well.
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
-    whose values differ. `errors` are relative errors of the gradients that both runs have, by name.
+    whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None
+    where a run broke off, or the backward was cut off and costs less than it should.
     """
 
     faults: tuple[Fault, ...]
@@ -42,6 +44,7 @@ class Verdict:
     gained: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     errors: Mapping[str, float] | None = None
+    cost: Cost | None = None
 
     @property
     def ok(self) -> bool:
@@ -82,6 +85,7 @@ def compare(
     gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= _tolerance(ours[n], tolerance))
+    cost = None if lost else cost_of(reference, checkpointed)
     faults = [
         *_recompute_faults(reference, checkpointed),
         *_set_faults(lost, gained, len(ours)),
@@ -89,10 +93,9 @@ def compare(
         *([] if lost else _loss_faults(reference, checkpointed, tolerance)),
         *_value_faults(wrong, errors, len(ours)),
         *_state_faults(reference, checkpointed),
-        # a backward that was cut off costs less than it should
-        *([] if lost else _cost_faults(cost_of(reference, checkpointed))),
+        *(_cost_faults(cost) if cost else []),
     ]
-    return Verdict(tuple(faults), lost, gained, wrong, errors)
+    return Verdict(tuple(faults), lost, gained, wrong, errors, cost)
 
 
 def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
@@ -100,20 +103,21 @@ def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
     return {**run.gradients, **{f"input {name}": gradient for name, gradient in run.input_gradients.items()}}
 
 
-def noise_floors(reference: RunRecord, repeated: RunRecord | None = None) -> dict[str, float]:
+def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, float]:
     """By gradient name, the absolute difference that rounding alone can make.
 
-    `repeated` is the same run with its sums taken in another order: `NOISE_MARGIN` times what that changed,
-    and a few units in the last place of the gradient itself. Without it, one floor for all from the dtype and the
+    `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed,
+    and a few units in the last place of the gradient itself. Without any, one floor for all from the dtype and the
     run's largest gradient entry, which hides more.
     """
     ours = all_gradients(reference)
-    if repeated is None:
+    if not repeated:
         scale = max(map(_largest, ours.values()), default=0.0)
         return {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
-    theirs = all_gradients(repeated)
+    theirs = [all_gradients(run) for run in repeated]
     return {
-        name: NOISE_MARGIN * _difference(gradient, theirs.get(name)) + 4 * _eps(gradient) * _largest(gradient)
+        name: NOISE_MARGIN * max(_difference(gradient, run.get(name)) for run in theirs)
+        + 4 * _eps(gradient) * _largest(gradient)
         for name, gradient in ours.items()
     }
 
@@ -154,7 +158,7 @@ def _has(here: Tensor | None, there: Tensor | None, floor: float) -> bool:
     """Whether `here` is a gradient and `there` is none: missing, or noise beside something above the noise."""
     if there is None:
         return _largest(here) != 0
-    return not _largest(here) <= floor and _largest(there) <= floor
+    return not _largest(here) <= floor and _largest(there) <= floor and not _difference(here, there) <= floor
 
 
 def _error(ours: Tensor | None, theirs: Tensor | None, floor: float) -> float:
@@ -177,7 +181,7 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fau
         wanted = reference.calls[name].reached if name in reference.calls else entries.forward
         if before.backward:
             what = ("no recompute without checkpointing", f"{before.backward} in the backward")
-        elif entries.forward != before.forward:
+        elif before.forward and entries.forward != before.forward:  # a forward that is called directly goes unseen
             what = (f"{before.forward} entries in the forward", str(entries.forward))
         elif entries.backward == wanted:
             continue
@@ -210,9 +214,14 @@ def _loss_faults(reference: RunRecord, checkpointed: RunRecord, tolerance: float
 def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
     if not wrong:
         return []
-    worst = max(wrong, key=lambda name: errors[name] if errors[name] == errors[name] else float("inf"))
+    worst = max(wrong, key=lambda name: weight(errors[name]))
     seen = f"a relative error up to {errors[worst]:.2g} ({len(wrong)} of {total} gradients)"
     return [Fault("values", "equal gradients", seen, (worst, *(n for n in wrong if n != worst)))]
+
+
+def weight(error: float) -> float:
+    """What to order relative errors by: not a number is worse than any."""
+    return float("inf") if math.isnan(error) else error
 
 
 def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
@@ -222,10 +231,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     if changed:
         seen = f"others ({len(changed)} of {len(reference.buffers)} buffers)"
         faults.append(Fault("state", "the values after a step without checkpointing", seen, changed))
-    for name, (before, after, end) in checkpointed.cache.items():
-        if end != after:
-            expected = f"size {after} after the backward as after the forward"
-            faults.append(Fault("state", expected, f"{end} (before the step {before})", (f"input {name}",)))
+    faults += cache_faults(checkpointed)
     drawing = tuple(n for n in checkpointed.other_randomness if n in reference.calls and reference.calls[n].random)
     if drawing:
         faults.append(Fault("state", "the randomness of the forward in the recompute", "another", drawing))
@@ -234,8 +240,29 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     return faults
 
 
+def cache_faults(run: RunRecord) -> list[Fault]:
+    """The caches among the inputs that the backward wrote into."""
+    return [
+        Fault(
+            "state",
+            f"size {after} after the backward as after the forward",
+            f"{end} (before the step {before})",
+            (f"input {name}",),
+        )
+        for name, (before, after, end) in run.cache.items()
+        if end != after
+    ]
+
+
 def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
-    return ours is not None and theirs is not None and same_bits(ours, theirs)
+    if ours is None or theirs is None:
+        return False
+    if same_bits(ours, theirs):
+        return True
+    if not ours.is_floating_point() or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    # a forward without gradients, as in reentrant mode, takes other kernels here and there
+    return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)
 
 
 def _cost_faults(cost: Cost) -> list[Fault]:

@@ -165,18 +165,19 @@ class _Storage:
     reference: weakref.ref[torch.UntypedStorage]
 
 
-def other_rounding() -> TorchDispatchMode:
+def other_rounding(seed: int = 1) -> TorchDispatchMode:
     """A mode in which matrix products and sums round otherwise: their terms are added from the other end.
 
-    As that hits the very same bits now and then, a random unit in the last place comes on top.
+    As that hits the very same bits now and then, a random unit in the last place comes on top, another with each
+    `seed`.
     """
-    return _OtherRounding()
+    return _OtherRounding(seed)
 
 
 class _OtherRounding(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._generator = torch.Generator().manual_seed(0)
+        self._generator = torch.Generator().manual_seed(int(seed))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -195,7 +196,8 @@ class _OtherRounding(TorchDispatchMode):
         if not result.is_floating_point():
             return result
         units = torch.randint(-1, 2, result.shape, generator=self._generator).to(result.device, result.dtype)
-        return result + result * units * torch.finfo(result.dtype).eps
+        nudge = result * units * torch.finfo(result.dtype).eps
+        return result + nudge.where(result.isfinite(), 0)  # infinity times zero is not a number
 
 
 _PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
@@ -211,7 +213,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
 
 def _is_new(func: Any, place: int) -> bool:
     returns = func._schema.returns
-    return place >= len(returns) or returns[place].alias_info is None
+    return returns[min(place, len(returns) - 1)].alias_info is None
 
 
 def _formula(func: Any) -> Callable[..., Any] | None:

@@ -27,6 +27,7 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_random_states(model))
+        stack.enter_context(gradients_aside(model))
         stack.enter_context(_values(model))
         stack.enter_context(_attributes(model))
         yield
@@ -48,12 +49,23 @@ def _random_states(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def gradients_aside(model: nn.Module) -> Iterator[None]:
+    """No parameter has a gradient inside; afterwards each has the very one that it had before."""
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+@contextmanager
 def _values(model: nn.Module) -> Iterator[None]:
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
-    gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
-    for parameter, *_ in gradients:
-        parameter.grad = None
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     # such as an optimizer that steps in the backward; as with other hooks, the contents go and not the dictionary
     steps = [(hooks, dict(hooks)) for p in model.parameters() if (hooks := p._post_accumulate_grad_hooks)]
     for hooks, _ in steps:
@@ -65,9 +77,8 @@ def _values(model: nn.Module) -> Iterator[None]:
             for tensor, copy in zip(tensors, copies, strict=True):
                 if not same_bits(tensor, copy):
                     tensor.copy_(copy)
-        for parameter, gradient, wanted in gradients:
-            parameter.requires_grad_(wanted)
-            parameter.grad = gradient
+        for parameter, wants in wanted:
+            parameter.requires_grad_(wants)
         for hooks, content in steps:
             hooks.update(content)
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.verification.calls import CallFacts, CallObserver, tensors
+from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.verification.calls import CallFacts, CallObserver, is_cache, tensors
 from ckpt_surgery.verification.entries import Entries, EntryCounter
 from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found
@@ -47,7 +48,8 @@ class RunRecord:
     the best bytes and the block FLOPs, of runs without checkpointing only. `other_randomness` are blocks whose
     recompute began with another state of torch's generator than their forward, `random_moved` tells whether the
     backward left that generator in another state. `generated` are the token ids, shape (batch, length), where
-    asked for. `error` is one line, with the pass that raised it; what was not reached then is missing.
+    asked for. `error` is one line, with the pass that raised it; what was not reached then is missing. `refused` is
+    the sentence of that error where a surgery raised it.
     """
 
     checkpointing: Checkpointing | None
@@ -70,6 +72,7 @@ class RunRecord:
     random_moved: bool = False
     generated: Tensor | None = None
     error: str | None = None
+    refused: str = ""
 
 
 def run_step(
@@ -82,7 +85,7 @@ def run_step(
     loss: Callable[[Any], Tensor] | None = None,
     generate: Mapping[str, Any] | None = None,
     open_gates: bool = False,
-    rounded_otherwise: bool = False,
+    rounded_otherwise: int = 0,
 ) -> RunRecord:
     """Train `model` for one step, without an optimizer, and hand it back as it was.
 
@@ -96,7 +99,8 @@ def run_step(
     The same `seed`, before the forward and before `generate`, gives the same dropout in every run; between
     forward and backward the generators are seeded otherwise, as a recompute must not depend on them.
     `open_gates` gives parameters that are zero, or nearly, random values: behind a gate that is closed a lost
-    gradient cannot be told from a zero. `rounded_otherwise` adds up in another order: what then differs is noise.
+    gradient cannot be told from a zero. `rounded_otherwise` adds up in another order, with
+    each number another: what then differs is noise.
 
     An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
     where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
@@ -133,6 +137,7 @@ def run_step(
             random_moved=step.random_moved,
             generated=step.generated,
             error=step.error,
+            refused=step.refused,
         )
 
 
@@ -141,8 +146,8 @@ def loss_of(output: Any) -> Tensor:
 
     The latter weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of
     squares would hardly move where the last thing a model does is to normalise. Past state is left out, as
-    models return none while they checkpoint. Raises ValueError where the
-    output holds no float tensor that requires gradient.
+    models return none while they checkpoint. Raises ValueError where the output holds no float tensor that
+    requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad:
@@ -167,6 +172,7 @@ class _Step:
     random_moved: bool = False
     generated: Tensor | None = None
     error: str | None = None
+    refused: str = ""
 
     def run(
         self,
@@ -174,7 +180,7 @@ class _Step:
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
         observed: Mapping[str, nn.Module],
-        rounded_otherwise: bool,
+        rounded_otherwise: int,
     ) -> None:
         stage = "forward"
         devices = devices_of(model)
@@ -182,7 +188,7 @@ class _Step:
         seed_all(self.seed)
         try:
             # the one entered last sees an operator first, so the meter counts what the other makes of it
-            with self.meter, other_rounding() if rounded_otherwise else contextlib.nullcontext():
+            with self.meter, other_rounding(rounded_otherwise) if rounded_otherwise else contextlib.nullcontext():
                 with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
                     output = model(**self.arguments)
                     stage = "loss"
@@ -201,6 +207,7 @@ class _Step:
             self.calls = observer.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = _line(stage, error)
+            self.refused = " ".join(str(error).split()) if isinstance(error, SurgeryError) else ""
 
     def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         model.eval()
@@ -216,11 +223,6 @@ class _Step:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
-
-
-def is_cache(value: Any) -> bool:
-    """Whether a value is a `Cache` of whatever release of transformers."""
-    return any(base.__name__ == "Cache" for base in type(value).__mro__)
 
 
 def _extent(cache: Any) -> int:

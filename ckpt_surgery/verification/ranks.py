@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.verification.compare import compare, noise_floors
+from ckpt_surgery.verification.compare import compare, noise_floors, weight
+from ckpt_surgery.verification.preserve import gradients_aside
 from ckpt_surgery.verification.probe import RunRecord
 from ckpt_surgery.verification.results import Fault, Mode
 
@@ -168,7 +169,8 @@ class _Comparison:
     def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[str]]:
         """This rank's step, and the errors of all ranks."""
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
-        with _group(backend, TIMEOUT) as group, _gradients_aside(module):
+        # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
+        with _group(backend, TIMEOUT) as group, gradients_aside(module):
             try:
                 copy = _copy(self.wrapper, group)
             except Exception as error:  # whatever it is, the other ranks have to hear of it
@@ -253,19 +255,6 @@ class _Through(nn.Module):
         return vars(self)["_wrapper"](*args, **kwargs)
 
 
-@contextmanager
-def _gradients_aside(module: nn.Module) -> Iterator[None]:
-    """No gradients inside: a wrapper that keeps them in its buckets takes those that it finds when it is made."""
-    kept = [(parameter, parameter.grad) for parameter in module.parameters()]
-    for parameter, _ in kept:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter, gradient in kept:
-            parameter.grad = gradient
-
-
 def _copy(wrapper: DistributedDataParallel, group: dist.ProcessGroup) -> DistributedDataParallel:
     """A second wrapper of the same module with the same options, class and hooks, in another process group."""
     known = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -347,7 +336,7 @@ def _joined_faults(told: Sequence[tuple[Mapping[str, str], Mapping[str, float]]]
     worst: dict[str, float] = {}
     for _, wrong in told:
         for name, error in wrong.items():
-            worst[name] = max(worst.get(name, 0.0), error if error == error else float("inf"))
+            worst[name] = max(worst.get(name, 0.0), weight(error))
     if worst:
         names = tuple(sorted(worst, key=worst.__getitem__, reverse=True))
         where = _which([wrong for _, wrong in told])

@@ -17,6 +17,7 @@ Mode = Literal["non_reentrant", "reentrant"]
 Level = Literal["run", "recompute", "set", "values", "state", "cost", "ranks"]
 Outcome = Literal["ok", "failed", "skipped"]
 Status = Literal["ok", "failed", "unsupported", "not built"]
+RepairStatus = Literal["ok", "refused", "failed", "not repaired"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -100,7 +101,8 @@ class BlockCount:
 class ModeReport:
     """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
 
-    `notes` tell what differs without being a fault.
+    `notes` tell what differs without being a fault. `refused` is the sentence with which a surgery refuses a call
+    that reentrant checkpointing would get wrong: nothing was measured then, and it is no fault.
     """
 
     mode: Mode
@@ -112,10 +114,31 @@ class ModeReport:
     cost: Cost | None = None
     timeline: Timeline | None = None
     seconds: float = 0.0
+    refused: str = ""
 
     @property
     def ok(self) -> bool:
-        return not self.faults
+        return not self.faults and not self.refused
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What `wrap_blocks` made of a model: the same modes next to the same run without checkpointing.
+
+    `surgery` is the table that the surgery prints. `problem` says why there is none, or nothing to compare with.
+    """
+
+    modes: tuple[ModeReport, ...] = ()
+    surgery: str = ""
+    problem: str = ""
+
+    @property
+    def status(self) -> RepairStatus:
+        if self.problem or not self.modes:
+            return "not repaired"
+        if any(mode.faults for mode in self.modes):
+            return "failed"
+        return "refused" if any(mode.refused for mode in self.modes) else "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +150,8 @@ class Report:
 
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
     with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
-    `seconds` are wall-clock seconds by phase: build, reference, and each mode.
+    `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
+    as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
     """
 
     model: str
@@ -142,6 +166,7 @@ class Report:
     problem: str = ""
     supported: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
+    repair: Repair | None = None
 
     @property
     def ok(self) -> bool:
@@ -173,7 +198,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `report_of` reads it back."""
-        return {**dataclasses.asdict(self), "status": self.status}
+        data = {**dataclasses.asdict(self), "status": self.status}
+        if self.repair is not None:
+            data["repair"]["status"] = self.repair.status
+        return data
 
     def to_json(self) -> str:
         """One JSON document, the one that `verify --output-format json` lists."""
@@ -190,8 +218,19 @@ def report_of(data: Mapping[str, Any]) -> Report:
     """The report that `Report.to_dict` made `data` from. Raises KeyError or TypeError where it did not."""
     fields = {name: value for name, value in data.items() if name != "status"}
     return Report(
-        **{**fields, "modes": tuple(map(_mode_of, data["modes"])), "reference": _timeline_of(data["reference"])}
+        **{
+            **fields,
+            "modes": tuple(map(_mode_of, data["modes"])),
+            "reference": _timeline_of(data["reference"]),
+            "repair": _repair_of(data["repair"]),
+        }
     )
+
+
+def _repair_of(data: Mapping[str, Any] | None) -> Repair | None:
+    if data is None:
+        return None
+    return Repair(tuple(map(_mode_of, data["modes"])), data["surgery"], data["problem"])
 
 
 def _mode_of(data: Mapping[str, Any]) -> ModeReport:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.verification.arguments import (
     Levels,
     VerifyError,
@@ -26,9 +27,10 @@ from ckpt_surgery.verification.arguments import (
     checked_modes,
     checked_tolerance,
 )
-from ckpt_surgery.verification.causes import Case, explain
-from ckpt_surgery.verification.compare import Verdict, all_gradients, compare, cost_of, noise_floors
-from ckpt_surgery.verification.probe import RunRecord, is_cache, run_step
+from ckpt_surgery.verification.calls import is_cache
+from ckpt_surgery.verification.causes import USES_NO_CACHE, Case, explain
+from ckpt_surgery.verification.compare import Verdict, all_gradients, cache_faults, compare, noise_floors
+from ckpt_surgery.verification.probe import RunRecord, run_step
 from ckpt_surgery.verification.ranks import RanksVerdict, first_problem, judge_ranks, unwrapped
 from ckpt_surgery.verification.results import (
     LEVELS,
@@ -43,6 +45,7 @@ from ckpt_surgery.verification.results import (
 )
 from ckpt_surgery.verification.versions import installed_versions
 
+_ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
 _OTHER = "The model draws from a generator of its own or keeps something from run to run: nothing can be compared."
 
 
@@ -71,7 +74,7 @@ def verify(
 
     Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
     hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers;
-    up to three more steps where something looks wrong or a cache can be given. There is no limit on the time: a
+    up to four more steps where something looks wrong or a cache can be given. There is no limit on the time: a
     backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits. `model` may be a
     `DistributedDataParallel`: in an initialised process group the level "ranks" compares the ranks, and every
     rank has to call this; see `ranks`.
@@ -136,7 +139,7 @@ class Examination:
         supported = bool(getattr(self._model, "supports_gradient_checkpointing", True))
         name = type(self._model).__name__
         layers = any(block.kind == "layer" for block in self._blocks.values())
-        if supported or layers:
+        if self._reference is None and (supported or layers):
             self._reference = self._step(None)
             self._check_reference(self._reference)
             self._seconds["reference"] = time.perf_counter() - started
@@ -152,6 +155,22 @@ class Examination:
             seconds=dict(self._seconds),
         )
 
+    def repaired(self) -> tuple[Examination, str]:
+        """Do `wrap_blocks` on the model: what to examine it with from then on, and the table of the surgery.
+
+        It is held against the run of the model as it was, where there was one and the blocks are the same; else
+        against one of its own. Raises SurgeryError where the surgery cannot be done, VerifyError where there is no
+        run to hold it against.
+        """
+        surgery = wrap_blocks(self._model)
+        levels, seed, tolerance = self._levels, self._seed, self._tolerance
+        after = Examination(self._given, self._inputs, loss=self._loss, levels=levels, seed=seed, tolerance=tolerance)
+        if self._reference is not None and after._blocks.keys() == self._blocks.keys():
+            after._reference = self._reference
+        elif problem := after.reference().problem:
+            raise VerifyError(problem)
+        return after, str(surgery)
+
     def examine(self, mode: Mode) -> ModeReport:
         """Run with checkpointing in this mode, next to the reference (which is run first where it was not)."""
         if self._reference is None:
@@ -165,16 +184,16 @@ class Examination:
             run = self._step(mode)
         except Exception as error:  # whatever the method to switch it on raises is the finding
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            faults = [Fault("run", "checkpointing that can be switched on", text)]
-            ranks = self._ranks(mode, reference, faults)
-            return ModeReport(mode, (*faults, *ranks.faults), self._outcomes([*faults, *ranks.faults], ended=False))
+            return self._broken_off(mode, reference, Fault("run", "checkpointing that can be switched on", text))
+        if run.refused and mode == "reentrant":
+            return self._refusal(mode, reference, run)
         verdict = self._verdict(reference, run)
         if not verdict.ok and (other := self._other_reference):
-            faults = [Fault("run", "two equal runs without checkpointing", other, cause=_OTHER)]
-            return ModeReport(mode, tuple(faults), self._outcomes(faults, ended=False))
-        cache_faults, notes = self._look_at_cache(case, run)
+            fault = Fault("run", "two equal runs without checkpointing", other, cause=_OTHER)
+            return self._broken_off(mode, reference, fault)
+        of_cache, notes = self._look_at_cache(case, run)
         found = [*verdict.faults, *self._block_faults(run)]
-        faults = [*explain(found, case), *cache_faults]
+        faults = [*self._without_cache(explain(found, case), run), *of_cache]
         kept = [fault for fault in faults if fault.level == "run" or fault.level in self._levels]
         ranks = self._ranks(mode, reference, kept)
         ended, whole = run.error is None, not verdict.lost
@@ -185,10 +204,21 @@ class Examination:
             notes=tuple(filter(None, [*notes, self._no_blocks, ranks.note])),
             blocks=self._counts(reference, run),
             errors=verdict.errors or {},
-            cost=None if run.error or verdict.lost else cost_of(reference, run),
+            cost=verdict.cost,
             timeline=run.timeline,
             seconds=time.perf_counter() - started,
         )
+
+    def _refusal(self, mode: Mode, reference: RunRecord, run: RunRecord) -> ModeReport:
+        """A mode in which a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
+        faults = self._ranks(mode, reference, ()).faults
+        outcomes = {**self._outcomes(faults, ended=False), "run": "skipped"}
+        return ModeReport(mode, faults, outcomes, refused=run.refused)
+
+    def _broken_off(self, mode: Mode, reference: RunRecord, fault: Fault) -> ModeReport:
+        """A mode of which nothing else is known; the other ranks wait to hear of it."""
+        faults = (fault, *self._ranks(mode, reference, [fault]).faults)
+        return ModeReport(mode, faults, self._outcomes(faults, ended=False))
 
     def _ranks(self, mode: Mode, reference: RunRecord, faults: Sequence[Fault]) -> RanksVerdict:
         """What comes of the ranks together; each has to ask, whatever its own faults are."""
@@ -201,7 +231,7 @@ class Examination:
         return judge_ranks(self._given, mode, reference, faults, step, tolerance=self._tolerance)
 
     def _step(
-        self, mode: Mode | None, *, rounded_otherwise: bool = False, model: nn.Module | None = None, **more: Any
+        self, mode: Mode | None, *, rounded_otherwise: int = 0, model: nn.Module | None = None, **more: Any
     ) -> RunRecord:
         with _claiming(self._model):
             return run_step(
@@ -225,8 +255,8 @@ class Examination:
     @cached_property
     def _noise(self) -> dict[str, float]:
         reference = cast(RunRecord, self._reference)
-        repeated = self._step(None, rounded_otherwise=True)
-        return noise_floors(reference, None if repeated.error else repeated)
+        repeated = [self._step(None, rounded_otherwise=seed) for seed in _ROUNDINGS]
+        return noise_floors(reference, *(run for run in repeated if not run.error))
 
     @cached_property
     def _other_reference(self) -> str:
@@ -234,6 +264,16 @@ class Examination:
         verdict = compare(cast(RunRecord, self._reference), self._step(None), floors={}, tolerance=self._tolerance)
         first = next((f for f in verdict.faults if f.level in ("run", "set", "values")), None)
         return "" if first is None else f"{first.seen} after {first.expected}"
+
+    def _without_cache(self, faults: Sequence[Fault], run: RunRecord) -> Sequence[Fault]:
+        """The same faults; wrong gradients that nothing else explains may be those of a run with its cache off."""
+        wrong = [fault for fault in faults if fault.level in ("set", "values") and not fault.cause]
+        if not wrong or "use_cache" not in inspect.signature(self._model.forward).parameters:
+            return faults
+        verdict = compare(self._step(None, use_cache=False), run, tolerance=self._tolerance)
+        if any(fault.level in ("run", "set", "values") for fault in verdict.faults):
+            return faults
+        return [replace(fault, cause=USES_NO_CACHE) if fault in wrong else fault for fault in faults]
 
     def _check_reference(self, run: RunRecord) -> None:
         name = type(self._model).__name__
@@ -279,13 +319,11 @@ class Examination:
         if given is None or given.error or "past_key_values" not in given.cache:
             why = f": {given.error}" if given and given.error else ""
             return (), [f"What becomes of a cache in past_key_values was not tried{why}."]
-        before, after, end = given.cache["past_key_values"]
-        if after == end:
+        faults = cache_faults(given)
+        if not faults:
             return (), ()
-        expected = f"size {after} after the backward as after the forward"
-        fault = Fault("state", expected, f"{end} (before the step {before})", ("input past_key_values",))
         shown = self._step(None, past_key_values=_empty_cache(self._model))
-        return explain([fault], replace(case, reference=shown)), ()
+        return explain(faults, replace(case, reference=shown)), ()
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, whole: bool = True, ranks: bool = False

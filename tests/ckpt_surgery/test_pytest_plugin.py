@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ckpt_surgery.verification.survey import TIMEOUT
+from ckpt_surgery.verification import TIMEOUT
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.both

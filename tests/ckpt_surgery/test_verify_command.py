@@ -17,8 +17,8 @@ import pytest
 import ckpt_surgery
 from ckpt_surgery import verify_command
 from ckpt_surgery.cli import main
+from ckpt_surgery.verification import TIMEOUT
 from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Outcome, Report
-from ckpt_surgery.verification.survey import TIMEOUT
 from ckpt_surgery.verification.survey.nursery import NurseryError
 from ckpt_surgery.verification.survey.resume import ResumeError
 from ckpt_surgery.verification.survey.targets import Job

@@ -71,6 +71,18 @@ class FailingOnRankOne(toys.Layer):
         return torch._C._current_graph_task_id() != -1
 
 
+class NoisyOnRankOne(toys.Model):
+    """Draws from a generator of its own on rank 1, so that no two of its runs there are equal."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.own = torch.Generator()
+
+    def forward(self, values: Tensor) -> Any:
+        noise = torch.randn(values.shape, generator=self.own, dtype=values.dtype)
+        return super().forward(values + noise if dist.get_rank() == 1 else values)
+
+
 def inputs(rank: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(rank)
     return {"values": torch.randn(toys.BATCH, toys.WIDTH, generator=generator, dtype=torch.float64)}
@@ -211,6 +223,7 @@ CASES: dict[int, dict[str, Case]] = {
         "shared, static graph": partial(shared, static_graph=True),
         "fails on rank 1": partial(healthy, layers=(FailingOnRankOne, toys.Layer)),
         "forgetting": partial(healthy, layers=(toys.ForgettingLayer, toys.Layer)),
+        "irreproducible on rank 1": partial(healthy, whole=NoisyOnRankOne),
         "not a number": not_a_number,
         "bare": bare,
         "alone": alone,

@@ -324,7 +324,7 @@ def loss(output: Any) -> Tensor:
 def choices() -> tuple[RunRecord, RunRecord]:
     """A run, and the same rounded otherwise."""
     model, inputs = choice()
-    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounded_otherwise=turn) for turn in (False, True))
+    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounded_otherwise=turn) for turn in (0, 1))
     assert (first.error, second.error) == (None, None)
     return first, second
 
@@ -371,6 +371,18 @@ def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidd
     assert compare(reference, faulty, floors=noise_floors(reference)).ok
     gone = with_gradient(reference, "faint", None)
     assert compare(reference, gone).lost == ("faint",)  # no gradient at all is no noise
+
+
+def test_noise_on_both_sides_of_its_floor_is_noise() -> None:
+    reference, repeated = choices()
+    floors = noise_floors(reference, repeated)
+    below = with_gradient(reference, NOISY, torch.full((1,), 0.8 * floors[NOISY]))
+    above = with_gradient(reference, NOISY, torch.full((1,), 1.2 * floors[NOISY]))
+    assert compare(below, above, floors=floors).ok
+    assert compare(above, below, floors=floors).ok
+    far = with_gradient(reference, NOISY, torch.full((1,), 3.0 * floors[NOISY]))
+    assert compare(below, far, floors=floors).gained == (NOISY,)
+    assert compare(far, below, floors=floors).lost == (NOISY,)
 
 
 def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:

@@ -178,6 +178,28 @@ def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
     assert run(model_of(PlainLayer, Layer, whole=Slipping)).other_randomness == ()
 
 
+class Restoring(PlainLayer):
+    """Sets the generator for what it holds, as a checkpoint does: only its own hook runs in the caller's state."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return super().forward(hidden_states)
+
+
+@pytest.mark.parametrize(("kind", "other"), [(Restoring, ()), (PlainLayer, ("0",))])
+def test_randomness_is_another_only_where_no_witness_of_a_block_saw_that_of_the_forward(
+    kind: type[nn.Module], other: tuple[str, ...]
+) -> None:
+    model = model_of(kind)
+    with EntryCounter(model, {"0": model.layers[0]}) as counter:
+        torch.manual_seed(1)
+        model(**values())
+        counter.start_backward()
+        torch.manual_seed(2)
+        model(**values())
+    assert (counter.entries(), counter.other_randomness()) == ({"0": Entries(1, 1)}, other)
+
+
 def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
     layer = Layer()
     model = model_of(lambda: layer, lambda: layer)

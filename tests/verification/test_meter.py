@@ -324,6 +324,14 @@ def test_a_sum_rounded_otherwise_is_the_same_up_to_rounding(operator: Any) -> No
     assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
 
 
+def test_infinite_entries_stay_infinite() -> None:
+    left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
+    with other_rounding():
+        turned = left.mm(torch.eye(2).add(1))
+    assert turned[0].isinf().all()
+    assert turned[1].isfinite().all()
+
+
 def test_what_needs_no_sum_is_the_same_in_every_bit() -> None:
     given = leaf(9, 9)
     with other_rounding():

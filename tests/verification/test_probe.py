@@ -145,7 +145,7 @@ def test_gates_are_opened_for_the_step_where_asked_for() -> None:
 
 def test_rounded_otherwise_change_no_more_than_the_last_bits() -> None:
     model = model_of(SureLayer, SureLayer)
-    one, other = (run_step(model, values(), blocks={}, rounded_otherwise=turn) for turn in (False, True))
+    one, other = (run_step(model, values(), blocks={}, rounded_otherwise=turn) for turn in (0, 1))
     assert one.error is other.error is None
     verdict = compare(one, other, floors={}, tolerance=1e-12)
     assert 0 < verdict.error < 1e-12

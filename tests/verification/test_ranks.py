@@ -171,6 +171,15 @@ def test_a_step_that_breaks_on_one_rank_alone_fails_on_all(found: Found, mode: s
     assert "the disk is full" in fault["seen"]
 
 
+@pytest.mark.parametrize("mode", ALL)
+def test_a_model_that_differs_from_itself_on_one_rank_alone_fails_on_all(found: Found, mode: str) -> None:
+    reports = found[2]["irreproducible on rank 1"]
+    fault = the_fault(reports, mode)
+    assert fault["expected"] == "level run to hold on every rank"
+    assert fault["seen"].startswith("a fault on rank 1: expected two equal runs without checkpointing, saw ")
+    assert [report["status"] for report in reports] == ["failed", "failed"]
+
+
 def test_gradients_that_are_wrong_without_the_wrapper_are_not_blamed_on_it(found: Found) -> None:
     for report in found[2]["forgetting"]:
         blamed = faults(report, "reentrant")

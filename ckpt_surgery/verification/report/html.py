@@ -14,16 +14,17 @@ from ckpt_surgery.verification.report.html_detail import SIGNS, detail
 from ckpt_surgery.verification.report.plots import Plot, plots_of
 from ckpt_surgery.verification.report.summary import (
     causes,
+    cell,
     counts,
-    failed_levels,
     least_saved,
     measured,
     of_status,
     ordered,
-    outcome,
     percent,
     plural,
+    repair_counts,
     rules_of,
+    verdict,
     versions_of,
 )
 from ckpt_surgery.verification.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
@@ -104,6 +105,8 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
         for status, number in found.items()
         if number or status in ("failed", "ok")
     )
+    then = [f"{number:,} {status}" for status, number in repair_counts(shown).items() if number]
+    about += [f"after wrap_blocks: {', '.join(then)}"] if then else []
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
         f'<div class="tallies"{_hidden(shown)}>{tallies}</div>'
@@ -177,7 +180,6 @@ _TIPS = {"saved": ' title="the share of the possible memory saving, in the mode 
 def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], inside: str, *, is_open: bool) -> str:
     """One row and what folds out of it. The cells are for the eye; a sentence says the same for screen readers."""
     by_mode = {run.mode: run for run in report.modes}
-    failed = {run.mode: failed_levels(run) for run in report.modes}
     if report.modes:
         cells = "".join(
             f'<span class="group">{"".join(_cell(by_mode.get(mode), level) for level in levels)}</span>'
@@ -186,18 +188,21 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
         cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
     else:
         cells = f'<span class="groups why">{escape(report.problem or "no mode was run")}</span>'
-    said = "; ".join(f"{mode}: {', '.join(found)}" for mode, found in failed.items() if found)
+    said = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if not run.ok)
+    then = f"after wrap_blocks: {report.repair.status}" if report.repair else ""
     spoken = f", {report.status}{f' in {said}' if said else ''}"
     saved = least_saved(report)
     variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
-    find = " ".join([report.label, report.model_type, report.status, said, *rules_of(report), *_cause_words(report)])
+    badge = f' <b class="badge {report.repair.status.split()[0]}">{then}</b>' if report.repair else ""
+    about = [report.label, report.model_type, report.status, said, then]
+    find = " ".join([*about, *rules_of(report), *_cause_words(report)])
     slug = _SLUGS[report.status]
     return (
         f'<details class="model {slug}" data-status="{slug}" data-name="{escape(report.label.lower())}" '
         f'data-type="{escape(report.model_type.lower())}" data-saved="{"" if saved is None else f"{saved:.4f}"}" '
         f'data-find="{escape(find.lower())}"{" open" if is_open else ""}><summary class="row">'
         f'<span class="name"><i class="sign" aria-hidden="true">{_STATUS_SIGNS[report.status]}</i>'
-        f'{escape(report.model)}{variant}<span class="spoken">{escape(spoken)}</span></span>'
+        f'{escape(report.model)}{variant}<span class="spoken">{escape(spoken)}</span>{badge}</span>'
         f'<span class="type">{escape(report.model_type)}</span><span class="saved">{percent(saved)}</span>{cells}'
         f"</summary>{inside}</details>"
     )
@@ -206,7 +211,7 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
 def _cell(run: ModeReport | None, level: Level) -> str:
     if run is None:
         return "<i></i>"
-    found = outcome(run, level)
+    found = cell(run, level)
     return f'<i class="cell {found}" title="{run.mode}, {level}: {found}">{SIGNS[found]}</i>'
 
 

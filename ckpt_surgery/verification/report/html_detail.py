@@ -9,20 +9,24 @@ from html import escape
 from ckpt_surgery.verification.report.plots import Plot
 from ckpt_surgery.verification.report.summary import (
     RULE_SUMMARIES,
+    Cell,
     block_rows,
+    cell,
+    columns,
     error_text,
     gradient_errors,
     merged_faults,
-    outcome,
     percent,
     plural,
     ratio,
+    refusals,
+    repaired,
     saved_share,
 )
-from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Fault, Mode, Outcome, Report
+from ckpt_surgery.verification.results import LEVEL_TITLES, LEVELS, Fault, Mode, Report
 from ckpt_surgery.verification.units import size
 
-SIGNS: dict[Outcome, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7"}
+SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
 _MOST_NAMES = 400
 _FEW_NAMES = 6
 _MOST_ROWS = 60
@@ -30,18 +34,29 @@ _WORST = 10
 
 
 def detail(report: Report, plots: Sequence[Plot]) -> str:
-    """Facts, faults, levels, notes, cost, plots, and the tables of blocks and of the worst gradients."""
+    """Facts, faults, levels, notes, cost, plots, and the tables of blocks and of the worst gradients.
+
+    Where `wrap_blocks` was tried, the same follows for what it made of the model; the plots are of the model without.
+    """
     parts = [
         _facts(report),
-        f'<p class="problem">{coded(report.problem)}</p>' if report.problem else "",
-        _faults(report),
-        _notes(report),
+        _said(report),
         _side_by_side(_levels(report), _costs(report)),
         _figures(plots),
         _blocks(report),
         _errors(report),
     ]
+    if report.repair is not None:
+        then = repaired(report)
+        surgery = f"<pre>{escape(report.repair.surgery)}</pre>" if report.repair.surgery else ""
+        parts += ["<h3>After wrap_blocks</h3>", _said(then), surgery, _blocks(then), _errors(then)]
     return f'<div class="detail">{"".join(parts)}</div>'
+
+
+def _said(report: Report) -> str:
+    """What there is to say in sentences: the problem, faults, refusals and notes."""
+    problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
+    return f"{problem}{_faults(report)}{_notes(report)}"
 
 
 def coded(text: str) -> str:
@@ -95,6 +110,10 @@ def _facts(report: Report) -> str:
 
 def _faults(report: Report) -> str:
     items = "".join(_fault(modes, fault) for modes, fault in merged_faults(report))
+    items += "".join(
+        f'<li><p class="where">{mode} \u203a refused</p><p>{coded(sentence)}</p></li>'
+        for mode, sentence in refusals(report)
+    )
     return f'<ul class="faults">{items}</ul>' if items else ""
 
 
@@ -114,28 +133,29 @@ def _notes(report: Report) -> str:
 
 
 def _levels(report: Report) -> str:
-    if not report.modes:
+    shown = columns(report)
+    if not shown:
         return ""
     rows = [
-        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(outcome(run, level)) for run in report.modes)]
+        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(cell(run, level)) if run else "-" for _, run in shown)]
         for level in LEVELS
     ]
-    return table(["level", *(run.mode for run in report.modes)], rows, kind="levels")
+    return table(["level", *(title for title, _ in shown)], rows, kind="levels")
 
 
-def _outcome(found: Outcome) -> str:
+def _outcome(found: Cell) -> str:
     return f'<span class="cell {found}" aria-hidden="true">{SIGNS[found]}</span><span class="spoken">{found}</span>'
 
 
 def _costs(report: Report) -> str:
     rows = []
-    for run in report.modes:
-        if not (cost := run.cost):
+    for title, run in columns(report, alone=True):
+        if not (run and (cost := run.cost)):
             continue
         reference = cost.reference_backward_flops
         kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
         flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
-        rows.append([run.mode, *kept, percent(saved_share(cost)), *flops])
+        rows.append([title, *kept, percent(saved_share(cost)), *flops])
     header = ["mode", "kept", "without", "best", "saved", "backward FLOPs", "best"]
     caption = "Bytes kept from forward to backward, and the work of the backward"
     return table(header, rows, caption=caption, kind="numbers") if rows else ""

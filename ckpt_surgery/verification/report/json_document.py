@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 
-from ckpt_surgery.verification.report.summary import counts, versions_of
+from ckpt_surgery.verification.report.summary import counts, repair_counts, versions_of
 from ckpt_surgery.verification.results import Report
 
 JSON_SCHEMA_VERSION = 1
@@ -16,7 +16,8 @@ JSON_SCHEMA_VERSION = 1
 def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> str:
     """One object: how many classes came out how, and under `reports` exactly what each `Report.to_json` gives.
 
-    The reports keep their order. `seconds` is the wall-clock time of the whole survey, null where unknown.
+    The reports keep their order. `repairs` are the counts after `wrap_blocks`, null where that was not tried, and
+    `seconds` is the wall-clock time of the whole survey, null where unknown.
     """
     from ckpt_surgery import __version__
 
@@ -26,6 +27,7 @@ def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> s
         "versions": versions_of(reports),
         "seconds": None if seconds is None else round(seconds, 3),
         "counts": counts(reports),
+        "repairs": repair_counts(reports) or None,
     }
     opening = json.dumps(head, indent=2).removesuffix("\n}")
     listed = ",\n".join(textwrap.indent(report.to_json().rstrip(), "    ") for report in reports)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ckpt_surgery.verification.report.summary import (
+    after,
     causes,
     counts,
     measured,
@@ -16,10 +17,14 @@ from ckpt_surgery.verification.report.summary import (
     of_status,
     plural,
     portable,
+    refusals,
+    repair_counts,
+    repaired,
+    repairs,
     unclaimed,
     versions_of,
 )
-from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, Report
+from ckpt_surgery.verification.results import LEVEL_TITLES, Fault, RepairStatus, Report
 
 _MEANING = {
     "failed": "at least one mode does something else than the run without checkpointing",
@@ -27,20 +32,34 @@ _MEANING = {
     "unsupported": "the class does not claim gradient checkpointing",
     "not built": "no tiny model with a working step could be made",
 }
+_MEANING_AFTER: dict[RepairStatus, str] = {
+    "ok": "every mode is as the run without checkpointing",
+    "refused": "reentrant mode is refused with a sentence, and what is not refused is right",
+    "failed": "something is still wrong",
+    "not repaired": "there is nothing to checkpoint, or nothing to compare with",
+}
 _MOST_SUBJECTS = 3
 
 
 def survey_markdown(reports: Sequence[Report]) -> str:
-    """The page: counts, causes, every fault, and the classes that work, are unsupported or were not built."""
+    """The page: counts, causes, every fault, and the classes that work, are unsupported or were not built.
+
+    Where `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
+    """
+    after_surgery = [repaired(report) for report, _ in repairs(reports)]
     parts = [
         _heading(reports),
         _counts(reports),
+        _counts_after(reports),
         _levels(reports),
         _causes(of_status(reports, "failed")),
         _faults("What is broken", of_status(reports, "failed")),
         _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
+        _faults("What remains after wrap_blocks", after_surgery),
+        _refusals(after_surgery),
         _families("What works", of_status(reports, "ok")),
         _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
+        _unrepaired([report for report in after_surgery if report.problem]),
         _unbuilt(of_status(reports, "not built")),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -51,17 +70,23 @@ def _heading(reports: Sequence[Report]) -> str:
     release = f" in transformers {known['transformers']}" if "transformers" in known else ""
     others = " and ".join(f"{package} {version}" for package, version in known.items() if package != "transformers")
     modes = " and ".join(mode.replace("_", "-") for mode in measured(reports)[0])
+    fix = " --fix" if repairs(reports) else ""
     return (
         f"# Gradient checkpointing{release}\n\n"
         "One training step of a tiny model with random weights per class: without checkpointing, and with it"
         f"{f', {modes}' if modes else ''}{f' ({others})' if others else ''}. "
-        "This page is written by `ckpt_surgery verify --all --output-format markdown`; do not edit it."
+        f"This page is written by `ckpt_surgery verify --all{fix} --output-format markdown`; do not edit it."
     )
 
 
 def _counts(reports: Sequence[Report]) -> str:
     rows = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
     return _table(["result", "classes", "meaning"], [*rows, ["all", f"{len(reports):,}", ""]])
+
+
+def _counts_after(reports: Sequence[Report]) -> str:
+    rows = [[status, f"{number:,}", _MEANING_AFTER[status]] for status, number in repair_counts(reports).items()]
+    return _table(["after wrap_blocks", "classes", "meaning"], rows) if rows else ""
 
 
 def _levels(reports: Sequence[Report]) -> str:
@@ -76,14 +101,22 @@ def _causes(failed: Sequence[Report]) -> str:
 
 
 def _faults(title: str, failed: Sequence[Report]) -> str:
+    fixed = bool(repairs(failed))
     rows = []
     for report in failed:
         for modes, fault in merged_faults(report):
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
-            rows.append([_code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"])
+            row = [_code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
+            rows.append([*row, _text(after(report, modes))] if fixed else row)
     if not rows:
         return ""
-    return f"## {title}\n\n" + _table(["class", "mode", "level", "what", "cause"], rows)
+    header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if fixed else [])]
+    return f"## {title}\n\n" + _table(header, rows)
+
+
+def _refusals(after_surgery: Sequence[Report]) -> str:
+    rows = [[_code(report.label), _text(said)] for report in after_surgery for _mode, said in refusals(report)]
+    return "## Refused in reentrant mode\n\n" + _table(["class", "reason"], rows) if rows else ""
 
 
 def _what(fault: Fault) -> str:
@@ -104,6 +137,16 @@ def _families(title: str, reports: Sequence[Report]) -> str:
     ]
     summary = f"<summary>{plural(len(reports), 'class', 'classes')}</summary>"
     return f"## {title}\n\n<details>\n{summary}\n\n{_table(['model type', 'classes'], rows)}\n\n</details>"
+
+
+def _unrepaired(reports: Sequence[Report]) -> str:
+    """The classes and why, folded in: most of them have no blocks."""
+    if not reports:
+        return ""
+    rows = [[_code(report.label), _text(report.problem)] for report in reports]
+    summary = f"<summary>{plural(len(reports), 'class', 'classes')}</summary>"
+    table = _table(["class", "reason"], rows)
+    return f"## What wrap_blocks does not repair\n\n<details>\n{summary}\n\n{table}\n\n</details>"
 
 
 def _unbuilt(reports: Sequence[Report]) -> str:

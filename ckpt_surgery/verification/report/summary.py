@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import get_args
+from typing import Literal, get_args
 
 from ckpt_surgery.verification.results import (
     LEVEL_TITLES,
@@ -22,12 +22,18 @@ from ckpt_surgery.verification.results import (
     Mode,
     ModeReport,
     Outcome,
+    Repair,
+    RepairStatus,
     Report,
     Status,
 )
 from codemods import RULES
 
+Cell = Outcome | Literal["refused"]
+"""What came of one level in one mode, as every format shows it."""
+
 STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
+REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
 RULE_SUMMARIES = {rule.code: rule.summary for rule in RULES}
 
 _BLOCK_CLASS = re.compile(r"\b(?!GradientCheckpointingLayer\b|BatchNorm)[A-Z]\w*[a-z0-9][A-Z]\w*(?<!Error)\b")
@@ -79,6 +85,46 @@ def counts(reports: Iterable[Report]) -> dict[Status, int]:
     return {status: found.count(status) for status in STATUSES}
 
 
+def repair_counts(reports: Iterable[Report]) -> dict[RepairStatus, int]:
+    """How many reports have each status after `wrap_blocks`, zeros included; empty where it was tried on none."""
+    found = [report.repair.status for report in reports if report.repair]
+    return {status: found.count(status) for status in REPAIR_STATUSES} if found else {}
+
+
+def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
+    """The reports on which `wrap_blocks` was tried, each with what became of it, by class."""
+    return [(report, report.repair) for report in ordered(reports) if report.repair]
+
+
+def stays_broken(report: Report) -> bool:
+    """Whether a model is wrong in the end: after `wrap_blocks`, or as it is where that was not tried or not done."""
+    if report.repair is None or report.repair.status == "not repaired":
+        return report.status == "failed"
+    return report.repair.status == "failed"
+
+
+def broken_after(reports: Iterable[Report]) -> list[Report]:
+    """The reports of classes in which nothing was wrong, and something is, or is refused, after `wrap_blocks`."""
+    return [
+        report for report, repair in repairs(reports) if repair.status in ("failed", "refused") and not _wrong(report)
+    ]
+
+
+def worth_telling(report: Report) -> bool:
+    """Whether there is something wrong, or was before `wrap_blocks`."""
+    return _wrong(report) or bool(broken_after([report]))
+
+
+def _wrong(report: Report) -> bool:
+    return any(not mode.ok for mode in report.modes)
+
+
+def repaired(report: Report) -> Report:
+    """What `wrap_blocks` made of a model, as a report of its own. Without modes where that was not tried."""
+    repair = report.repair or Repair()
+    return replace(report, modes=repair.modes, problem=repair.problem, repair=None)
+
+
 def versions_of(reports: Iterable[Report]) -> dict[str, str]:
     """The versions that any report names, by package; several of one package are listed."""
     found: dict[str, set[str]] = {}
@@ -93,6 +139,46 @@ def outcome(mode: ModeReport, level: Level) -> Outcome:
     return "failed" if any(fault.level == level for fault in mode.faults) else mode.outcomes.get(level, "skipped")
 
 
+def cell(mode: ModeReport, level: Level) -> Cell:
+    """What to show of one level: of a mode that was refused, that its step was."""
+    return "refused" if mode.refused and level == "run" else outcome(mode, level)
+
+
+def verdict(mode: ModeReport) -> str:
+    """One mode in a word or a few: ok, refused, or the levels that failed."""
+    return ", ".join(failed_levels(mode)) or ("refused" if mode.refused else "ok")
+
+
+def columns(report: Report, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
+    """The modes of a report with their titles, each beside what it is after `wrap_blocks` where that was tried.
+
+    None stands for a mode that was not examined. A title that stands `alone` says what it is after.
+    """
+    if report.repair is None:
+        return [(mode.mode, mode) for mode in report.modes]
+    before, after = ({run.mode: run for run in runs} for runs in (report.modes, report.repair.modes))
+    modes = [mode for mode in MODES if mode in {**before, **after}]
+    found: list[tuple[str, ModeReport | None]] = []
+    for mode in modes:
+        found += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
+    return found
+
+
+def refusals(report: Report) -> list[tuple[Mode, str]]:
+    """The modes in which a surgery refuses a call, with its sentence."""
+    return [(mode.mode, mode.refused) for mode in report.modes if mode.refused]
+
+
+def after(report: Report, modes: Sequence[Mode]) -> str:
+    """What some modes are after `wrap_blocks`: one verdict where they agree, otherwise each with its mode."""
+    if report.repair is None or report.repair.problem:
+        return "not repaired" if report.repair else ""
+    found = {run.mode: verdict(run) for run in report.repair.modes if run.mode in modes}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return "; ".join(f"{mode}: {said}" for mode, said in found.items())
+
+
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
     """The levels that failed in one mode, in their order."""
     return tuple(level for level in LEVELS if outcome(mode, level) == "failed")
@@ -100,7 +186,7 @@ def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
 
 def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
     """The modes that any report has, and the levels that any mode decided."""
-    runs = [mode for report in reports for mode in report.modes]
+    runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
     modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
     return modes, tuple(level for level in LEVELS if any(outcome(run, level) != "skipped" for run in runs))
 

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from ckpt_surgery.verification.results import MODES, Level, Mode, Report, Status
+from ckpt_surgery.verification import TIMEOUT
+from ckpt_surgery.verification.results import MODES, Level, Mode, Repair, Report, Status
 from ckpt_surgery.verification.survey.crew import Crew, Plan, Work
 from ckpt_surgery.verification.survey.examine import EXAMINATION
 from ckpt_surgery.verification.survey.nursery import Nursery
 from ckpt_surgery.verification.survey.resume import ResumeFile
 from ckpt_surgery.verification.survey.targets import Job, checked_timeout, part_of
 from ckpt_surgery.verification.versions import installed_versions
-
-TIMEOUT = 20.0
-"""Seconds that each phase of a job may take, by default. A tiny model takes well under one."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -29,6 +27,7 @@ def survey(
     *,
     modes: Sequence[Mode] = MODES,
     levels: str | Sequence[Level] = "all",
+    fix: bool = False,
     workers: int | None = None,
     timeout: float = TIMEOUT,
     resume: Path | None = None,
@@ -46,6 +45,7 @@ def survey(
     Args:
         jobs: what `targets.resolve` made.
         modes, levels: what to look at, as in `verify`.
+        fix: whether to look at the same modes again after `wrap_blocks`, on the same model.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
         timeout: seconds for the building, the reference run and each mode, each on its own; a day at most.
         resume: a file in which finished reports are kept as they come; what is in it already is not done again,
@@ -65,11 +65,11 @@ def survey(
     limit = checked_timeout(timeout)
     plan = Plan(tuple(modes), levels if isinstance(levels, str) else tuple(levels), limit, examination)
     reports: dict[int, Report] = {}
-    works = [Work(index, job, plan.modes) for index, job in enumerate(chosen)]
+    works = [Work(index, job, plan.modes, repair=Repair() if fix else None) for index, job in enumerate(chosen)]
     with ExitStack() as stack:
         kept = None
         if resume is not None:
-            settings = {"versions": known, "modes": plan.modes, "levels": plan.levels}
+            settings = {"versions": known, "modes": plan.modes, "levels": plan.levels, "fix": "yes" if fix else "no"}
             kept = stack.enter_context(ResumeFile(resume, settings, timeout))
             reports = {work.index: report for work in works if (report := kept.report(work.job)) is not None}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
-from ckpt_surgery.verification.results import MODES, Fault, Level, Mode, ModeReport, Report, report_of
-from ckpt_surgery.verification.survey.examine import broken_mode
+from ckpt_surgery.verification.results import MODES, Fault, Level, Mode, ModeReport, Repair, Report, report_of
+from ckpt_surgery.verification.survey.examine import AFTER, SURGERY, broken_mode, examinable
 from ckpt_surgery.verification.survey.nursery import Ending, Nursery, Worker
 from ckpt_surgery.verification.survey.targets import Job
 
@@ -34,10 +34,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Work:
-    """One job and what has become known of it. `phase` is the last one that began: build, reference or a mode.
+    """One job and what has become known of it. `phase` is the last one that began: build, reference, a mode and so on.
 
-    `files` are the digests of what a factory was read from. `stopped_after` is the limit in seconds where some
-    phase did not end within it.
+    `repair` is None where no surgery is asked for. `files` are the digests of what a factory was read from.
+    `stopped_after` is the limit in seconds where some phase did not end within it.
     """
 
     index: int
@@ -45,6 +45,7 @@ class Work:
     modes: tuple[Mode, ...]
     base: Report | None = None
     found: dict[Mode, ModeReport] = field(default_factory=dict)
+    repair: Repair | None = None
     phase: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     stopped_after: float | None = None
@@ -52,7 +53,17 @@ class Work:
     @property
     def left(self) -> tuple[Mode, ...]:
         """The modes that nothing is known of yet."""
+        if self.base is not None and self.base.problem:
+            return ()
         return tuple(mode for mode in self.modes if mode not in self.found)
+
+    @property
+    def left_after(self) -> tuple[Mode, ...]:
+        """The modes that nothing is known of yet as they are after the surgery."""
+        if self.repair is None or self.repair.problem or (self.base is not None and not examinable(self.base)):
+            return ()
+        known = {found.mode for found in self.repair.modes}
+        return tuple(mode for mode in self.modes if mode not in known)
 
     @property
     def group(self) -> str:
@@ -62,9 +73,16 @@ class Work:
     def report(self) -> Report:
         """All that is known, as the report on the job."""
         base = self.base or self.unbuilt("nothing was found out")
-        found = {mode: self.found[mode] for mode in self.modes if mode in self.found}
-        seconds: Mapping[str, float] = {mode: report.seconds for mode, report in found.items()}
-        return replace(base, modes=tuple(found.values()), seconds={**base.seconds, **seconds})
+        found = tuple(self.found[mode] for mode in self.modes if mode in self.found)
+        repair = self.repair if examinable(base) else None
+        seconds: dict[str, float] = {**base.seconds, **{mode.mode: mode.seconds for mode in found}}
+        seconds |= {f"after {mode.mode}": mode.seconds for mode in (repair.modes if repair else ())}
+        return replace(base, modes=found, seconds=seconds, repair=repair)
+
+    def repaired(self, found: Repair) -> None:
+        """Take in what has become known of the surgery, or of a mode after it."""
+        known = self.repair or Repair()
+        self.repair = replace(found, modes=(*known.modes, *found.modes), surgery=found.surgery or known.surgery)
 
     def unbuilt(self, problem: str) -> Report:
         """A report that says why there is no verdict."""
@@ -126,8 +144,8 @@ class Crew:
         if seat.worker is None:
             seat.worker = self._nursery.worker()
         plan = self._plan
-        arguments = {"modes": work.left, "levels": plan.levels, "examination": plan.examination}
-        seat.worker.ask(plan.call, job=work.job.to_dict(), **arguments)
+        modes = {"modes": work.left, "after": work.left_after}
+        seat.worker.ask(plan.call, job=work.job.to_dict(), **modes, levels=plan.levels, examination=plan.examination)
         self._begin(seat)
 
     def _begin(self, seat: _Seat) -> None:
@@ -148,6 +166,8 @@ class Crew:
                 work.files = event["files"]
             elif event["event"] == "mode":
                 work.found |= {found.mode: found for found in report_of(event["report"]).modes}
+            elif event["event"] == "repair":
+                work.repaired(report_of(event["report"]).repair or Repair())
             elif event["event"] == "done":
                 self._finish(seat, work, event["resident"])
                 return
@@ -172,21 +192,35 @@ class Crew:
     def _lose(self, seat: _Seat, work: Work, ending: Ending) -> None:
         """A worker was lost with the job half done: say so there, and have another do what is left of it."""
         seat.worker = None
+        took = monotonic() - seat.since
         if work.phase in MODES:
             mode = next(mode for mode in MODES if mode == work.phase)
-            found = broken_mode(mode, Fault("run", _expected(ending), str(ending)), self._plan.levels)
-            work.found[mode] = replace(found, seconds=monotonic() - seat.since)
+            work.found[mode] = replace(self._broken(mode, _expected(ending), ending), seconds=took)
+        elif work.phase in AFTER:
+            found = replace(self._broken(AFTER[work.phase], _expected(ending), ending), seconds=took)
+            work.repaired(Repair((found,)))
+        elif work.phase == SURGERY:
+            self._fail_after(work, "a surgery that can be done", ending)
         elif work.base is None:
             what = "the run without checkpointing" if work.phase == "reference" else "building it"
             work.base = work.unbuilt(f"{what} failed: {ending}")
         else:
-            fault = Fault("run", "the model to be built a second time", str(ending))
-            work.found |= {mode: broken_mode(mode, fault, self._plan.levels) for mode in work.left}
-        if work.left and work.base is not None and not work.base.problem:
+            expected = "the model to be built a second time"
+            work.found |= {mode: self._broken(mode, expected, ending) for mode in work.left}
+            self._fail_after(work, expected, ending)
+        if work.left or work.left_after:
             self._start(seat, work)
         else:
             self._done(work)
             self._occupy(seat)
+
+    def _broken(self, mode: Mode, expected: str, ending: Ending) -> ModeReport:
+        return broken_mode(mode, Fault("run", expected, str(ending)), self._plan.levels)
+
+    def _fail_after(self, work: Work, expected: str, ending: Ending) -> None:
+        """All that is left to be examined after the surgery has failed."""
+        for mode in work.left_after:
+            work.repaired(Repair((self._broken(mode, expected, ending),)))
 
 
 def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:

@@ -1,19 +1,27 @@
-"""One job from beginning to end, inside a worker: build, run the reference, examine each mode, tell as it goes."""
+"""One job from beginning to end, inside a worker: build, run the reference, examine each mode, tell as it goes.
+
+With a surgery to be done, the modes are then examined once more, on the same model after it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from ckpt_surgery.runtime.errors import SurgeryError
 from ckpt_surgery.verification.errors import Unverifiable
-from ckpt_surgery.verification.results import LEVELS, Fault, Level, Mode, ModeReport, Report
+from ckpt_surgery.verification.results import LEVELS, MODES, Fault, Level, Mode, ModeReport, Repair, Report
 from ckpt_surgery.verification.survey.sources import imported_files
 from ckpt_surgery.verification.survey.targets import Job, job_of
 from ckpt_surgery.verification.survey.worker import Emit, load, sentence
 
 EXAMINATION = "ckpt_surgery.verification.verify:Examination"
+SURGERY = "wrap_blocks"
+"""The phase in which the surgery is done, and where need be a run without checkpointing after it."""
+AFTER: Mapping[str, Mode] = {f"after {mode}": mode for mode in MODES}
+"""The phases in which a mode is examined after the surgery."""
 
 
 def examine(
@@ -22,28 +30,52 @@ def examine(
     job: dict[str, Any],
     modes: Sequence[Mode],
     levels: str | Sequence[Level],
+    after: Sequence[Mode] = (),
     examination: str = EXAMINATION,
 ) -> None:
-    """Look at one job.
+    """Look at one job: at `modes`, and at the modes of `after` once `wrap_blocks` was done.
 
-    Events: `phase` with the name `build`, `reference` or a mode, as it begins; `report` with a `Report` without
-    modes as plain data, last where its `problem` says why there is no more, and with the digests of the `files` that
-    a factory was read from; `mode` with one that has one mode.
+    Events: `phase` with the name `build`, `reference`, a mode, `wrap_blocks` or `after` and a mode, as it begins;
+    `report` with a `Report` without modes as plain data, last where its `problem` says why there is no more, and with
+    the digests of the `files` that a factory was read from; `mode` with one that has one mode; `repair` with one whose
+    repair has the table of the surgery or its problem, and then with one for each of its modes.
     """
     target = job_of(job)
     empty = Report(target.model, target.model_type, target.variant, target.target)
     look, report = _begin(emit, empty, target, levels, examination)
     emit("report", report=report.to_dict(), files=imported_files(target))
-    if look is None or report.problem:
+    if look is None or not examinable(report):
         return
-    for mode in modes:
+    for mode in () if report.problem else modes:
         emit("phase", name=mode)
-        start = perf_counter()
-        try:
-            found: ModeReport = look.examine(mode)
-        except Exception as error:
-            found = broken_mode(mode, Fault("run", "the step to end", sentence(error)), levels)
-        emit("mode", report=replace(empty, modes=(replace(found, seconds=perf_counter() - start),)).to_dict())
+        emit("mode", report=replace(empty, modes=(_examined(look, mode, levels),)).to_dict())
+    if not after:
+        return
+    emit("phase", name=SURGERY)
+    repair = Repair()
+    try:
+        look, table = look.repaired()
+        repair = Repair(surgery=table)
+    except (SurgeryError, Unverifiable) as error:
+        repair = Repair(problem=" ".join(str(error).split()))
+    emit("repair", report=replace(empty, repair=repair).to_dict())
+    for mode in () if repair.problem else after:
+        emit("phase", name=f"after {mode}")
+        emit("repair", report=replace(empty, repair=replace(repair, modes=(_examined(look, mode, levels),))).to_dict())
+
+
+def examinable(report: Report) -> bool:
+    """Whether there is a model to examine: one that only claims no support has a problem as well."""
+    return not (report.problem and report.supported)
+
+
+def _examined(look: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeReport:
+    start = perf_counter()
+    try:
+        found: ModeReport = look.examine(mode)
+    except Exception as error:
+        found = broken_mode(mode, Fault("run", "the step to end", sentence(error)), levels)
+    return replace(found, seconds=perf_counter() - start)
 
 
 def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], examination: str) -> tuple[Any, Report]:

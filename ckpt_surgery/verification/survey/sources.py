@@ -10,7 +10,11 @@ from pathlib import Path
 
 from ckpt_surgery.verification.survey.targets import Job
 
-_OURS = Path(__file__).resolve().parents[2]
+_LIBRARIES = {
+    Path(__file__).resolve().parents[2],
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")),
+}
+"""The folders of this package and of the standard library."""
 
 
 def given_files(job: Job) -> dict[str, str]:
@@ -61,8 +65,4 @@ def _file_of(module: str) -> str:
 
 
 def _installed(file: Path) -> bool:
-    libraries = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
-    places = {*file.parents}
-    return bool(places & {*libraries, _OURS}) or any(
-        place.name in ("site-packages", "dist-packages") for place in places
-    )
+    return any(place in _LIBRARIES or place.name in ("site-packages", "dist-packages") for place in file.parents)

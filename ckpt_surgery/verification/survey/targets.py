@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ckpt_surgery.verification.errors import Unverifiable
 
 if TYPE_CHECKING:
+    from ckpt_surgery.verification.survey.nursery import Nursery
     from ckpt_surgery.verification.tiny import ModelEntry
 
 Kind = Literal["class", "config", "remote", "factory"]
@@ -83,6 +84,19 @@ def resolve(
     if variants:
         jobs += [variant for job in jobs for variant in _variants(job)]
     return sorted(dict.fromkeys(jobs), key=lambda job: (job.model_type, job.model, job.variant, job.target))
+
+
+def resolve_in(nursery: Nursery, **options: Any) -> list[Job]:
+    """`resolve`, in a worker of `nursery`: torch and transformers are imported there and not here.
+
+    Raises:
+        TargetError: as `resolve`.
+        NurseryError: there is no worker, or it died.
+    """
+    answer = nursery.call(f"{__name__}:resolve_apart", **options)
+    if "error" in answer:
+        raise TargetError(answer["error"])
+    return [job_of(job) for job in answer["jobs"]]
 
 
 def resolve_apart(_emit: object, /, **options: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ckpt_surgery.verification.results import (
     Mode,
     ModeReport,
     Outcome,
+    Repair,
     Report,
     Timeline,
 )
@@ -169,6 +170,46 @@ def huge() -> Report:
         timeline=Timeline(tuple((10**12 * at, 10**16 * (at % 7)) for at in range(200)), 10**14),
     )
     return replace(report("HugeModel", mode), parameters=10**13)
+
+
+SURGERY = f"Toy: 6 of 6 blocks checkpointed, non-reentrant\n  stack    block\n {18 * chr(0x2500)}\n  layers   ToyLayer"
+REFUSAL = "DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`: use use_reentrant=False"
+
+
+def refused(mode: Mode = "reentrant") -> ModeReport:
+    return ModeReport(mode, (), {}, refused=REFUSAL)
+
+
+def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report:
+    """The same report, and the modes after `wrap_blocks`: by default all is well."""
+    found = modes or (mode_report("non_reentrant"), mode_report("reentrant"))
+    return replace(made, repair=Repair((), "", problem) if problem else Repair(found, SURGERY))
+
+
+def remaining() -> Report:
+    """Wrong in both modes, and in one of them after the surgery as well."""
+    return after_surgery(replace(not_recomputed(), model="StubbornModel"), *half_repaired())
+
+
+def half_repaired() -> tuple[ModeReport, ModeReport]:
+    """The modes after a surgery that leaves one of them wrong."""
+    fault = Fault("values", "equal gradients", "a relative error up to 0.3", ("layers.0.weight",), "It draws anew.")
+    return mode_report("non_reentrant"), mode_report("reentrant", fault, error=0.3)
+
+
+def with_repairs() -> list[Report]:
+    """One of each that can come of `wrap_blocks`, and one on which it was not tried."""
+    return [
+        after_surgery(healthy()),
+        after_surgery(not_recomputed()),
+        after_surgery(drifted(), mode_report("non_reentrant"), refused()),
+        remaining(),
+        after_surgery(healthy("SpoiltModel"), *half_repaired()),
+        after_surgery(unsupported("HealedModel")),
+        after_surgery(unsupported(), problem="FooModel has no blocks to checkpoint: no stack was found"),
+        after_surgery(lost(), problem="PvtV2 cannot be copied"),
+        not_built(),
+    ]
 
 
 def every_kind() -> list[Report]:

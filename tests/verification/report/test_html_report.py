@@ -54,8 +54,8 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize(
     "reports",
-    [[report] for report in examples.every_kind()] + [examples.every_kind(), []],
-    ids=[report.model.split("<")[0] for report in examples.every_kind()] + ["all", "none"],
+    [[report] for report in examples.every_kind()] + [examples.every_kind(), examples.with_repairs(), []],
+    ids=[report.model.split("<")[0] for report in examples.every_kind()] + ["all", "repaired", "none"],
 )
 def test_every_element_is_closed(reports: list[Report]) -> None:
     tags = Tags(html_page(reports))
@@ -110,6 +110,32 @@ def test_details_hold_faults_costs_blocks_and_the_worst_gradients() -> None:
         "ckpt_surgery verify Gemma3nForCausalLM",
     ):
         assert expected in shown
+
+
+def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
+    page = html_page([*examples.with_repairs(), examples.nested()])
+    assert page.count('<b class="badge ') == 8
+    assert (
+        'Gemma3nForCausalLM<span class="spoken">, failed in reentrant: values</span> <b class="badge refused">' in page
+    )
+    assert "after wrap_blocks: 3 ok, 1 refused, 2 failed, 2 not repaired" in page
+    shown = " ".join("".join(Tags(html_page([examples.remaining()])).text).split())
+    for expected in (
+        "levelnon_reentrantafterreentrantafter",
+        "non_reentrant, after410 KiB",
+        "After wrap_blocks",
+        "saw a relative error up to 0.3.It draws anew.",
+        "Toy: 6 of 6 blocks checkpointed, non-reentrant",
+    ):
+        assert expected in shown
+    refused = examples.after_surgery(examples.healthy(), examples.refused())
+    assert "reentrant \u203a refused" in html_page([refused])
+    assert "<code>DynamicCache</code>" in html_page([refused])
+
+
+def test_a_page_without_a_surgery_says_nothing_of_one() -> None:
+    shown = "".join(Tags(html_page(examples.every_kind())).text)
+    assert "wrap_blocks" not in shown
 
 
 def test_gradients_that_are_all_equal_are_one_sentence() -> None:

@@ -41,6 +41,18 @@ def test_the_document_reads_back_as_the_reports() -> None:
             assert report_of(data) == report
 
 
+def test_what_came_of_a_surgery_is_in_the_document_and_reads_back() -> None:
+    reports = [report for report in examples.with_repairs() if report.model != "Gemma3nForCausalLM"]
+    made = json.loads(survey_json(reports))
+    jsonschema.validate(made, SCHEMA)
+    assert made["repairs"] == {"ok": 3, "refused": 0, "failed": 2, "not repaired": 2}
+    assert document()["repairs"] is None
+    assert [(report["repair"] or {}).get("status") for report in made["reports"][:3]] == ["ok", "ok", "failed"]
+    assert [report_of(data) for data in made["reports"]] == reports
+    refused = examples.after_surgery(examples.healthy(), examples.refused())
+    assert report_of(json.loads(refused.to_json())) == refused
+
+
 def test_what_is_not_finite_becomes_null() -> None:
     (gemma,) = (report for report in document()["reports"] if report["model"] == "Gemma3nForCausalLM")
     assert list(gemma["modes"][1]["errors"].values()).count(None) == 2
@@ -86,6 +98,36 @@ def test_the_page_has_versions_counts_faults_and_the_other_classes() -> None:
     assert "| `TimmBackbone` | ImportError: timm is needed (timm.py, object at 0x...) |" in page
 
 
+def test_the_page_shows_what_a_surgery_repairs_what_remains_and_what_it_refuses() -> None:
+    page = survey_markdown(examples.with_repairs())
+    assert "`ckpt_surgery verify --all --fix --output-format markdown`" in page
+    assert "| class | mode | level | what | cause | after wrap_blocks |" in page
+    broken = {line.split("`")[1]: line for line in section(page, "What is broken").splitlines() if line[:3] == "| `"}
+    assert broken["GPTBigCodeForCausalLM"].endswith("CKPT001 | ok |")
+    assert broken["Gemma3nForCausalLM"].endswith("CKPT003 | refused |")
+    assert broken["PvtV2ForImageClassification"].endswith("| not repaired |")
+    assert "| refused | 1 | reentrant mode is refused with a sentence" in page
+    remains = section(page, "What remains after wrap_blocks")
+    assert "| `StubbornModel` | reentrant | values | `layers.0.weight`: expected equal gradients," in remains
+    assert "GPTBigCodeForCausalLM" not in remains
+    refused = section(page, "Refused in reentrant mode")
+    assert (
+        "| `Gemma3nForCausalLM` | DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`" in refused
+    )
+    assert "| `FooModel` | FooModel has no blocks to checkpoint" in section(page, "What wrap_blocks does not repair")
+
+
+def test_the_page_without_a_surgery_says_nothing_of_one() -> None:
+    assert "wrap_blocks" not in survey_markdown(examples.every_kind())
+    assert "--fix" not in survey_markdown(examples.every_kind())
+
+
+def section(page: str, title: str) -> str:
+    """The part of the page under one of its headings."""
+    (found,) = re.findall(rf"^## {title}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
 def test_the_page_depends_on_results_alone() -> None:
     reports = examples.every_kind()
     page = survey_markdown(reports)
@@ -100,7 +142,7 @@ def test_the_page_depends_on_results_alone() -> None:
 
 def test_every_row_of_the_page_has_the_columns_of_its_table() -> None:
     header = 0
-    for line in survey_markdown(examples.every_kind()).splitlines():
+    for line in survey_markdown(examples.every_kind() + examples.with_repairs()).splitlines():
         columns = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
         header = (header or columns) if columns else 0
         assert columns == header, line

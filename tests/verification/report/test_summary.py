@@ -7,17 +7,25 @@ from dataclasses import replace
 import pytest
 
 from ckpt_surgery.verification.report.summary import (
+    after,
     block_rows,
+    broken_after,
     causes,
+    cell,
+    columns,
     error_text,
     failed_levels,
     measured,
     ordered,
     percent,
     portable,
+    repair_counts,
     saved_share,
+    stays_broken,
+    verdict,
+    worth_telling,
 )
-from ckpt_surgery.verification.results import Cost, Fault
+from ckpt_surgery.verification.results import MODES, Cost, Fault, Report
 from tests.verification.report import examples
 
 
@@ -107,3 +115,74 @@ def test_blocks_that_differ_do_not_share_a_row() -> None:
         ("swin.encoder.layers.0.blocks.0 to 1", 2, 1, 2),
         ("swin.encoder.shared", 1, 3, 3),
     ]
+
+
+def by_model(reports: list[Report]) -> dict[str, Report]:
+    return {report.model: report for report in reports}
+
+
+def test_a_mode_in_a_word_is_ok_refused_or_what_failed() -> None:
+    assert verdict(examples.healthy().modes[0]) == "ok"
+    assert verdict(examples.not_recomputed().modes[0]) == "recompute, cost"
+    assert verdict(examples.refused()) == "refused"
+    assert (cell(examples.refused(), "run"), cell(examples.refused(), "set")) == ("refused", "skipped")
+
+
+def test_a_refused_mode_is_neither_ok_nor_a_fault() -> None:
+    report = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
+    assert (report.status, report.faults) == ("failed", ())
+    assert stays_broken(report)
+
+
+def test_what_is_wrong_in_the_end_is_what_is_wrong_after_the_surgery_or_was_and_had_none() -> None:
+    found = by_model(examples.with_repairs())
+    assert {model for model, report in found.items() if stays_broken(report)} == {
+        "StubbornModel",
+        "SpoiltModel",
+        "PvtV2ForImageClassification",
+    }
+    assert stays_broken(examples.not_recomputed())
+    assert not stays_broken(examples.healthy())
+
+
+def test_the_surgeries_are_counted_by_what_came_of_them() -> None:
+    assert repair_counts(examples.with_repairs()) == {"ok": 3, "refused": 1, "failed": 2, "not repaired": 2}
+    assert repair_counts(examples.every_kind()) == {}
+
+
+def test_a_class_that_only_a_surgery_breaks_is_told_apart() -> None:
+    assert [report.model for report in broken_after(examples.with_repairs())] == ["SpoiltModel"]
+    telling = {report.model for report in examples.with_repairs() if worth_telling(report)}
+    assert not telling & {"LlamaForCausalLM", "HealedModel", "FooModel", "TimmBackbone"}
+    assert len(telling) == 5
+
+
+def test_after_is_one_verdict_where_the_modes_agree() -> None:
+    found = by_model(examples.with_repairs())
+    assert after(found["GPTBigCodeForCausalLM"], MODES) == "ok"
+    assert after(found["Gemma3nForCausalLM"], MODES) == "non_reentrant: ok; reentrant: refused"
+    assert after(found["Gemma3nForCausalLM"], ["reentrant"]) == "refused"
+    assert after(found["StubbornModel"], ["reentrant"]) == "values"
+    assert after(found["FooModel"], MODES) == "not repaired"
+    assert after(examples.healthy(), MODES) == ""
+
+
+def test_each_mode_has_a_column_beside_it_only_after_a_surgery() -> None:
+    def titles(report: Report) -> list[tuple[str, bool]]:
+        return [(title, run is not None) for title, run in columns(report)]
+
+    assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
+    found = by_model(examples.with_repairs())
+    assert titles(found["LlamaForCausalLM"]) == [
+        ("non_reentrant", True),
+        ("after", True),
+        ("reentrant", True),
+        ("after", True),
+    ]
+    assert titles(found["HealedModel"]) == [
+        ("non_reentrant", False),
+        ("after", True),
+        ("reentrant", False),
+        ("after", True),
+    ]
+    assert [title for title, _ in columns(found["HealedModel"], alone=True)][1] == "non_reentrant, after"

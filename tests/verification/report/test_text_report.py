@@ -16,13 +16,16 @@ def text(report: Report) -> str:
     return " ".join(" ".join(report_lines(report)).split())
 
 
-@pytest.mark.parametrize("report", examples.every_kind(), ids=lambda report: report.model)
+ALL = examples.every_kind() + examples.with_repairs()
+
+
+@pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
 def test_no_line_is_longer_than_a_hundred_columns(report: Report) -> None:
     assert max(map(len, report_lines(report))) <= 100
     assert "\n".join(report_lines(report)) == str(report)
 
 
-@pytest.mark.parametrize("report", examples.every_kind(), ids=lambda report: report.model)
+@pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
 def test_a_terminal_without_unicode_can_show_it(report: Report) -> None:
     assert "\n".join([*report_lines(report), *survey_lines([report], width=80, show_unbuilt=True)]).isascii()
 
@@ -103,3 +106,44 @@ def test_the_reasons_of_the_unbuilt_are_shown_when_asked_for() -> None:
 def test_where_all_is_well_there_is_one_line() -> None:
     assert survey_lines([examples.healthy()], width=80, seconds=2.0) == ["Verified 1 class in 2.0 s: 1 ok."]
     assert survey_lines([], width=80) == ["Verified 0 classes."]
+
+
+def test_what_is_after_a_surgery_stands_beside_and_below() -> None:
+    lines = report_lines(examples.remaining())
+    assert lines[0] == "StubbornModel (gpt_bigcode): FAILED; after wrap_blocks: FAILED"
+    rows = [line.split() for line in lines]
+    assert ["non_reentrant", "after", "reentrant", "after", "level"] in rows
+    assert ["FAILED", "ok", "FAILED", "ok", "recompute"] in rows
+    assert ["ok", "ok", "ok", "FAILED", "values"] in rows
+    faults, faults_after = lines.index("  Faults"), lines.index("  Faults after wrap_blocks")
+    assert any("CKPT001" in line for line in lines[faults:faults_after])
+    assert "saw a relative error up to 0.3. It draws anew." in text(examples.remaining())
+    assert any("layers.0.weight" in line for line in lines[faults_after:])
+    assert any(line.startswith("  non_reentrant, after  410 KiB") for line in lines)
+    assert "  Toy: 6 of 6 blocks checkpointed, non-reentrant" in lines
+
+
+def test_a_refusal_has_its_sentence_and_is_no_fault() -> None:
+    report = next(report for report in examples.with_repairs() if report.model.startswith("Gemma3n"))
+    said = text(report)
+    assert "(gemma3n): FAILED; after wrap_blocks: refused" in said
+    assert f"Refused after wrap_blocks - reentrant: {examples.REFUSAL}" in said
+    assert "Faults after wrap_blocks" not in said
+    assert ["ok", "ok", "ok", "refused", "run"] in [line.split() for line in report_lines(report)]
+
+
+def test_a_surgery_that_cannot_be_done_has_its_reason() -> None:
+    report = next(report for report in examples.with_repairs() if report.model == "FooModel")
+    assert "Not repaired: FooModel has no blocks to checkpoint" in text(report)
+    assert text(report).startswith("FooModel (foomodel): unsupported; after wrap_blocks: not repaired")
+
+
+def test_the_table_of_many_shows_before_and_after() -> None:
+    lines = survey_lines(examples.with_repairs(), width=100, seconds=2.0)
+    rows = [line.split() for line in lines]
+    assert ["class", "non_reentrant", "after", "reentrant", "after", "rule"] in rows
+    assert ["Gemma3nForCausalLM", "ok", "ok", "values", "refused", "CKPT003"] in rows
+    assert ["PvtV2ForImageClassification", "ok", "not", "repaired", "set", "not", "repaired", "-"] in rows
+    alone = lines[lines.index("Wrong or refused only after wrap_blocks: 1 class") :]
+    assert alone[2].split() == ["SpoiltModel", "ok", "ok", "ok", "values", "-"]
+    assert "; after wrap_blocks: 3 ok, 1 refused, 2 failed, 2 not repaired." in " ".join(lines)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.verification.results import MODES, Report
+from ckpt_surgery.verification.results import MODES, Repair, Report
 from ckpt_surgery.verification.survey import survey
 from ckpt_surgery.verification.survey.crew import Crew, next_group
 from ckpt_surgery.verification.survey.nursery import Nursery, NurseryError
@@ -33,6 +33,8 @@ HANGING = {
     "hangs_in_backward": "reentrant",
     "hangs_while_built": "build",
     "sleeps": "reference",
+    "hangs_after_surgery": "after non_reentrant",
+    "hangs_in_surgery": "wrap_blocks",
 }
 
 FACTORIES = """
@@ -138,6 +140,43 @@ def unsupported():
 
 def unclaimed():
     return {"supported": False, "lost": ["a.weight"]}, {}
+
+def stays_lost():
+    return {"lost": ["a.weight"], "stays_lost": ["a.weight"]}, {}
+
+def hangs_after_surgery():
+    note("built")
+    return {"lost": ["a.weight"], "after non_reentrant": backward}, {}
+
+def hangs_in_surgery():
+    return {"wrap_blocks": hold_the_lock}, {}
+
+def crashes_after_surgery():
+    return {"after reentrant": os.abort}, {}
+
+def crashes_in_surgery():
+    return {"wrap_blocks": os.abort}, {}
+
+def raises_in_surgery():
+    return {"wrap_blocks": bad_step}, {}
+
+def raises_after_surgery():
+    return {"after reentrant": bad_step}, {}
+
+def crashes_after_surgery_and_when_built_again():
+    note("again")
+    if LOG.read_text().count("again") > 1:
+        os.abort()
+    return {"after non_reentrant": os.abort}, {}
+
+def no_blocks():
+    from ckpt_surgery.runtime.errors import SurgeryError
+    def no():
+        raise SurgeryError("Dictionary has no blocks\\nto checkpoint")
+    return {"wrap_blocks": no, "after reentrant": os.abort}, {}
+
+def unclaimed_without_layers():
+    return {"supported": False, "problem": "it supports nothing", "non_reentrant": os.abort}, {}
 """
 
 HELPED = """
@@ -204,6 +243,11 @@ def faults(report: Report) -> dict[str, str]:
     return {mode: f"{fault.level}: {fault.expected} / {fault.seen}" for mode, fault in report.faults}
 
 
+def faults_after(report: Report) -> dict[str, str]:
+    assert report.repair is not None
+    return faults(Report(report.model, modes=report.repair.modes))
+
+
 class TestAModelThatIsWell:
     def test_has_a_report_of_both_modes_and_how_long_each_phase_took(self, look: Look) -> None:
         (report,) = look("good")
@@ -230,6 +274,79 @@ class TestAModelThatIsWell:
         (report,) = look("unclaimed")
         assert (report.status, len(report.modes)) == ("unsupported", 2)
         assert faults(report) == dict.fromkeys(MODES, "set: a gradient / none")
+
+
+class TestAModelAfterSurgery:
+    def test_is_examined_in_the_same_modes_and_levels(self, look: Look) -> None:
+        (report,) = look("lost", fix=True, modes=["reentrant"], levels=("set",))
+        assert faults(report) == {"reentrant": "set: a gradient / none"}
+        assert report.repair is not None
+        assert (report.repair.status, report.repair.surgery) == ("ok", "what was done")
+        assert [(mode.mode, dict(mode.outcomes)) for mode in report.repair.modes] == [("reentrant", {"set": "ok"})]
+        assert list(report.seconds) == ["build", "reference", "reentrant", "after reentrant"]
+
+    def test_is_looked_at_only_where_that_is_asked_for(self, look: Look) -> None:
+        assert look("lost")[0].repair is None
+
+    def test_that_is_no_better_has_faults_on_both_sides(self, look: Look) -> None:
+        (report,) = look("stays_lost", fix=True)
+        assert faults_after(report) == faults(report) == dict.fromkeys(MODES, "set: a gradient / none")
+
+    def test_is_there_too_where_no_support_was_claimed(self, look: Look) -> None:
+        reports = look("unclaimed", "unclaimed_without_layers", fix=True)
+        assert [report.status for report in reports] == ["unsupported", "unsupported"]
+        assert [len(report.modes) for report in reports] == [2, 0]
+        assert [faults_after(report) for report in reports] == [{}, {}]
+        assert all(report.repair is not None and len(report.repair.modes) == 2 for report in reports)
+
+    def test_is_not_there_where_the_model_was_not_built(self, look: Look) -> None:
+        assert [report.repair for report in look("raises", "refuses", "killed_in_the_reference", fix=True)] == [
+            None
+        ] * 3
+
+    def test_that_hangs_is_stopped_in_that_mode_alone(self, look: Look, log: Path) -> None:
+        broken, after = look("hangs_after_surgery", "good", fix=True)
+        assert faults_after(broken).keys() == {"non_reentrant"}
+        seen = faults_after(broken)["non_reentrant"]
+        assert seen.startswith("run: the backward to end / it does not end within 60 s, at re/__init__.py:")
+        assert faults(broken) == dict.fromkeys(MODES, "set: a gradient / none")
+        assert broken.repair is not None
+        assert [mode.mode for mode in broken.repair.modes] == list(MODES)
+        assert broken.repair.surgery == "what was done"
+        assert broken.seconds["after non_reentrant"] >= SOON
+        assert log.read_text().count("built") == 2
+        assert after.ok
+
+    @pytest.mark.parametrize(
+        ("name", "modes", "seen"),
+        [
+            ("crashes_after_surgery", ("reentrant",), "run: the step to end / the process was killed by SIGABRT"),
+            ("raises_after_surgery", ("reentrant",), "run: the step to end / ZeroDivisionError: in the step"),
+            ("hangs_in_surgery", MODES, "run: a surgery that can be done / it does not end within 60 s"),
+            ("crashes_in_surgery", MODES, "run: a surgery that can be done / the process was killed by SIGABRT"),
+            ("raises_in_surgery", MODES, "run: a surgery that can be done / it raised ZeroDivisionError: in the step"),
+        ],
+    )
+    def test_that_breaks_has_a_fault_after_and_none_before(
+        self, look: Look, name: str, modes: tuple[str, ...], seen: str
+    ) -> None:
+        broken, after = look(name, "good", fix=True)
+        assert broken.ok
+        assert faults_after(broken).keys() == {*modes}
+        assert all(text.startswith(seen) for text in faults_after(broken).values())
+        assert after.repair is not None
+        assert after.repair.status == "ok"
+
+    def test_that_cannot_be_built_a_second_time_fails_in_what_was_left(self, look: Look) -> None:
+        (report,) = look("crashes_after_surgery_and_when_built_again", fix=True)
+        assert report.ok
+        assert faults_after(report)["non_reentrant"].startswith("run: the step to end")
+        assert faults_after(report)["reentrant"].startswith("run: the model to be built a second time")
+
+    def test_on_which_none_can_be_done_has_the_reason_in_one_line(self, look: Look) -> None:
+        (report,) = look("no_blocks", fix=True)
+        assert report.repair == Repair(problem="Dictionary has no blocks to checkpoint")
+        assert report.ok
 
 
 class TestAModelThatIsNot:
@@ -408,6 +525,22 @@ class TestResuming:
         assert [r.to_dict() for r in again] == [first[i].to_dict() for i in (1, 0, 3, 2, 0)]
         assert look("good", "aborts", resume=file)[1].status == "failed"
 
+    def test_what_came_of_a_surgery_is_kept(self, look: Look, tmp_path: Path, log: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        names = ("good", "stays_lost", "no_blocks")
+        first = look(*names, resume=file, fix=True)
+        log.unlink()
+        assert look(*names, resume=file, fix=True) == first
+        assert not log.exists(), "it was built again"
+        with pytest.raises(ResumeError, match="was made with fix yes, and this is no"):
+            look("good", resume=file)
+
+    def test_what_did_not_end_after_a_surgery_is_tried_again_with_more_time(self, look: Look, tmp_path: Path) -> None:
+        file = tmp_path / "kept.jsonl"
+        look("hangs_after_surgery", resume=file, fix=True, timeout=50)
+        (again,) = look("hangs_after_surgery", resume=file, fix=True, timeout=70)
+        assert "within 70 s" in faults_after(again)["non_reentrant"]
+
     def test_what_was_finished_before_a_kill_is_kept(self, look: Look, tmp_path: Path, folder: Path) -> None:
         file = tmp_path / "kept.jsonl"
         child = os.fork()
@@ -507,6 +640,7 @@ class TestResuming:
         [
             ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
             ({"levels": ["set"]}, "was made with levels all, and this is set"),
+            ({"fix": True}, "was made with fix no, and this is yes"),
         ],
     )
     def test_other_settings_are_refused(self, look: Look, tmp_path: Path, change: dict[str, Any], reason: str) -> None:

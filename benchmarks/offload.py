@@ -1,0 +1,297 @@
+"""What does `wrap_blocks(model, offload="cpu")` take off the device, at which cost? On a Llama-like model.
+
+On any machine: the bytes that leave, against layers x sequence x hidden x itemsize, and the gradients, against those
+without offload. The last block's input stays, so that at best (L - 1) / L of L layers leave: 24 layers or more can
+reach 95%. Where torch sees a CUDA device also the peak memory and the time of a step in bfloat16, of a model of
+1.1 billion parameters, without offload, with transformers' own and with ours. Prints a table of figures and targets;
+writes json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.tree_speed_report import Figure, Target
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PLAIN_WIDTH = 120
+GIGABYTE = 10**9
+"""The unit of memory here."""
+SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+LARGE = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
+"""With 24 layers and 32,000 words it has 1.1 billion parameters."""
+LAYERS, VOCABULARY = 24, 32_000
+SHORT = 512
+"""The tokens of the part that runs everywhere."""
+TOKENS = (8 * 1024, 32 * 1024, 128 * 1024)
+LONG = 32 * 1024
+"""From so many tokens on, time has a target."""
+CHUNK = 1024
+"""The loss is that of the last positions only: all positions still reach it through the attention."""
+ENOUGH, ALL = Target(0.95, at_least=True), Target(1.0, at_least=True)
+NONE, THEIRS, OURS = "no offload", "transformers", "wrap_blocks"
+_WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Steps of one model: the seconds of each, the peak in bytes, the loss and the norm of all gradients."""
+
+    seconds: tuple[float, ...]
+    peak: int
+    loss: float
+    norm: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
+    options = _options(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        print(f"offload: {error}.", file=sys.stderr)
+        return 2
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    _say(f"{options.layers} layers, {SHORT} tokens, on the CPU")
+    found = off_device(options.layers)
+    for tokens in options.tokens if device else ():
+        found += costs(tokens, {name: cost(name, tokens, options.steps) for name in (NONE, THEIRS, OURS)})
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(as_json(found, versions, device, options.layers), encoding="utf-8")
+    except OSError as error:
+        print(f"offload: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
+        return 2
+    console.print(table(found, device or f"{platform.machine()}, {os.cpu_count()} processors"))
+    if not device:
+        console.print("Peak memory and step time were not measured: torch sees no CUDA device here.", soft_wrap=True)
+    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
+    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="offload", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--layers", type=int, default=LAYERS, metavar="N", help=f"of the part on the CPU (default: {LAYERS})"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=5, metavar="N", help="timed steps; the median counts (default: 5)"
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="sequence lengths on CUDA")
+    target = ROOT / "out" / "offload.json"
+    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/offload.json)")
+    return parser.parse_args(arguments)
+
+
+def off_device(layers: int) -> list[Figure]:
+    """Bytes and gradients of one step on the CPU, in float32: with offload, and checkpointed without."""
+    import torch
+
+    model = llama(layers, SMALL)
+    ids = token_ids(SHORT, "cpu")
+    with enabled(NONE, model):
+        expected = gradients(model, ids)
+    with enabled(OURS, model) as surgery:
+        found = gradients(model, ids)
+        stats = surgery.stats
+    whole = layers * SHORT * SMALL["hidden_size"] * 4
+    same = sum(name in found and torch.equal(found[name], gradient) for name, gradient in expected.items())
+    return [
+        Figure("CPU: layers x sequence x hidden x itemsize", (whole / GIGABYTE,), "GB"),
+        Figure("CPU: bytes off the device", (stats.bytes / GIGABYTE,), "GB"),
+        Figure("CPU: off the device / all", (stats.bytes / whole,), "x", ENOUGH),
+        Figure("CPU: tensors moved", (float(stats.tensors),), ""),
+        Figure("CPU: tensors kept", (float(stats.kept),), ""),
+        Figure("CPU: gradients that are those without offload, to the bit", (same / len(expected),), "x", ALL),
+    ]
+
+
+def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu", dtype: Any = None) -> nn.Module:
+    """A base model, in training, with random weights; always the same on one device."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        **sizes, num_hidden_layers=layers, vocab_size=VOCABULARY, max_position_embeddings=max(TOKENS), use_cache=False
+    )
+    config._attn_implementation = "sdpa"
+    with torch.device(device):
+        model: nn.Module = LlamaModel(config)
+    return model.to(dtype or torch.float32).train()
+
+
+def token_ids(tokens: int, device: str) -> Tensor:
+    """One sequence of random tokens."""
+    import torch
+
+    return torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
+    """The mean square of the last hidden states: no logits of long sequences in memory."""
+    hidden: Tensor = model(input_ids=ids).last_hidden_state[:, -CHUNK:]
+    return hidden.float().square().mean()
+
+
+def gradients(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """Those of one step, by the names of the parameters."""
+    import torch
+
+    model.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss_of(model, ids))
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+
+
+@contextmanager
+def enabled(name: str, model: Any) -> Iterator[Any]:
+    """Checkpointing of every block in one of the three ways; gives the surgery where there is one."""
+    from ckpt_surgery import wrap_blocks
+
+    if name == THEIRS:
+        model.activation_checkpointing_enable({"use_reentrant": False}, offload=True)
+        yield None
+        model.activation_checkpointing_disable()
+        return
+    with wrap_blocks(model, offload="cpu" if name == OURS else None) as surgery:
+        yield surgery
+
+
+def cost(name: str, tokens: int, steps: int) -> Cost | None:
+    """Steps of the large model on the CUDA device; None where its memory does not suffice."""
+    import torch
+
+    _say(f"{tokens} tokens, {name}")
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        model = llama(LAYERS, LARGE, "cuda", torch.bfloat16)
+        with enabled(name, model):
+            return _steps(model, token_ids(tokens, "cuda"), steps)
+    except torch.cuda.OutOfMemoryError:
+        _say("the memory of the device does not suffice")
+        return None
+
+
+def _steps(model: nn.Module, ids: Tensor, steps: int) -> Cost:
+    import torch
+
+    def step() -> tuple[float, float]:
+        torch.cuda.synchronize()
+        start = perf_counter()
+        model.zero_grad(set_to_none=True)
+        loss = loss_of(model, ids)
+        torch.autograd.backward(loss)
+        torch.cuda.synchronize()
+        return perf_counter() - start, float(loss.detach())
+
+    for _ in range(_WARM_UP):
+        step()
+    torch.cuda.reset_peak_memory_stats()
+    taken = [step() for _ in range(steps)]
+    peak = torch.cuda.max_memory_allocated()
+    squares = [value.grad.float().square().sum() for value in model.parameters() if value.grad is not None]
+    norm = float(torch.stack(squares).sum().sqrt())
+    return Cost(tuple(seconds for seconds, _ in taken), peak, taken[-1][1], norm)
+
+
+def costs(tokens: int, by_name: Mapping[str, Cost | None]) -> list[Figure]:
+    """Seconds and peak of each way, and the ratios that have a target. What did not fit has no figures."""
+    where, found = f"{tokens // 1024}K", []
+    for name, each in by_name.items():
+        if each is not None:
+            found += [
+                Figure(f"{where}: a step, {name}", each.seconds, "s"),
+                Figure(f"{where}: peak, {name}", (each.peak / GIGABYTE,), "GB"),
+            ]
+    none, theirs, ours = (by_name[name] for name in (NONE, THEIRS, OURS))
+    if ours is None:
+        return [*found, Figure(f"{where}: {OURS} fits", (0.0,), "", Target(1.0, at_least=True))]
+    if theirs is not None:
+        one = tokens * LARGE["hidden_size"] * 2
+        found += [
+            _ratio(f"{where}: peak, {OURS} / {THEIRS}", ours.peak, theirs.peak, Target(1.0)),
+            Figure(f"{where}: peak, {OURS} - {THEIRS}", ((ours.peak - theirs.peak) / one,), "block inputs"),
+            _ratio(f"{where}: a step, {OURS} / {THEIRS}", _median(ours), _median(theirs)),
+        ]
+    if none is not None:
+        limit = Target(1.03) if tokens >= LONG else None
+        found += [
+            _ratio(f"{where}: peak, {OURS} / {NONE}", ours.peak, none.peak),
+            _ratio(f"{where}: a step, {OURS} / {NONE}", _median(ours), _median(none), limit),
+            _ratio(f"{where}: loss, {OURS} / {NONE} - 1", abs(ours.loss - none.loss), none.loss, Target(0.0)),
+            # Attention adds up its gradients in no fixed order there: two runs of one model differ as well.
+            _ratio(
+                f"{where}: gradient norm, {OURS} / {NONE} - 1", abs(ours.norm - none.norm), none.norm, Target(1e-3)
+            ),
+        ]
+    return found
+
+
+def _ratio(name: str, over: float, under: float, target: Target | None = None) -> Figure:
+    return Figure(name, (over / under,), "x", target)
+
+
+def _median(each: Cost) -> float:
+    return statistics.median(each.seconds)
+
+
+def table(found: Sequence[Figure], machine: str) -> Table:
+    """The figures, each with its target and whether it is met."""
+    grid = Table(title=f"activation offload: {machine}", title_style="bold")
+    grid.add_column("figure", no_wrap=True)
+    grid.add_column("median", justify="right", no_wrap=True)
+    for heading in ("unit", "target", ""):
+        grid.add_column(heading, no_wrap=True)
+    for figure in found:
+        grid.add_row(figure.name, f"{figure.median:.4g}", figure.unit, str(figure.target or ""), figure.verdict)
+    return grid
+
+
+def as_json(found: Sequence[Figure], versions: Mapping[str, str], device: str, layers: int) -> str:
+    """The figures with all their values, and what they were measured with."""
+    document = {
+        "versions": versions,
+        "device": device,
+        "processors": os.cpu_count(),
+        "small": {**SMALL, "layers": layers, "tokens": SHORT},
+        "large": {**LARGE, "layers": LAYERS},
+        "figures": {
+            figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
+        },
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _say(text: str) -> None:
+    print(f"offload: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""What the benchmark of steps makes of its measurements: goals that are met or missed, tables and json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
+from benchmarks.tree_speed_report import Figure, Target
+from ckpt_surgery.verification.results import MODES, Mode
+from ckpt_surgery.verification.versions import installed_versions
+
+DEAREST_CALL = Target(50.0)
+"""Microseconds that a call of a block may cost over transformers' own checkpointing."""
+NOT_MORE = Target(0)
+LESS = Target(-1)
+"""Bytes and FLOPs are whole numbers."""
+
+
+def figures(families: Sequence[Measured], calls: Measured) -> list[Figure]:
+    """Everything that has a goal: the price of a call, and for every family and mode bytes, FLOPs and faults."""
+    prices = [
+        Figure(f"{calls.family}, {_words(mode)}: over transformers' own", overhead(calls, mode), "us a call", DEAREST_CALL)
+        for mode in MODES
+    ]
+    return prices + [figure for family in families for mode in MODES for figure in _goals(family, mode)]
+
+
+def _goals(measured: Measured, mode: Mode) -> Iterator[Figure]:
+    ours = measured.costs[Way("wrap_blocks", mode)]
+    others = {way: cost for way, cost in measured.costs.items() if way.mode == mode and way.whose != "wrap_blocks"}
+    right = [cost for way, cost in others.items() if way != NONE and not cost.faults]
+    name = f"{measured.family}, {_words(mode)}"
+    yield Figure(f"{name}: faults", (len(ours.faults),), "", NOT_MORE)
+    if right:
+        kept = ours.kept_bytes - min(cost.kept_bytes for cost in right)
+        work = ours.backward_flops - min(cost.backward_flops for cost in right)
+        yield Figure(f"{name}: kept over the best of the others", (kept,), "bytes", NOT_MORE)
+        yield Figure(f"{name}: work over the best of the others", (work,), "FLOPs", NOT_MORE)
+    if measured.nested:
+        less = ours.backward_flops - others[Way("transformers", mode)].backward_flops
+        yield Figure(f"{name}: work over transformers' own, nested", (less,), "FLOPs", LESS)
+
+
+def overhead(measured: Measured, mode: Mode) -> tuple[float, ...]:
+    """What a call of a block costs with `wrap_blocks` over transformers' own, in microseconds, round by round.
+
+    Nothing where transformers' own does not do the same work: it is not right, or its blocks are nested.
+    """
+    theirs, ours = (measured.costs[way] for way in OF_LAYERS if way.mode == mode)
+    if theirs.faults or theirs.backward_flops != ours.backward_flops:
+        return ()
+    pairs = zip(ours.seconds, theirs.seconds, strict=True)
+    return tuple(1e6 * (one - other) / measured.calls for one, other in pairs)
+
+
+def cost_table(families: Sequence[Measured], rounds: int) -> Table:
+    """What each way costs in each family, next to no checkpointing."""
+    versions = installed_versions()
+    title = f"one step on transformers {versions['transformers']}, torch {versions['torch']}; times: medians of {rounds}"
+    grid = Table(title=title, title_style="bold")
+    grid.add_column("family", no_wrap=True)
+    grid.add_column("way", no_wrap=True)
+    for name in ("kept bytes", "of none's", "backward / forward FLOPs", "step time, of none's", "us a call over own"):
+        grid.add_column(name, justify="right")
+    grid.add_column("right", no_wrap=True)
+    for measured in families:
+        for way, cost in measured.costs.items():
+            grid.add_row("" if grid.rows and way != NONE else measured.family, *_cells(measured, way, cost))
+        grid.add_section()
+    return grid
+
+
+def _cells(measured: Measured, way: Way, cost: Cost) -> tuple[str, ...]:
+    none = measured.costs[NONE]
+    price = overhead(measured, way.mode) if way.whose == "wrap_blocks" else ()
+    return (
+        str(way),
+        f"{cost.kept_bytes:,}",
+        f"{cost.kept_bytes / none.kept_bytes:.3f}",
+        f"{cost.backward_flops / cost.forward_flops:.3f}" if cost.ended else "",
+        f"{statistics.median(cost.seconds) / statistics.median(none.seconds):.2f}" if cost.seconds else "",
+        f"{statistics.median(price):+.0f}" if price else "",
+        "" if way == NONE else "no" if cost.faults else "yes",
+    )
+
+
+def goal_table(found: Sequence[Figure]) -> Table:
+    """The goals, and whether they are met."""
+    grid = Table(title="goals", title_style="bold")
+    grid.add_column("figure", no_wrap=True)
+    grid.add_column("value", justify="right", no_wrap=True)
+    for name in ("unit", "goal", ""):
+        grid.add_column(name, no_wrap=True)
+    for figure in found:
+        style = "bold red" if figure.verdict == "missed" else ""
+        verdict = "met" if figure.verdict == "ok" else figure.verdict
+        value = f"{figure.median:,.0f}" if isinstance(figure.median, int) else f"{figure.median:.1f}"
+        grid.add_row(figure.name, value, figure.unit, str(figure.target), verdict, style=style)
+    return grid
+
+
+def as_json(families: Sequence[Measured], calls: Measured, found: Sequence[Figure]) -> str:
+    """The same figures, what they are made of, and the machine."""
+    content = {
+        "versions": installed_versions(),
+        "machine": {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()},
+        "missed": [figure.name for figure in found if figure.verdict == "missed"],
+        "goals": [
+            {
+                "name": figure.name,
+                "value": figure.median,
+                "unit": figure.unit,
+                "goal": str(figure.target),
+                "met": figure.verdict == "ok",
+            }
+            for figure in found
+        ],
+        "families": [_family_json(measured) for measured in (*families, calls)],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _family_json(measured: Measured) -> dict[str, object]:
+    return {
+        "family": measured.family,
+        "block_calls": measured.calls,
+        "nested": measured.nested,
+        "overhead_microseconds": {
+            mode: statistics.median(price) for mode in MODES if (price := overhead(measured, mode))
+        },
+        "ways": {
+            str(way): {
+                "kept_bytes": cost.kept_bytes,
+                "forward_flops": cost.forward_flops,
+                "backward_flops": cost.backward_flops,
+                "step_seconds": statistics.median(cost.seconds) if cost.seconds else None,
+                "faults": cost.faults,
+            }
+            for way, cost in measured.costs.items()
+        },
+    }
+
+
+def _words(mode: Mode) -> str:
+    return mode.replace("_", "-")

@@ -1,0 +1,226 @@
+"""What one training step costs by every way to checkpoint a model: bytes and FLOPs as counted, seconds as clocked.
+
+Measures only. What has to come out of it, and how it is shown, is in `step_cost_report`.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import process_time
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.verification.compare import compare
+from ckpt_surgery.verification.probe import RunRecord, loss_of, run_step, switch_checkpointing
+from ckpt_surgery.verification.results import Mode
+from ckpt_surgery.verification.tiny import tiny_model
+
+_WRAPPED = "._checkpoint_wrapped_module"
+"""What checkpoint_wrapper adds to the names of what it wraps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to checkpoint a model, or not to: whose it is, and in which mode."""
+
+    whose: Literal["none", "transformers", "torch", "wrap_blocks"]
+    mode: Mode = "non_reentrant"
+
+    def __str__(self) -> str:
+        name = {"none": "no checkpointing", "torch": "checkpoint_wrapper"}.get(self.whose, self.whose)
+        return name + (", reentrant" if self.mode == "reentrant" else "")
+
+
+NONE = Way("none")
+WAYS = (
+    NONE,
+    Way("transformers"),
+    Way("torch"),
+    Way("wrap_blocks"),
+    Way("transformers", "reentrant"),
+    Way("wrap_blocks", "reentrant"),
+)
+OF_LAYERS = tuple(way for way in WAYS if way.whose in ("transformers", "wrap_blocks"))
+"""The ways to compare where only the price of a call counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model to measure: its class in transformers, and what its tiny configuration is to say otherwise."""
+
+    name: str
+    model_class: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+_NO_CACHE = {"use_cache": False}
+"""checkpoint_wrapper hands a cache on, and the recompute writes it a second time."""
+_WIDE = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}
+FAMILIES = (
+    Family("Llama", "LlamaForCausalLM", {"num_hidden_layers": 6}),
+    Family("Llama, wide", "LlamaForCausalLM", {**_WIDE, "head_dim": 64, "num_hidden_layers": 4}),
+    Family("GPTBigCode", "GPTBigCodeForCausalLM", {"num_hidden_layers": 4}),
+    Family("Mixtral", "MixtralForCausalLM", {"num_hidden_layers": 4}),
+    Family("T5", "T5ForConditionalGeneration"),
+    Family("Swin", "SwinModel"),
+    Family("SwiftFormer", "SwiftFormerModel"),
+    Family("Zamba", "ZambaForCausalLM"),
+    Family("Zamba2", "Zamba2ForCausalLM"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One step in one way. `faults` are what `compare` has against it, next to the step without checkpointing.
+
+    `kept_bytes` lie between forward and backward; `seconds` are those of each timed step on the processor. A step
+    that has not `ended` raised an error, and none is timed.
+    """
+
+    kept_bytes: int
+    forward_flops: int
+    backward_flops: int
+    faults: tuple[str, ...]
+    ended: bool
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A family in every way. `calls` of blocks are in one forward; `nested` tells whether blocks lie in blocks."""
+
+    family: str
+    calls: int
+    nested: bool
+    costs: Mapping[Way, Cost]
+
+
+def measure(family: Family, rounds: int) -> Measured:
+    """Count what a step of a family takes in every way, and time `rounds` steps of each, one way after the other."""
+    tiny = tiny_model(getattr(transformers, family.model_class), options={**_NO_CACHE, **family.options})
+    tiny.model.train()
+    models = {way: ready(tiny.model, way) for way in WAYS}
+    costs = counted(models, tiny.inputs)
+    seconds = timed({way: model for way, model in models.items() if costs[way].ended}, tiny.inputs, rounds)
+    blocks = find_blocks(tiny.model)
+    return Measured(
+        family.name,
+        block_calls(models[NONE], tiny.inputs),
+        any(block.inside for block in blocks),
+        {way: replace(cost, seconds=seconds.get(way, ())) for way, cost in costs.items()},
+    )
+
+
+def ready(model: nn.Module, way: Way) -> nn.Module:
+    """A copy of `model` that is checkpointed in this way."""
+    own = copy.deepcopy(model)
+    if way.whose == "wrap_blocks":
+        wrap_blocks(own, use_reentrant=way.mode == "reentrant")
+        return own
+    switch_checkpointing(own, way.mode if way.whose == "transformers" else None)
+    if way.whose == "torch":
+        outermost = _outermost(own)
+        apply_activation_checkpointing(own, check_fn=lambda module: module in outermost)
+    return own
+
+
+def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[Way, Cost]:
+    """Bytes, FLOPs and faults of a step of each model, and not of its first: in that wrap_blocks learns."""
+    records = {way: _record(model, way, inputs) for way, model in models.items()}
+    reference = records[NONE]
+    return {
+        way: Cost(
+            record.kept_bytes,
+            record.forward_flops,
+            record.backward_flops,
+            () if way == NONE else tuple(str(fault) for fault in compare(reference, record).faults),
+            record.error is None,
+        )
+        for way, record in records.items()
+    }
+
+
+def timed(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any], rounds: int) -> dict[Way, tuple[float, ...]]:
+    """Processor seconds of `rounds` steps of each model; every round has one of each, and every other goes back."""
+    seconds: dict[Way, list[float]] = {way: [] for way in models}
+    for model in models.values():
+        _step(model, inputs)
+    gc.collect()
+    for number in range(rounds):
+        for way in tuple(models)[:: -1 if number % 2 else 1]:
+            start = process_time()
+            _step(models[way], inputs)
+            seconds[way].append(process_time() - start)
+    return {way: tuple(times) for way, times in seconds.items()}
+
+
+def block_calls(model: nn.Module, inputs: Mapping[str, Any]) -> int:
+    """How often the outermost blocks are called in one forward."""
+    calls: list[nn.Module] = []
+    handles = [block.register_forward_pre_hook(lambda module, _: calls.append(module)) for block in _outermost(model)]
+    model(**inputs)
+    for handle in handles:
+        handle.remove()
+    return len(calls)
+
+
+def price_of_calls(layers: int, rounds: int) -> Measured:
+    """A Llama whose layers do next to nothing, with all their modules: what is left is the price of a call."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": 16, "intermediate_size": 16, "vocab_size": 32}
+    tiny = tiny_model(transformers.LlamaForCausalLM, options={**_NO_CACHE, **sizes})
+    tiny.model.model.layers = nn.ModuleList(_Nothing(tiny.config, number) for number in range(layers))
+    tiny.model.train()
+    models = {way: ready(tiny.model, way) for way in OF_LAYERS}
+    seconds = timed(models, tiny.inputs, rounds)
+    return Measured(
+        "Llama, empty layers", layers, False, {way: Cost(0, 0, 0, (), True, seconds[way]) for way in OF_LAYERS}
+    )
+
+
+class _Nothing(LlamaDecoderLayer):  # type: ignore[misc]  # transformers has no types here
+    """Called like a Llama layer, and one product: something has to be saved, or nothing is recomputed."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: object = None,
+        use_cache: bool | None = False,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **_: object,
+    ) -> torch.Tensor:
+        scaled: torch.Tensor = hidden_states * self.input_layernorm.weight
+        return scaled
+
+
+def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:
+    own = way.whose in ("transformers", "wrap_blocks")
+    names = {block: name.replace(_WRAPPED, "") for name, block in model.named_modules()}
+    blocks = {names[block.module]: block.module for block in find_blocks(model)}
+    for _ in range(2):
+        record = run_step(model, inputs, blocks=blocks, checkpointing=way.mode if own else None)
+    return replace(record, gradients=_unwrapped(record.gradients), buffers=_unwrapped(record.buffers))
+
+
+def _unwrapped(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace(_WRAPPED, ""): value for name, value in values.items()}
+
+
+def _outermost(model: nn.Module) -> Sequence[nn.Module]:
+    return [block.module for block in find_blocks(model) if not block.inside]
+
+
+def _step(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    model.zero_grad(set_to_none=True)
+    loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,393 @@
+"""Block inputs kept in host memory between forward and backward, through autograd's hooks for saved tensors.
+
+What is a block and which of its tensors carry gradient is told by the caller; checkpointing itself is torch's.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import TensorWeakRef
+
+
+class Transport(Protocol):
+    """Takes tensors to a store and brings them back.
+
+    Every method may return before its copy is done. A parcel or an arrival that is dropped is a copy that
+    nobody needs any more. Transports of copied or pickled offloaders are copied or pickled with them.
+    """
+
+    def put(self, source: Tensor) -> Any:
+        """Start to copy a strided tensor away and return the parcel. The caller keeps `source` until `finish`."""
+
+    def finish(self, parcel: Any) -> None:
+        """After this, the memory of the parcel's source may be given to others."""
+
+    def start(self, parcel: Any) -> Any:
+        """Start to bring a parcel back and return the arrival; a parcel can be brought back many times."""
+
+    def get(self, arrival: Any) -> Tensor:
+        """The tensor that has arrived: shape, dtype, device and order of strides of the source, in new memory."""
+
+
+@dataclass(slots=True)
+class OffloadStats:
+    """What an offloader did since it was made.
+
+    Of the block inputs that were saved, `tensors` left the device and took `bytes` with them, `deduplicated` were
+    saved already for another block, and `kept` stayed: the last of each forward, parameters, small ones.
+    At most `peak_in_flight` copies were under way from the device at once.
+    """
+
+    tensors: int = 0
+    bytes: int = 0
+    deduplicated: int = 0
+    kept: int = 0
+    peak_in_flight: int = 0
+
+
+class Offloader:
+    """Moves the inputs of checkpointed blocks off the device, and back when the backward comes to them.
+
+    One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
+    that those of the last never do. It holds on to nothing: what was saved lives and dies with the graph.
+    Copies and pickles of it have its options and nothing of what it has saved.
+    """
+
+    def __init__(self, transport: Transport | None = None, *, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
+        """Use a transport, by default one to host memory.
+
+        Tensors that occupy less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest
+        is waited for before another is sent. Raises ValueError where `in_flight` is below 1 or `minimum_bytes`
+        below 0.
+        """
+        if in_flight < 1 or minimum_bytes < 0:
+            raise ValueError(
+                f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
+            )
+        self.stats = OffloadStats()
+        self._transport: Transport = HostTransport() if transport is None else transport
+        self._minimum_bytes = minimum_bytes
+        self._in_flight = in_flight
+        # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
+        self._lock = threading.Lock()
+        self._known: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
+        self._flying: deque[weakref.ref[_Ticket]] = deque()
+        self._newest: Callable[[], _Inputs | None] = _none
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _offloader, (self._transport, self._minimum_bytes, self._in_flight)
+
+    @contextmanager
+    def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Within this, those of `tensors` that autograd saves are moved; all else that it saves stays.
+
+        `tensors` are the positional tensors of one `torch.utils.checkpoint.checkpoint` call which carry gradient,
+        of any shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor
+        move: no parameters, no views of one, no other subclasses. The backward raises RuntimeError where
+        a tensor that was saved here was modified in place afterwards.
+        """
+        if not torch.is_grad_enabled():
+            yield
+            return
+        with self._lock, torch.no_grad():
+            newest = self._newest()
+            self._send(newest.tickets if newest else ())
+            inputs = _Inputs(self._newest)
+        given = list(tensors)
+
+        # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
+        # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
+        # alias instead, it would stay on the device: more memory, never a wrong value.
+        def pack(tensor: Tensor) -> _Kept | _Claim:
+            moves = any(tensor is one for one in given)
+            return self._save(tensor, inputs) if moves else _Kept(tensor)
+
+        try:
+            with saved_tensors_hooks(pack, self._unpack):
+                yield
+        finally:
+            given.clear()  # autograd holds `pack` as long as what it has packed
+
+    def _save(self, tensor: Tensor, inputs: _Inputs) -> _Kept | _Claim:
+        with self._lock, torch.no_grad():
+            ticket = self._known.get(id(tensor))
+            if ticket is not None and ticket.is_of(tensor):
+                self.stats.deduplicated += 1
+            else:
+                self.stats.kept += 1
+                if not _can_move(tensor):
+                    return _Kept(tensor)
+                ticket = _Ticket(tensor)
+                if ticket.bytes < self._minimum_bytes:
+                    return _Kept(tensor)
+                self._known[id(tensor)] = ticket
+            inputs.tickets.append(ticket)
+            self._newest = weakref.ref(inputs)
+            return _Claim(ticket, inputs)
+
+    def _send(self, tickets: Sequence[_Ticket]) -> None:
+        for ticket in tickets:
+            if ticket.parcel is not None or ticket.source is None:
+                continue  # an earlier block's as well
+            self._settle(self._in_flight - 1)
+            ticket.parcel = self._transport.put(ticket.source)
+            self._flying.append(weakref.ref(ticket))
+            self.stats.kept -= 1
+            self.stats.tensors += 1
+            self.stats.bytes += ticket.bytes
+            self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._flying))
+
+    def _settle(self, most: int, needed: Sequence[_Ticket] = ()) -> None:
+        """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
+        flying = [ticket for reference in self._flying if (ticket := reference()) is not None]
+        waited = [ticket for ticket in flying if ticket not in needed][: max(len(flying) - most, 0)]
+        for ticket in waited:
+            self._transport.finish(ticket.parcel)
+            # A source that was written to during its copy stays, so that the backward sees it and raises.
+            if not ticket.modified():
+                ticket.source = None
+        self._flying = deque(weakref.ref(ticket) for ticket in flying if ticket not in waited)
+
+    def _unpack(self, saved: _Kept | _Claim) -> Tensor:
+        if isinstance(saved, _Kept):
+            return saved.tensor()
+        with self._lock, torch.no_grad():
+            before = saved.inputs.before()
+            following = before.tickets if before else []
+            self._settle(0, [saved.ticket, *following])
+            tensor = self._fetch(saved.ticket)
+            if saved.ticket in following and saved.ticket.source is None:
+                saved.ticket.ready = tensor
+            for ticket in following:
+                self._start(ticket)
+            return saved.ticket.view.restore(tensor)
+
+    def _fetch(self, ticket: _Ticket) -> Tensor:
+        if ticket.modified():
+            raise RuntimeError(_modified(ticket.view.size))
+        if ticket.source is not None:
+            return ticket.source
+        self._start(ticket)
+        tensor = self._transport.get(ticket.arrival) if ticket.ready is None else ticket.ready
+        ticket.arrival = ticket.ready = None
+        return tensor
+
+    def _start(self, ticket: _Ticket) -> None:
+        if ticket.source is None and ticket.arrival is None and ticket.ready is None:
+            ticket.arrival = self._transport.start(ticket.parcel)
+
+
+def _none() -> None:
+    return None
+
+
+def _offloader(transport: Transport, minimum_bytes: int, in_flight: int) -> Offloader:
+    return Offloader(transport, minimum_bytes=minimum_bytes, in_flight=in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How a tensor lies over the memory that is moved for it."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
+
+    def restore(self, moved: Tensor) -> Tensor:
+        return moved.expand(self.size) if self.stride is None else moved.as_strided(self.size, self.stride)
+
+
+def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
+    """The elements that a tensor covers, each once, as a view of the same memory; and the way back."""
+    size, stride = tuple(tensor.shape), tensor.stride()
+    once = tensor
+    for dimension, step in enumerate(stride):
+        if step == 0:
+            once = once.narrow(dimension, 0, 1)
+    span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    if span <= once.numel():
+        return tensor.as_strided((span,), (1,)), _View(size, stride)
+    return once, _View(size, None)
+
+
+class _Ticket:
+    """One tensor that was saved: its memory on the device while `source` is there, and a parcel once it was sent.
+
+    `arrival` is a fetch that was started, `ready` what was fetched and is needed again by the next block.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.original = TensorWeakRef(tensor)
+        self.version = tensor._version
+        source, self.view = _compact(tensor.detach())
+        self.source: Tensor | None = source
+        self.bytes = source.nbytes
+        self.parcel: Any = None
+        self.arrival: Any = None
+        self.ready: Tensor | None = None
+
+    def is_of(self, tensor: Tensor) -> bool:
+        """Whether it was made for this very object as it is now: ids and addresses are given to others again."""
+        return self.original() is tensor and tensor._version == self.version
+
+    def modified(self) -> bool:
+        """Whether the tensor was written to since; aliases share the counter. Not known once all are gone."""
+        aliases = (self.source, self.original())
+        return any(alias is not None and alias._version != self.version for alias in aliases)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Inputs:
+    """The moving inputs of one block's call, and those of the call before it."""
+
+    before: Callable[[], _Inputs | None]
+    tickets: list[_Ticket] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What autograd keeps for a tensor that moves."""
+
+    ticket: _Ticket
+    inputs: _Inputs
+
+
+class _Kept:
+    """What autograd keeps for a tensor that stays. With hooks, torch leaves the check of the version to them."""
+
+    __slots__ = ("_alias", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._alias = tensor.detach()
+        self._version = tensor._version
+
+    def tensor(self) -> Tensor:
+        if self._alias._version != self._version:
+            raise RuntimeError(_modified(self._alias.shape))
+        return self._alias
+
+
+def _modified(shape: Sequence[int]) -> str:
+    return (
+        f"An input of a checkpointed block, of shape {tuple(shape)}, was modified in place after it was saved for "
+        "the backward. Modify a clone of it, or use an operation that is not in place."
+    )
+
+
+def _can_move(tensor: Tensor) -> bool:
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.device.type != "meta"
+    return plain and tensor.is_floating_point() and tensor.numel() > 0 and not isinstance(tensor._base, nn.Parameter)
+
+
+class HostTransport:
+    """To host memory. Where the device has streams, it is pinned and copies run beside the compute.
+
+    Memory is never marked with `record_stream`: the allocator would then reuse it only when the device, which lags
+    far behind the host, has come to it, and as much as without offload could be taken at the peak. Instead,
+    everything on the device belongs to the compute stream, which waits for a copy before memory is given back.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[torch.device, _Lane | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HostTransport, ()
+
+    def put(self, source: Tensor) -> _Parcel:
+        """Copy to the host, on a side stream where there is one."""
+        lane = self._lane(source.device)
+        host = torch.empty_like(source, device="cpu", pin_memory=lane is not None)
+        if lane is None:
+            return _Parcel(host.copy_(source), source.device)
+        compute = lane.compute()
+        lane.away.wait_stream(compute)
+        with lane.module.stream(lane.away):
+            host.copy_(source, non_blocking=True)
+        return _Parcel(host, source.device, compute, lane.away.record_event())
+
+    def finish(self, parcel: _Parcel) -> None:
+        """Let the stream that the source belongs to wait for the copy; the host does not wait."""
+        if parcel.compute is not None:
+            parcel.compute.wait_event(parcel.sent)
+
+    def start(self, parcel: _Parcel) -> _Arrival:
+        """Copy back, on another side stream where there is one."""
+        lane = self._lane(parcel.device)
+        tensor = torch.empty_like(parcel.host, device=parcel.device)
+        if lane is None:
+            return _Arrival(tensor.copy_(parcel.host))
+        compute = lane.compute()
+        lane.back.wait_stream(compute)  # the new tensor's memory may still be in use by what was queued before
+        lane.back.wait_event(parcel.sent)
+        with lane.module.stream(lane.back):
+            tensor.copy_(parcel.host, non_blocking=True)
+        return _Arrival(tensor, compute, lane.back.record_event())
+
+    def get(self, arrival: _Arrival) -> Tensor:
+        """The tensor; the current stream waits for it, the host does not."""
+        lane = self._lane(arrival.tensor.device)
+        if lane is not None:
+            current = lane.compute()
+            current.wait_event(arrival.arrived)
+            if current != arrival.compute:
+                arrival.tensor.record_stream(current)
+        return arrival.tensor
+
+    def _lane(self, device: torch.device) -> _Lane | None:
+        if device not in self._lanes:
+            self._lanes[device] = _lane(device)
+        return self._lanes[device]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The two side streams of one device."""
+
+    module: Any
+    device: torch.device
+    away: Any
+    back: Any
+
+    def compute(self) -> Any:
+        return self.module.current_stream(self.device)
+
+
+def _lane(device: torch.device) -> _Lane | None:
+    module: Any = torch.get_device_module(device)
+    if device.type == "cpu" or not hasattr(module, "Stream"):
+        return None
+    return _Lane(module, device, module.Stream(device), module.Stream(device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A copy on the host, the stream that its source belongs to and the event of its end."""
+
+    host: Tensor
+    device: torch.device
+    compute: Any = None
+    sent: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A copy on the device, the stream that it belongs to and the event of its end."""
+
+    tensor: Tensor
+    compute: Any = None
+    arrived: Any = None
+
+    def __del__(self) -> None:
+        # One that nobody got may still be written to: the memory must not reach others before that.
+        if self.compute is not None:
+            self.compute.wait_event(self.arrived)

@@ -1,0 +1,278 @@
+"""One call of a block under checkpointing: the first pass now, and the same computation again in the backward.
+
+Which function checkpoints, and with which options, is not known here: it gets a function of gradient tensors and
+may run its first pass with gradients (non-reentrant) or without (reentrant).
+
+1. Every tensor that carries gradient is a positional argument of that function, wherever the call had it.
+2. The recompute sees what the first pass saw: arguments, containers and written state as they were at entry.
+3. The recompute leaves nothing behind: no buffer, no attribute, no container is written by it.
+4. What others can reach after a first pass without gradients is an output: what the block returned, what it wrote
+   into its arguments and attributes, and what hooks kept of its submodules' outputs. Torch gives outputs their
+   gradient in place, so whoever holds such a tensor already holds the right one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.calls import (
+    Arguments,
+    Parts,
+    Signature,
+    at,
+    fill,
+    hidden_tensors,
+    is_cache,
+    items,
+    paths,
+    tensors,
+)
+from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.runtime.made import Made
+from ckpt_surgery.runtime.state import Key, State, held_tensors
+
+Where = tuple[Any, ...]
+
+
+class Computation:
+    """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
+
+    __slots__ = (
+        "_aside",
+        "_block",
+        "_entry",
+        "_forward",
+        "_given",
+        "_left",
+        "_opaque",
+        "_output",
+        "_paths",
+        "_place",
+        "_recipe",
+        "_signature",
+        "_state",
+        "_watched",
+        "_written",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        block: nn.Module,
+        forward: Callable[..., Any],
+        signature: Signature,
+        state: State,
+        call: Arguments,
+    ) -> None:
+        args, kwargs = call
+        parts = Parts(_carries_gradient)
+        recipes = [
+            parts.take(_own(value) if known in signature.past else value, known)
+            for known, value in signature.named(args, kwargs)
+        ]
+        self.tensors = parts.tensors
+        """The gradient tensors of the call, each once, in the order of the arguments."""
+        self._place = signature.place
+        self._signature = signature
+        self._block = block
+        self._forward = forward
+        self._state = state
+        self._given: Arguments | None = call
+        self._recipe = tuple(recipes[: len(args)]), dict(zip(kwargs, recipes[len(args) :], strict=True))
+        self._left = [(known, tensor, _version(tensor)) for known, tensor in parts.left]
+        self._opaque = [(known, value, _contents(value)) for known, value in parts.opaque if not is_cache(value)]
+        self._entry: dict[Key, Any] = {}
+        self._watched: tuple[nn.Module, ...] = ()
+        self._written: set[Key] = set()
+        self._output: Any = None
+        self._paths: tuple[Where, ...] = ()
+        self._aside: tuple[Where, ...] | None = None  # None after a first pass with gradients
+
+    def run(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """The tensors that the block makes of `given`, which stand for `tensors`.
+
+        Raises SurgeryError where an argument is not what it was, or hides gradients that would get lost.
+        """
+        if self._given is None:
+            return self._again(given)
+        (args, kwargs), self._given = self._given, None
+        self.tensors = []
+        before = [_version(tensor) for tensor in given]
+        results = (self._with_gradients if torch.is_grad_enabled() else self._without_gradients)(args, kwargs, given)
+        for tensor, version in zip(given, before, strict=True):
+            if _version(tensor) != version:
+                name = _name_of(tensor, self._signature.named(args, kwargs))
+                raise SurgeryError(
+                    f"{self._place} cannot be recomputed: it modified its argument {name} in place; leave the block "
+                    "out, or give it a copy"
+                )
+        return results
+
+    def output(self, results: tuple[Tensor, ...]) -> Any:
+        """What the block returned, made of the results of the first run. To be asked for once."""
+        made, self._output = self._output, None
+        return made if self._aside is None else fill(made, results)
+
+    def _with_gradients(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        learning = not self._state.known
+        self._entry = self._state.entry(buffers=learning, attributes=learning)
+        self._output = self._forward(*args, **kwargs)
+        if learning:
+            self._state.learn(self._entry)
+        return tuple(tensors(self._output))
+
+    def _without_gradients(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        self._refuse_hidden()
+        known = {id(tensor) for tensor in (*given, *self._block.parameters(), *self._block.buffers())}
+        known |= {id(tensor) for _, tensor, _ in self._left}
+        first = not self._state.known
+        self._entry = self._state.entry(buffers=first, attributes=True)
+        made = Made((*given, *(p for p in self._block.parameters() if p.requires_grad))) if first else nullcontext()
+        self._watched = tuple(module for module in self._block.modules() if _is_observed(module, self._block))
+        with _watched(self._watched, weakref.ref) as kept, made:
+            output = self._forward(*args, **kwargs)
+        # one that requires gradient without having got it here is somebody else's, and goes on as it is
+        parts = Parts(lambda t: t.is_floating_point() and not t.requires_grad and id(t) not in known)
+        self._output = parts.take(output)
+        self._paths = tuple(paths(self._output).values())
+        del output
+        self._written = self._state.learn(self._entry)
+        known |= {id(tensor) for tensor in parts.tensors}
+        aside: dict[int, tuple[Where, Tensor]] = {}
+        for where, tensor in self._reachable(args, kwargs, kept).items():
+            if tensor is not None and tensor.is_floating_point() and id(tensor) not in known:
+                aside.setdefault(id(tensor), (where, tensor))
+        self._aside = tuple(where for where, _ in aside.values())
+        results = (*parts.tensors, *(tensor for _, tensor in aside.values()))
+        if isinstance(made, Made) and made.others((*given, *results, *self._block.buffers())):
+            raise SurgeryError(
+                f"{self._place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
+                "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
+        return results
+
+    def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for name, tensor, version in self._left:
+            if _version(tensor) != version:
+                raise SurgeryError(
+                    f"{self._place} cannot be recomputed: its argument {name} was modified in place after the "
+                    "forward; leave the block out, or give it a copy"
+                )
+        for name, value, contents in self._opaque:
+            if _changed(value, contents):
+                raise SurgeryError(
+                    f"{self._place} cannot be recomputed: the {type(value).__name__} in its argument {name} holds "
+                    "other tensors than before the forward; leave the block out, or give it a dict or list of tensors"
+                )
+        positional, keywords = self._recipe
+        args = tuple(fill(part, given) for part in positional)
+        kwargs = {name: fill(part, given) for name, part in keywords.items()}
+        with self._state.as_before(self._entry):
+            if self._aside is None:  # what is wanted is saved on the way
+                self._forward(*args, **kwargs)
+                return ()
+            with _watched(self._watched, lambda tensor: lambda: tensor) as kept:
+                output = self._forward(*args, **kwargs)
+            reachable = self._reachable(args, kwargs, kept)
+        results = [at(output, path) for path in self._paths] + [reachable.get(where) for where in self._aside]
+        if any(result is None for result in results):
+            raise SurgeryError(
+                f"the recompute of {self._place} did not make the tensors that its forward made: it depends on "
+                "something that has changed since"
+            )
+        return tuple(results)
+
+    def _reachable(self, args: tuple[Any, ...], kwargs: dict[str, Any], kept: Mapping[Where, Any]) -> dict[Where, Any]:
+        """Tensors that others can reach after the call, by where they are."""
+        return {
+            **dict(_inside(args, ("positional",))),
+            **dict(_inside(kwargs, ("keyword",))),
+            **held_tensors(self._written),
+            **{where: reference() for where, reference in kept.items()},
+        }
+
+    def _refuse_hidden(self) -> None:
+        """Tensors with gradient in objects that nobody can look into would be constants. Raises SurgeryError."""
+        for name, value, _ in self._opaque:
+            if any(map(_carries_gradient, hidden_tensors(value))):
+                raise SurgeryError(
+                    f"{self._place} got tensors with gradient inside a {type(value).__name__} in its argument {name}: "
+                    "with use_reentrant=True their gradient would be lost; use use_reentrant=False"
+                )
+
+
+@contextmanager
+def _watched(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Iterator[dict[Where, Any]]:
+    """Note the arguments and results of modules at which somebody else may look."""
+    seen: dict[Where, Any] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call = len({where[1] for where in seen if where[0] is module})
+        for place, tensor in enumerate(tensors((args, kwargs, output))):
+            seen[(module, call, place)] = held(tensor)
+
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_observed(module: nn.Module, block: nn.Module) -> bool:
+    """Whether somebody else may look at what goes through a module of a block: a hook, or another forward."""
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return module is not block and bool(hooked)
+
+
+def _inside(value: Any, where: Where) -> Iterator[tuple[Where, Tensor]]:
+    """The tensors inside the containers of `value`, by where they are."""
+    for place, item in items(value):
+        if isinstance(item, Tensor):
+            yield (*where, place), item
+        else:
+            yield from _inside(item, (*where, place))
+
+
+def _carries_gradient(tensor: Tensor) -> bool:
+    return tensor.requires_grad
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _contents(value: Any) -> list[tuple[weakref.ref[Tensor], int]]:
+    return [(weakref.ref(tensor), _version(tensor)) for tensor in hidden_tensors(value)]
+
+
+def _changed(value: Any, contents: list[tuple[weakref.ref[Tensor], int]]) -> bool:
+    """Whether an object that nobody can look into holds other tensors than it did, or other values in them."""
+    now = list(hidden_tensors(value))
+    return len(now) != len(contents) or any(
+        reference() is not tensor or _version(tensor) != version
+        for tensor, (reference, version) in zip(now, contents, strict=True)
+    )
+
+
+def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:
+    return next((name for name, value in arguments if any(one is tensor for one in tensors(value))), "")
+
+
+def _own(value: Any) -> Any:
+    """Past state as it is now: the caller may write into it before the recompute."""
+    if isinstance(value, Tensor):
+        return value if value.requires_grad else value.clone()
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_own, value)) if not hasattr(value, "_fields") else value
+    return value

@@ -1,0 +1,139 @@
+"""What a block's forward leaves behind on its own modules, so that a recompute starts and ends where it should.
+
+Buffers that are written (running statistics, power iteration) and attributes that are set. Which those are is
+learned by watching a call; afterwards only they are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.bits import same_bits
+from ckpt_surgery.runtime.calls import tensors
+
+_INTERNAL = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"})
+
+Key = tuple[nn.Module, str]
+"""A module of a block, and the name of a buffer or an attribute of it."""
+
+
+class _Absent:
+    """Stands for an attribute that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """Something on a module before a call: the object itself, and a copy that the call cannot change."""
+
+    value: Any
+    copy: Any
+
+
+class State:
+    """The state that one block writes. `written` grows with what is seen."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
+        self.written: set[Key] = set()
+        self._holders: list[nn.Module] = []
+        self._modes: list[bool] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a call was watched while what holds buffers was in the modes of now: statistics can be frozen."""
+        return self._modes is not None and self._modes == [holder.training for holder in self._holders]
+
+    def entry(self, *, buffers: bool, attributes: bool) -> dict[Key, _Before]:
+        """What is there before a call: all of it, or only what is known to be written."""
+        keys = set(self.written)
+        for module in self._block.modules():
+            keys |= {(module, name) for name in module._buffers} if buffers else set()
+            keys |= _attributes(module) if attributes else set()
+        return {key: _before(key) for key in keys}
+
+    def learn(self, entry: dict[Key, _Before]) -> set[Key]:
+        """What the call that began with `entry`, all attributes among it, has written.
+
+        Known from now on; afterwards `entry` holds all of it, and nothing else.
+        """
+        keys = entry.keys() | {key for module in self._block.modules() for key in _attributes(module)}
+        found = {key for key in keys if _differs(entry.get(key), _now(key))}
+        entry.update({key: _Before(_Absent, _Absent) for key in found - entry.keys()})
+        self.written |= found
+        for key in entry.keys() - self.written:
+            del entry[key]  # the copies of all else must not live until the backward
+        self._holders = [module for module in self._block.modules() if module._buffers]
+        self._modes = [holder.training for holder in self._holders]
+        return found
+
+    @contextmanager
+    def as_before(self, entry: Mapping[Key, _Before]) -> Iterator[None]:
+        """A call inside sees and writes copies of what was there before; afterwards all is as it is now."""
+        now = [(key, _now(key)) for key in entry if key in self.written]
+        for key, _ in now:
+            _put(key, _copy(entry[key].copy))
+        try:
+            yield
+        finally:
+            for key, value in now:
+                _put(key, value)
+
+
+def _attributes(module: nn.Module) -> set[Key]:
+    return {(module, name) for name in vars(module) if name not in _INTERNAL}
+
+
+def held_tensors(keys: Iterable[Key]) -> dict[tuple[Any, ...], Tensor]:
+    """The tensors in attributes, by where they are; buffers are left out."""
+    return {
+        (*key, place): tensor
+        for key in keys
+        if key[1] not in key[0]._buffers
+        for place, tensor in enumerate(tensors(_now(key)))
+    }
+
+
+def _home(key: Key) -> dict[str, Any]:
+    module, name = key
+    return module._buffers if name in module._buffers else vars(module)
+
+
+def _now(key: Key) -> Any:
+    return _home(key).get(key[1], _Absent)
+
+
+def _put(key: Key, value: Any) -> None:
+    if value is _Absent:
+        _home(key).pop(key[1], None)
+    else:
+        _home(key)[key[1]] = value
+
+
+def _before(key: Key) -> _Before:
+    value = _now(key)
+    return _Before(value, _copy(value))
+
+
+def _copy(value: Any) -> Any:
+    """One that is not written together with the value. Tensors with gradient are not written in place."""
+    if isinstance(value, Tensor):
+        return value if value.requires_grad else value.clone()
+    return value.copy() if type(value) in (dict, list, set) else value
+
+
+def _differs(before: _Before | None, now: Any) -> bool:
+    if before is None or before.value is not now:
+        return True
+    if isinstance(now, Tensor) and before.copy is not now:  # batch norm writes without a new version
+        return not same_bits(before.copy, now)
+    return type(now) in (dict, list, set) and _contents(now) != _contents(before.copy)
+
+
+def _contents(container: Any) -> list[Any]:
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(place, id(value)) for place, value in pairs]

@@ -1,0 +1,8 @@
+"""ImageGPT: up to 4.57 its model adds the length of a cache to a number also where there is none.
+
+With `use_cache=False`, and so with checkpointing, the forward raises TypeError (measured on 4.57.6).
+"""
+
+from model_patches.family import FamilyFacts
+
+FACTS = FamilyFacts(needs_cache=frozenset({"ImageGPTModel"}))

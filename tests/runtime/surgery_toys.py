@@ -1,0 +1,312 @@
+"""Training steps on small models, and blocks of all the kinds that checkpointing finds hard.
+
+What is common to other tests of checkpointing is in `tests.verification.toys`. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from ckpt_surgery.verification.probe import loss_of
+from tests.verification.toys import WIDTH, Model, SureLayer, TwoStreams, values
+
+Mode = Literal["non_reentrant", "reentrant"]
+MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")
+ONCE = (1, 1)
+"""Entries of a block in forward and backward: checkpointed as it should be."""
+both_modes = pytest.mark.parametrize("mode", MODES)
+KEPT = (1, 0)
+"""Entries of a block that is not checkpointed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A forward and a backward: what came out, and how often each block was entered in the one and the other."""
+
+    loss: float
+    gradients: Mapping[str, Tensor | None]
+    buffers: Mapping[str, Tensor]
+    entries: Mapping[str, tuple[int, int]]
+
+
+def step(
+    model: nn.Module,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    loss: Callable[[Any], Tensor] = loss_of,
+    blocks: Mapping[str, nn.Module] | None = None,
+) -> Step:
+    """One step of training without an optimizer, from no gradients and a seed, on `values()` if nothing is given.
+
+    `blocks` are those of `model.layers` if they are not given.
+    """
+    blocks = blocks_of(model) if blocks is None else blocks
+    model.zero_grad()
+    torch.manual_seed(seed)
+    with counted(blocks) as entered:
+        result = loss(model(**(values() if inputs is None else inputs)))
+        forward = Counter(entered)
+        torch.manual_seed(seed + 1)
+        result.backward()  # type: ignore[no-untyped-call]
+    return Step(
+        float(result.detach()),
+        {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()},
+        {name: b.clone() for name, b in model.named_buffers()},
+        {name: (forward[name], entered[name] - forward[name]) for name in blocks},
+    )
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    layers = model.get_submodule("layers")
+    return dict(layers.named_children())
+
+
+@contextmanager
+def counted(blocks: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
+    """Count the entries of blocks by those of the first module inside each that holds no other."""
+    entered: Counter[str] = Counter()
+    handles = [
+        _first_leaf(block).register_forward_pre_hook(lambda *_, name=name: entered.update([name]))
+        for name, block in blocks.items()
+    ]
+    try:
+        yield entered
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_leaf(block: nn.Module) -> nn.Module:
+    return next(part for part in block.modules() if not list(part.children()))
+
+
+def differences(some: Step, others: Step, *, relative: float = 1e-9) -> list[str]:
+    """The names of gradients and buffers that differ by more than rounding, and "loss"."""
+    found = [] if _close(torch.tensor(some.loss), torch.tensor(others.loss), relative) else ["loss"]
+    for ours, theirs in ((some.gradients, others.gradients), (some.buffers, others.buffers)):
+        assert ours.keys() == theirs.keys()
+        found += [name for name in ours if not _close(ours[name], theirs[name], relative)]
+    return found
+
+
+def _close(ours: Tensor | None, theirs: Tensor | None, relative: float) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    scale = theirs.double().abs().max().item() if theirs.numel() else 0.0
+    return torch.allclose(ours.double(), theirs.double(), rtol=0, atol=relative * max(scale, 1e-6))
+
+
+class ReturningLayer(SureLayer):
+    """Returns a tensor that it was given beside what it made, as WavLM's layers return their position bias."""
+
+    def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Any:
+        assert bias is not None
+        return torch.tanh(self.linear(hidden_states) + bias), bias
+
+
+class Returned(TwoStreams):
+    def forward(self, values: Tensor) -> Any:
+        hidden_states, bias = self.first(values), self.side(values)
+        for layer in self.layers:
+            hidden_states, bias = layer(hidden_states, bias=bias)
+        return self.last(hidden_states + bias)
+
+
+class DictLayer(SureLayer):
+    """Takes everything in a dictionary, a dataclass, or whatever else gives its parts by name."""
+
+    def forward(self, states: Any) -> Any:
+        first, (second, scale) = (
+            (states["hidden"], states["others"])
+            if isinstance(states, (Mapping, UserDict))
+            else (states.hidden, states.others)
+        )
+        return torch.tanh(self.linear(first) + second * scale)
+
+
+@dataclass
+class States:
+    hidden: Tensor
+    others: tuple[Tensor, float]
+
+
+class Handle:
+    """No container that anyone knows."""
+
+    def __init__(self, **contents: Any) -> None:
+        vars(self).update(contents)
+
+
+class OneArgument(TwoStreams):
+    """Hands its blocks one object that holds all tensors."""
+
+    make: Callable[..., Any]
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states, residual = self.first(values), self.side(values)
+        for layer in self.layers:
+            hidden_states = layer(type(self).make(hidden=hidden_states, others=(residual, 0.5)))
+        return self.last(hidden_states)
+
+
+class InADict(OneArgument):
+    make = dict
+
+
+class InAUserDict(OneArgument):
+    make = UserDict
+
+
+class InADataclass(OneArgument):
+    make = States
+
+
+class InAnObject(OneArgument):
+    make = Handle
+
+
+class Router(nn.Linear):
+    """Its outputs are what a hook collects."""
+
+
+class HookedLayer(SureLayer):
+    """Its router's outputs are used by nobody but hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Router(WIDTH, WIDTH)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden: Tensor = torch.tanh(self.linear(hidden_states))
+        return hidden + torch.sigmoid(self.router(torch.sin(hidden)))
+
+
+class Collecting(Model):
+    """Adds a loss of what hooks found on routers: their outputs, or with `inputs` their arguments."""
+
+    inputs = False
+    early = False
+
+    def forward(self, values: Tensor) -> Any:
+        found: list[Tensor] = []
+        routers = [module for module in self.modules() if isinstance(module, Router)]
+        if self.early:
+            handles = [r.register_forward_pre_hook(lambda _, args: found.append(args[0])) for r in routers]
+        else:
+            handles = [
+                r.register_forward_hook(lambda _, args, out: found.append(args[0] if self.inputs else out))
+                for r in routers
+            ]
+        result = super().forward(values)
+        for handle in handles:
+            handle.remove()
+        return {"loss": result.sum() + torch.stack(found).square().sum()}
+
+
+class CollectingInputs(Collecting):
+    inputs = True
+
+
+class CollectingEarly(Collecting):
+    early = True
+
+
+class NormedLayer(SureLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(self.norm(hidden_states))
+
+
+class SpectralLayer(SureLayer):
+    """Its weight's norm is iterated in every forward, on buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        spectral_norm(self.linear)
+
+
+class TallyingLayer(SureLayer):
+    """Computes something else in every call, by a number and a list of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 1
+        self.seen: list[float] = [1.0]
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(0.5 * self.calls)
+        return torch.tanh(self.linear(hidden_states) * self.calls + sum(self.seen))
+
+
+class ListLayer(SureLayer):
+    """Reads the whole list of earlier results, and appends its own."""
+
+    def forward(self, hidden_states: Tensor, earlier: list[Tensor] | None = None) -> Tensor:
+        assert earlier is not None
+        hidden = torch.tanh(self.linear(hidden_states) + sum(earlier, torch.zeros(())))
+        earlier.append(torch.sin(hidden))
+        return hidden
+
+
+class SharedList(Model):
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        earlier: list[Tensor] = []
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, earlier)
+        return hidden_states + sum(earlier, torch.zeros(()))
+
+
+class ObjectLayer(SureLayer):
+    """Reads what the block before it left on a shared object, and leaves its own."""
+
+    def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
+        hidden = torch.tanh(self.linear(hidden_states) + shared.last)
+        shared.last = torch.sin(hidden)
+        return hidden
+
+
+class SharedObject(Model):
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        shared = Handle(last=torch.zeros(()))
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, shared)
+        return hidden_states
+
+
+class WritingOverLayer(SureLayer):
+    """Writes over the hidden states that it was given."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_states += torch.sin(self.linear(hidden_states))
+        return torch.exp(hidden_states)
+
+
+class MaskLayer(SureLayer):
+    """Writes over a mask that needs no gradient."""
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        assert mask is not None
+        mask += 1
+        return torch.tanh(self.linear(hidden_states) + mask)
+
+
+class Masked(Model):
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        mask = torch.zeros(WIDTH, dtype=hidden_states.dtype)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask=mask)
+        return hidden_states

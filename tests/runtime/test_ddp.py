@@ -1,0 +1,79 @@
+"""Wrapped models under DistributedDataParallel and FSDP2, on real ranks: the cases of `ddp_script`, which run once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.both
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 240
+CLOSE = 1e-5
+Found = Mapping[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank found, by case."""
+    folder = tmp_path_factory.mktemp("ddp")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "WORLD_SIZE": "7"}
+    command = [sys.executable, "-m", "tests.runtime.ddp_script", str(folder / "result")]
+    with (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
+        )
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert code == 0, (folder / "errors").read_text(encoding="utf-8")
+    told = [json.loads((folder / f"result-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+    return {case: [rank[case] for rank in told] for case in told[0]}
+
+
+@pytest.mark.parametrize("case", ["zamba as released", "llama with unused search as released"])
+def test_reentrant_checkpointing_as_released_marks_parameters_ready_twice(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert "mark a variable ready only once" in rank["error"]
+
+
+@pytest.mark.parametrize("case", ["zamba", "zamba wrapped after DDP", "llama with unused search", "tower twice"])
+def test_wrapped_blocks_train_as_one_process_on_all_batches(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["error"] == ""
+        assert rank["gradients"] > 0
+        assert rank["difference"] < CLOSE
+
+
+@pytest.mark.parametrize("case", ["zamba", "zamba wrapped after DDP", "llama with unused search", "tower twice"])
+def test_under_ddp_another_mode_is_used_than_was_asked_for_and_said_once(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["reentrant"] == [False]
+        assert len(rank["warnings"]) == 1
+        assert "use_reentrant=False" in rank["warnings"][0]
+
+
+def test_a_process_group_alone_is_no_ddp(found: Found) -> None:
+    for rank in found["no wrapper"]:
+        assert rank["error"] == ""
+        assert rank["reentrant"] == [True]
+        assert rank["warnings"] == []
+
+
+@pytest.mark.parametrize("case", ["offload", "fsdp", "fsdp first", "fsdp with offload"])
+def test_offload_and_sharding_change_no_gradient(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["error"] == ""
+        assert rank["gradients"] > 0
+        assert rank["difference"] < CLOSE

@@ -1,0 +1,121 @@
+"""After `wrap_blocks` every family trains as without checkpointing, and as released the broken ones do not.
+
+A released WavLM is left alone in reentrant mode: its backward never ends, which the survey of `verification` shows in
+a process of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.verification.entries import Entries, EntryCounter
+from ckpt_surgery.verification.preserve import left_as_found
+from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.verification.results import MODES
+from tests.runtime.families import FAMILIES, RATE, SEED, Family, Subject
+from tests.verification.toys import changed, snapshot
+
+HERE = [family for family in FAMILIES if family.known is not None]
+MOST_KEPT = 1.02
+"""What may be kept beside blocks' inputs and outputs: running statistics as they were, and what blocks leave on
+themselves."""
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+@pytest.fixture(scope="module", params=HERE, ids=str)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param)
+
+
+@pytest.mark.both
+@both_modes
+def test_a_wrapped_model_trains_as_without_checkpointing(subject: Subject, mode: Checkpointing) -> None:
+    for rate in subject.rates:
+        subject.drop(rate)
+        with wrap_blocks(subject.model):
+            run = subject.run(mode)
+        verdict = subject.judged(run)
+        assert verdict.ok, f"at dropout {rate}: " + "\n".join(map(str, verdict.faults))
+        assert set(run.entries.values()) == {Entries(1, 1)}
+        assert run.kept_bytes <= MOST_KEPT * subject.reference.best_kept_bytes
+
+
+@pytest.mark.both
+def test_a_released_model_has_the_known_faults_and_no_others(subject: Subject) -> None:
+    subject.drop(0.0)
+    modes = [mode for mode in MODES if not (subject.family.endless and mode == "reentrant")]
+    verdicts = {mode: subject.judged(subject.run_as_released(mode)) for mode in modes}
+    levels = {mode: {fault.level for fault in verdict.faults} for mode, verdict in verdicts.items() if not verdict.ok}
+    known = subject.family.known or {}
+    assert levels.keys() == known.keys()
+    assert all(known[mode] in found for mode, found in levels.items()), levels
+
+
+@pytest.mark.both
+@both_modes
+def test_a_wrapped_model_needs_no_switch(subject: Subject, mode: Checkpointing) -> None:
+    subject.drop(RATE)
+    expected, once = step(subject)
+    with wrap_blocks(subject.model, use_reentrant=mode == "reentrant"):
+        gradients, entries = step(subject)
+    assert set(once.values()) == {Entries(1, 0)}
+    assert set(entries.values()) == {Entries(1, 1)}
+    assert expected.keys() <= gradients.keys()
+    noise = 1e-5 * max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in gradients.items():  # what nothing depends on has none, or zeros in reentrant mode
+        wanted = expected.get(name, torch.zeros_like(gradient))
+        torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=noise, msg=name)
+
+
+@pytest.mark.both
+def test_undoing_hands_the_model_back(subject: Subject) -> None:
+    before = snapshot(subject.model)
+    surgery = wrap_blocks(subject.model)
+    switch_checkpointing(subject.model, "reentrant")
+    assert changed(before, snapshot(subject.model))
+    with left_as_found(subject.model):
+        step(subject)
+    surgery.undo()
+    assert changed(before, snapshot(subject.model)) == []
+
+
+@pytest.mark.both
+def test_dropout_is_on_where_it_is_switched_on(subject: Subject) -> None:
+    for rate in subject.rates:
+        subject.drop(rate)
+        assert any(call.random for call in subject.reference.calls.values()) == (rate > 0)
+
+
+@pytest.mark.torch
+def test_gradients_inside_a_cache_are_refused_in_reentrant_mode_only() -> None:
+    subject = Subject(Family("DiffusionGemmaModel", drops=False))
+    with wrap_blocks(subject.model):
+        refused = subject.run("reentrant")
+        run = subject.run("non_reentrant")
+    assert subject.judged(run).ok
+    assert refused.refused.startswith("DiffusionGemmaDecoderTextLayer decoder.layers.0 got tensors with gradient")
+    assert "in its argument past_key_values" in refused.refused
+    assert "use_reentrant=False" in refused.refused
+
+
+def step(subject: Subject) -> tuple[Mapping[str, Tensor], Mapping[str, Entries]]:
+    """The gradients of a plain step, and the entries into blocks; the model's own gradients are left empty."""
+    model = subject.model
+    torch.manual_seed(SEED)
+    with left_as_found(model), EntryCounter(model, subject.blocks) as counter:
+        loss = loss_of(model(**copy.deepcopy(subject.inputs)))
+        counter.start_backward()
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return gradients, counter.entries()

@@ -1,0 +1,562 @@
+"""The interface of `wrap_blocks`: options, the table, a second call, undoing, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+import ckpt_surgery
+from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
+from ckpt_surgery.verification.probe import switch_checkpointing
+from tests.runtime import surgery_toys as own
+from tests.runtime.surgery_toys import KEPT, ONCE, blocks_of, counted, differences, step
+from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
+from tests.verification import toys
+from tests.verification.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Attention(nn.Linear):
+    """By its name, what makes a module a block."""
+
+
+class MixingLayer(PlainLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = Attention(WIDTH, WIDTH)
+
+
+class Towers(toys.Model):
+    """Two stacks of layers, one of plain modules, and a layer that stands alone."""
+
+    layers: Any
+    vision: Any
+    audio: Any
+
+    def __init__(self) -> None:
+        super().__init__(*(SureLayer() for _ in range(4)))
+        self.vision = nn.Module()
+        self.vision.stages = nn.ModuleList(Layer() for _ in range(3))
+        self.audio = nn.Module()
+        self.audio.plain = nn.ModuleList(MixingLayer() for _ in range(3))
+        self.neck = Layer()
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        for stage in self.vision.stages:
+            hidden_states = stage(hidden_states)
+        hidden_states = self.run_layers(self.neck(hidden_states))
+        for block in self.audio.plain:
+            hidden_states = block(hidden_states)
+        return self.last(hidden_states)
+
+
+BLOCKS = [*(f"layers.{n}" for n in range(4)), *(f"vision.stages.{n}" for n in range(3)), "neck"]
+PLAIN = [f"audio.plain.{n}" for n in range(3)]
+
+
+def towers() -> Towers:
+    torch.manual_seed(1)
+    return Towers().double().train()
+
+
+def recomputed(model: nn.Module) -> list[str]:
+    """Which of the blocks of `Towers` a step recomputes; the gradients have to be right."""
+    blocks = {name: model.get_submodule(name) for name in [*BLOCKS, *PLAIN]}
+    found, plain = step(model, blocks=blocks), step(towers(), blocks=blocks)
+    assert differences(found, plain) == []
+    assert set(found.entries.values()) <= {ONCE, KEPT}
+    return [name for name, entries in found.entries.items() if entries == ONCE]
+
+
+def test_the_signature_is_the_documented_one() -> None:
+    parameters = inspect.signature(wrap_blocks).parameters
+    assert {name: p.default for name, p in parameters.items() if name != "model"} == {
+        "use_reentrant": False,
+        "every_n": 1,
+        "offload": None,
+        "preserve_rng_state": True,
+        "towers": None,
+        "skip_frozen": True,
+        "blocks": None,
+        "context_fn": None,
+    }
+    assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
+
+
+@own.both_modes
+def test_every_block_is_checkpointed_once(mode: own.Mode) -> None:
+    model = towers()
+    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    assert isinstance(surgery, Surgery)
+    assert recomputed(model) == [*BLOCKS, *PLAIN]
+
+
+def test_every_nth_block_counts_anew_in_each_stack() -> None:
+    model = towers()
+    wrap_blocks(model, every_n=2)
+    expected = ["layers.0", "layers.2", "vision.stages.0", "vision.stages.2", "neck", "audio.plain.0", "audio.plain.2"]
+    assert recomputed(model) == expected
+    wrap_blocks(model, every_n=3)
+    assert recomputed(model) == ["layers.0", "layers.3", "vision.stages.0", "neck", "audio.plain.0"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("layers", BLOCKS[:4]),
+        ("vision", BLOCKS[4:7]),
+        ("vis*", BLOCKS[4:7]),
+        ("vision.stages", BLOCKS[4:7]),
+        (["audio.plain", "la?ers"], [*BLOCKS[:4], *PLAIN]),
+        ("*", [*BLOCKS, *PLAIN]),
+        ("", ["neck"]),
+    ],
+)
+def test_towers_are_patterns_of_stacks_and_of_what_is_around_them(patterns: Any, expected: list[str]) -> None:
+    model = towers()
+    wrap_blocks(model, towers=patterns)
+    assert recomputed(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ("Layer", [*BLOCKS[4:7], "neck"]),
+        (SureLayer, BLOCKS[:4]),
+        ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN]),
+    ],
+)
+def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) -> None:
+    model = towers()
+    wrap_blocks(model, blocks=classes)
+    assert recomputed(model) == expected
+
+
+def test_towers_and_blocks_together_leave_what_both_name() -> None:
+    model = towers()
+    wrap_blocks(model, towers=["vision", "layers"], blocks=Layer)
+    assert recomputed(model) == BLOCKS[4:7]
+
+
+def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
+    model = model_of(toys.Stage, toys.Stage)
+    surgery = wrap_blocks(model, blocks="Layer")
+    inner = {name: block.get_submodule("inner") for name, block in blocks_of(model).items()}
+    norms = {name: block.get_submodule("norm") for name, block in blocks_of(model).items()}
+    assert set(step(model, blocks=inner).entries.values()) == {ONCE}
+    assert set(step(model, blocks=norms).entries.values()) == {KEPT}
+    assert "Stage" not in str(surgery)
+
+
+@own.both_modes
+@pytest.mark.parametrize("skip", [True, False], ids=["skipped", "not skipped"])
+def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool, mode: own.Mode) -> None:
+    model, plain = towers(), towers()
+    surgery = wrap_blocks(model, skip_frozen=skip, use_reentrant=mode == "reentrant")
+    for one in (model, plain):
+        one.first.requires_grad_(False)
+        one.vision.requires_grad_(False)
+    blocks = {name: model.get_submodule(name) for name in BLOCKS}
+    found = step(model, blocks=blocks)
+    assert differences(found, step(plain, blocks=blocks)) == []
+    # nothing leads back to a frozen block, so that even where it is checkpointed nothing asks for its recompute
+    assert [found.entries[name] for name in BLOCKS] == [ONCE] * 4 + [KEPT] * 3 + [ONCE]
+    assert ("frozen: while its inputs" in str(surgery)) == skip
+
+
+def test_a_frozen_tower_with_gradient_in_its_inputs_is_checkpointed() -> None:
+    model, plain = towers(), towers()
+    wrap_blocks(model)
+    for one in (model, plain):
+        one.vision.requires_grad_(False)
+    blocks = {name: model.get_submodule(name) for name in BLOCKS}
+    found = step(model, blocks=blocks)
+    assert differences(found, step(plain, blocks=blocks)) == []
+    assert set(found.entries.values()) == {ONCE}
+
+
+def test_a_selective_policy_decides_what_is_saved() -> None:
+    model = model_of(SureLayer, SureLayer)
+    products = torch.ops.aten.addmm.default
+    made: list[int] = []
+
+    def contexts() -> Any:
+        made.append(1)
+        return create_selective_checkpoint_contexts([products])  # type: ignore[no-untyped-call]
+
+    wrap_blocks(model, context_fn=contexts)
+    assert differences(step(model), step(model_of(SureLayer, SureLayer))) == []
+    assert len(made) == 2
+
+
+def test_randomness_may_be_left_alone_where_nothing_drops() -> None:
+    model = model_of(SureLayer, SureLayer)
+    surgery = wrap_blocks(model, preserve_rng_state=False)
+    assert differences(step(model), step(model_of(SureLayer, SureLayer))) == []
+    surgery.undo()
+
+
+class AttributeLayer(SureLayer):
+    """Drops by a rate of its own, without a module."""
+
+    attention_dropout = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_dropout = 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [(Layer, "dropout of Layer"), (AttributeLayer, "attention_dropout of AttributeLayer")]
+)
+def test_randomness_is_not_left_alone_while_something_drops(kind: Callable[[], nn.Module], what: str) -> None:
+    model = model_of(kind, kind)
+    before = snapshot(model)
+    with pytest.raises(SurgeryError, match=f"preserve_rng_state=False while {what} drops at random"):
+        wrap_blocks(model, preserve_rng_state=False)
+    assert changed(before, snapshot(model)) == []
+    wrap_blocks(model, preserve_rng_state="unsafe")
+
+
+def test_forced_by_name_the_recompute_drops_something_else() -> None:
+    model, plain = model_of(Layer, Layer), model_of(Layer, Layer)
+    wrap_blocks(model, preserve_rng_state="unsafe")
+    assert differences(step(model), step(plain)) != []
+    wrap_blocks(model)
+    assert differences(step(model), step(plain)) == []
+
+
+def test_a_stack_without_active_dropout_can_do_without_the_state_although_another_drops() -> None:
+    model = towers()
+    wrap_blocks(model, towers=["layers", "audio"], preserve_rng_state=False)
+    assert recomputed(model) == [*BLOCKS[:4], *PLAIN]
+
+
+def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
+    surgery = wrap_blocks(towers(), every_n=2, towers=["layers", "vision", ""], use_reentrant=True)
+    lines = [" ".join(line.split()) for line in str(surgery).splitlines()]
+    assert lines[0] == "Towers: 5 of 11 blocks checkpointed, reentrant"
+    assert lines[1] == "stack block checkpointed how left alone"
+    assert sorted(lines[3:]) == [
+        "(the model) Layer 1 of 1 calls repaired",
+        "layers SureLayer 2 of 4 calls repaired every_n=2",
+        "audio.plain MixingLayer 0 of 3 not among the towers",
+        "vision.stages Layer 2 of 3 calls repaired every_n=2",
+    ]
+
+
+def test_the_table_tells_what_was_done_to_a_block() -> None:
+    assert "calls repaired, 1 nested off" in str(wrap_blocks(model_of(toys.Stage, toys.Stage)))
+    assert "plain module made to checkpoint" in str(wrap_blocks(model_of(PlainLayer, PlainLayer, PlainLayer)))
+    surgery = wrap_blocks(model_of(Layer, Layer))
+    assert str(surgery).startswith("Model: 2 of 2 blocks checkpointed, non-reentrant\n")
+    surgery.disable(surgery.model)
+    assert "Model: 0 of 2 blocks checkpointed (switched off)" in str(surgery)
+
+
+def test_a_second_call_changes_the_options_and_wraps_nothing_twice() -> None:
+    model = towers()
+    surgery = wrap_blocks(model, towers="layers", use_reentrant=True)
+    assert recomputed(model) == BLOCKS[:4]
+    assert wrap_blocks(model, every_n=4) is surgery
+    assert recomputed(model) == ["layers.0", "vision.stages.0", "neck", "audio.plain.0"]
+    assert "non-reentrant" in str(surgery)
+    before = snapshot(model)
+    for _ in range(3):
+        wrap_blocks(model, every_n=4)
+    assert [name for name in changed(before, snapshot(model)) if ":" not in name] == []
+    assert sum(len(module._forward_pre_hooks) for module in model.modules()) == len({"", "vision", "audio"})
+    surgery.undo()
+    assert recomputed(model) == []
+
+
+def test_a_second_call_that_is_refused_leaves_the_first_in_place() -> None:
+    model = towers()
+    wrap_blocks(model, towers="layers")
+    before = snapshot(model)
+    with pytest.raises(SurgeryError):
+        wrap_blocks(model, towers="nowhere")
+    with pytest.raises(SurgeryError):
+        wrap_blocks(model, preserve_rng_state=False)
+    assert changed(before, snapshot(model)) == []
+    assert recomputed(model) == BLOCKS[:4]
+
+
+def test_in_a_with_the_model_is_as_before_at_its_end() -> None:
+    model = towers()
+    before = snapshot(model)
+    with wrap_blocks(model, every_n=2) as surgery:
+        assert surgery.every_n == 2
+    assert changed(before, snapshot(model)) == []
+    with pytest.raises(KeyError), wrap_blocks(model):
+        raise KeyError
+    assert changed(before, snapshot(model)) == []
+    with wrap_blocks(model) as surgery:
+        surgery.undo()  # and once is enough
+
+
+@pytest.mark.parametrize("make", [llama, gpt_bigcode, towers])
+@pytest.mark.parametrize("enabled", [False, True], ids=["off before", "on before"])
+def test_undo_takes_everything_back_that_has_happened_since(make: Callable[[], Any], enabled: bool) -> None:
+    model = make()
+    inputs = values() if make is towers else tokens()
+    model(**inputs)
+    if enabled:
+        switch_checkpointing(model, "reentrant")
+    before = snapshot(model)
+    surgery = wrap_blocks(model)
+    for mode in own.MODES:
+        switch_checkpointing(model, mode)  # on some releases each leaves a hook on the embeddings
+        model(**inputs)
+    wrap_blocks(model, every_n=2)
+    model.zero_grad()
+    surgery.undo()
+    del surgery
+    torch.set_rng_state(before["torch"])
+    assert changed(before, snapshot(model)) == []
+
+
+def test_hooks_on_embeddings_pile_up_without_a_surgery() -> None:
+    def hooks(model: nn.Module) -> int:
+        return sum(len(module._forward_hooks) for module in model.modules())
+
+    model = llama()
+    for _ in range(3):
+        model.enable_input_require_grads()
+    model.disable_input_require_grads()
+    assert hooks(model) == 2
+    surgery = wrap_blocks(model)
+    model.enable_input_require_grads()
+    surgery.undo()
+    assert hooks(model) == 2
+
+
+def test_a_second_call_leaves_the_handles_of_embedding_hooks() -> None:
+    model = llama()
+    wrap_blocks(model)
+    model.enable_input_require_grads()
+    wrap_blocks(model, every_n=2)
+    model.disable_input_require_grads()
+    assert not model.get_input_embeddings()._forward_hooks
+
+
+def test_what_was_checkpointed_before_is_so_again_after_undo() -> None:
+    model = model_of(Layer, Layer, by_keyword=True)
+    switch_checkpointing(model, "reentrant")
+    wanted = step(model)
+    with wrap_blocks(model):
+        assert differences(step(model), wanted) != []
+    assert differences(step(model), wanted) == []
+
+
+def test_undo_twice_is_an_error() -> None:
+    model = towers()
+    surgery = wrap_blocks(model)
+    surgery.undo()
+    before = snapshot(model)
+    with pytest.raises(SurgeryError, match="the surgery on Towers was undone before"):
+        surgery.undo()
+    assert changed(before, snapshot(model)) == []
+    assert wrap_blocks(model) is not surgery
+
+
+def replaced(model: Any) -> None:
+    model.layers[1] = SureLayer().double()
+
+
+def removed(model: Any) -> None:
+    del model.layers[3]
+
+
+def swapped(model: Any) -> None:
+    model.layers[0], model.layers[1] = model.layers[1], model.layers[0]
+
+
+def wrapped_in(model: Any) -> None:
+    model.layers[2] = nn.Sequential(model.layers[2])
+
+
+@pytest.mark.parametrize("change", [replaced, removed, swapped, wrapped_in])
+def test_undo_after_blocks_have_moved_is_an_error_that_names_one(change: Callable[[Any], None]) -> None:
+    model = towers()
+    surgery = wrap_blocks(model)
+    layers = list(model.layers)
+    change(model)
+    before = snapshot(model)
+    with pytest.raises(SurgeryError, match=r"SureLayer layers\.\d is no longer at its place in Towers"):
+        surgery.undo()
+    assert changed(before, snapshot(model)) == []
+    model.layers = nn.ModuleList(layers)
+    surgery.undo()
+    assert recomputed(model) == []
+
+
+def test_undo_while_a_forward_is_wrapped_is_an_error() -> None:
+    model = towers()
+    surgery = wrap_blocks(model)
+    block: Any = model.layers[1]
+    ours = block.forward
+
+    @wraps(ours)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs)
+
+    for wrapper in (around, partial(around)):
+        block.forward = wrapper
+        before = snapshot(model)
+        with pytest.raises(SurgeryError, match=r"the forward of SureLayer layers\.1 was wrapped after the surgery"):
+            surgery.undo()
+        assert changed(before, snapshot(model)) == []
+    block.forward = ours
+    surgery.undo()
+
+
+def test_undo_on_another_dtype_is_fine() -> None:
+    model = towers()
+    surgery = wrap_blocks(model)
+    model.float()
+    surgery.undo()
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def meta() -> nn.Module:
+    with torch.device("meta"):
+        return Towers()
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def inner_compiled(model: Any) -> nn.Module:
+    model.layers[0].compile(backend="eager")
+    return model  # type: ignore[no-any-return]
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "a tensor": (lambda: torch.zeros(2), {}, r"the model is a Tensor: give a torch\.nn\.Module"),
+    "a class": (lambda: Towers, {}, r"the model is a type: give"),
+    "nothing": (lambda: None, {}, r"the model is a NoneType: give"),
+    "a model without blocks": (lambda: nn.Linear(2, 2), {}, r"Linear has no blocks to checkpoint"),
+    "a model with one plain block": (lambda: model_of(PlainLayer), {}, r"Model has no blocks to checkpoint"),
+    "data parallelism in one process": (lambda: nn.DataParallel(towers()), {}, r"DataParallel runs copies"),
+    "a compiled model": (lambda: torch.compile(towers(), backend="eager"), {}, r"is compiled already: .* after it"),
+    "a model compiled in place": (lambda: compiled(towers()), {}, r"Towers is compiled already"),
+    "a model with a compiled block": (lambda: inner_compiled(towers()), {}, r"Towers is compiled already"),
+    "meta tensors": (meta, {}, r"Towers has parameters on the meta device: .*to_empty"),
+    "a tower that is not there": (towers, {"towers": "text*"}, r"no tower matches 'text\*': the stacks are layers, v"),
+    "one of two towers": (towers, {"towers": ["layers", "txt"]}, r"no tower matches 'txt'"),
+    "no tower": (towers, {"towers": []}, r"towers names nothing"),
+    "a number for a tower": (towers, {"towers": 3}, r"towers is 3: give"),
+    "a class that is not there": (towers, {"blocks": "BertLayer"}, r"no block of the class BertLayer in Towers: its"),
+    "a class of no block": (towers, {"blocks": toys.Stage}, r"no block of the class Stage in Towers"),
+    "no class": (towers, {"blocks": ()}, r"blocks names nothing"),
+    "an instance for a class": (towers, {"blocks": [3]}, r"blocks is \[3\]: give"),
+    "a class outside of the towers": (towers, {"towers": "layers", "blocks": Layer}, r"no block of .* in the towers"),
+    "every 0th": (towers, {"every_n": 0}, r"every_n is 0: give 1 for every block"),
+    "every -1st": (towers, {"every_n": -1}, r"every_n is -1: give"),
+    "every 1.5th": (towers, {"every_n": 1.5}, r"every_n is 1\.5: give"),
+    "every Trueth": (towers, {"every_n": True}, r"every_n is True: give"),
+    "an unknown place": (towers, {"offload": "disk"}, r"offload is 'disk': give \"cpu\", or None"),
+    "offload as a flag": (towers, {"offload": True}, r"offload is True: give"),
+    "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
+    "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is a int: give a function"),
+    "a policy in reentrant mode": (
+        towers,
+        {"context_fn": lambda: None, "use_reentrant": True},
+        r"context_fn needs use_reentrant=False",
+    ),
+    "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"drops at random"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_clear_error_and_changes_nothing(case: str) -> None:
+    make, options, message = REFUSED[case]
+    model = make()
+    before = attributes(model)
+    with pytest.raises(SurgeryError, match=message) as error:
+        wrap_blocks(model, **options)
+    assert "\n" not in str(error.value)
+    assert attributes(model) == before
+
+
+def attributes(model: Any) -> list[dict[str, Any]]:
+    """All attributes of all modules, the contents of dictionaries among them copied."""
+    if not isinstance(model, nn.Module):
+        return []
+    return [
+        {name: copy.copy(value) if isinstance(value, dict) else value for name, value in vars(module).items()}
+        for module in model.modules()
+    ]
+
+
+def test_a_part_of_a_model_that_has_a_surgery_is_refused() -> None:
+    model = llama()
+    surgery = wrap_blocks(model)
+    for part in (model.model, model.model.layers, model.model.layers[0]):
+        before = snapshot(model)
+        with pytest.raises(SurgeryError, match="is part of a model that has a surgery"):
+            wrap_blocks(part)
+        assert changed(before, snapshot(model)) == []
+    surgery.undo()
+    wrap_blocks(model.model)
+
+
+def test_a_model_around_one_that_has_a_surgery_is_refused_where_it_has_other_blocks() -> None:
+    model = towers()
+    surgery = wrap_blocks(model.vision)
+    before = snapshot(model)
+    with pytest.raises(SurgeryError, match="Towers holds a model with a surgery of its own: undo that first"):
+        wrap_blocks(model)
+    assert changed(before, snapshot(model)) == []
+    surgery.undo()
+    wrap_blocks(model)
+
+
+def test_two_parts_can_have_surgeries_of_their_own() -> None:
+    model = towers()
+    vision, plain = wrap_blocks(model.vision), wrap_blocks(model.audio)
+    assert recomputed(model) == [*BLOCKS[4:7], *PLAIN]
+    with pytest.raises(SurgeryError, match="Towers holds models with surgeries of their own"):
+        wrap_blocks(model)
+    vision.undo()
+    assert recomputed(model) == PLAIN
+    plain.undo()
+
+
+def test_modules_that_nobody_calls_in_a_stack_do_no_harm() -> None:
+    block = SureLayer()
+    model = model_of(lambda: block, lambda: block)  # the same block twice
+    surgery = wrap_blocks(model)
+    assert "1 of 1 blocks" in str(surgery)
+    with counted({"0": block}) as entered:
+        model(**values()).sum().backward()
+    assert entered == Counter({"0": 4})
+    surgery.undo()
+
+
+@pytest.mark.parametrize("make", [llama, gpt_bigcode])
+def test_a_released_model_trains_as_without(make: Callable[[], Any]) -> None:
+    model, plain = make(), make()
+    wrap_blocks(model)
+    for seed in range(2):
+        found = step(model, tokens(), seed=seed, blocks=layers_of(model))
+        assert differences(found, step(plain, tokens(), seed=seed, blocks=layers_of(plain))) == []
+        assert set(found.entries.values()) == {ONCE}
