@@ -205,10 +205,10 @@ class _DoesNotWork(Exception):
 
     def text(self) -> str:
         """The rules and the failed levels, which pytest repeats in its summary, and the report."""
-        from ckpt_surgery.verification.report.summary import failed_levels, rules_of
+        from ckpt_surgery.verification.report.summary import rules_of, verdict
 
-        levels = [level for mode in self.report.modes for level in failed_levels(mode)]
-        return f"{' '.join([*rules_of(self.report), ', '.join(levels)])}\n\n{self.report}"
+        found = [verdict(mode) for mode in self.report.modes]
+        return f"{' '.join([*rules_of(self.report), ', '.join(found)])}\n\n{self.report}"
 
 
 def _timeout(config: pytest.Config) -> float:

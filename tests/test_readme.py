@@ -6,6 +6,7 @@ Everything runs in a small transformers checkout that is written here. The check
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
 import json
 import os
@@ -31,6 +32,7 @@ from ckpt_surgery.source import analyze, commands
 from ckpt_surgery.source.results import CheckResult
 from ckpt_surgery.verify_command import VerifyFormat
 from codemods import RULES
+from tests.conftest import installed_major
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -330,9 +332,20 @@ def yaml_faults(text: str) -> list[str]:
     return found
 
 
+def session_faults(text: str) -> list[str]:
+    """An interpreter session, held against what it prints; it shows what transformers 4 does, and runs there."""
+    if installed_major("transformers") != 4:
+        return []
+    examples = doctest.DocTestParser().get_doctest(text, {}, "README.md", None, None)
+    said = io.StringIO()
+    doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(examples, out=said.write)
+    return [said.getvalue()] if said.getvalue() or not examples.examples else []
+
+
 CHECKERS = {
     "console": console_faults,
     "py": suppression_faults,
+    "pycon": session_faults,
     "python": python_faults,
     "toml": toml_faults,
     "yaml": yaml_faults,
@@ -343,6 +356,14 @@ CHECKERS = {
 @pytest.mark.slow
 def test_all_that_the_readme_says_is_so() -> None:
     assert faults(README) == []
+
+
+@pytest.mark.transformers4
+def test_the_session_with_transformers_4_is_so() -> None:
+    (session,) = [block.text for block in fenced(README) if block.language == "pycon"]
+    assert session_faults(session) == []
+    assert session_faults(session.replace("4 of 4", "3 of 4"))
+    assert session_faults("no session")
 
 
 def test_all_that_the_changelog_says_is_so() -> None:

@@ -85,20 +85,20 @@ class BlockForward:
         self.skip_frozen = skip_frozen
         self.beneath = beneath
         self.over: Callable[..., Any] | None = None
+        self._retired = False
         self._state = State(block)
-        self._signature: Signature | None = None
-        self._signed: Any = None
         self._inside = False
+        self._sign()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_signature": None, "_signed": None}
+        return {**vars(self), "_signed": None}
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         """What runs the block without checkpointing."""
         if self.beneath is not None:
             return self.beneath
-        return cast(Callable[..., Any], MethodType(type(self.block).forward, self.block))
+        return partial(type(self.block).forward, self.block)  # the compiler knows no methods made by hand
 
     @property
     def __self__(self) -> nn.Module:
@@ -112,14 +112,16 @@ class BlockForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
         function = vars(self.block).get(FUNCTION)
-        if function is None or self._inside or not self.block.training or not torch.is_grad_enabled():
+        if function is None or self._inside or self._retired or not (self.block.training and torch.is_grad_enabled()):
             return self._plain()(*args, **kwargs)
         forward = self._plain()
-        signature = self._signature_of(forward)
-        call = signature.without_past(args, kwargs)
         if torch.compiler.is_compiling():
-            return function(forward, *call[0], **call[1])
-        computation = Computation(self.block, forward, signature, self._state, call)
+            args, kwargs = self._signature.without_past(args, kwargs)
+            return function(forward, *args, **kwargs)
+        if self._signed is not self._signing():
+            self._sign()
+        call = self._signature.without_past(args, kwargs)
+        computation = Computation(self.block, forward, self._signature, self._state, call)
         given = computation.tensors
         if not given:
             example = next((p for p in self.block.parameters() if p.requires_grad), None)
@@ -135,6 +137,11 @@ class BlockForward:
         self.over = forward
         vars(self.block)["forward"] = self
 
+    def retire(self) -> None:
+        """Do nothing from now on but run what is beneath: what was put over this may still call it."""
+        self._retired = True
+        self.over = None
+
     def _plain(self) -> Callable[..., Any]:
         return self.__wrapped__ if self.over is None or self._inside else self._from_over
 
@@ -146,11 +153,13 @@ class BlockForward:
         finally:
             self._inside = False
 
-    def _signature_of(self, forward: Callable[..., Any]) -> Signature:
-        signed = self.over or getattr(forward, "__func__", forward)
-        if self._signature is None or self._signed is not signed:
-            self._signed, self._signature = signed, Signature.of(self.place, self.block, self.over or forward)
-        return self._signature
+    def _sign(self) -> None:
+        self._signed = self._signing()
+        self._signature = Signature.of(self.place, self.block, self.over or self.__wrapped__)
+
+    def _signing(self) -> Any:
+        """What the arguments of the block go to."""
+        return self.over or self.beneath or type(self.block).forward
 
 
 def _run(block: nn.Module, computation: Computation, *given: Tensor) -> tuple[Tensor, ...]:

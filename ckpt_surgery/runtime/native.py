@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -59,6 +59,18 @@ def set_flags(module: nn.Module, value: bool) -> None:
 def takes_switch(module: nn.Module) -> bool:
     """Whether this is a model of transformers, which can switch checkpointing on."""
     return hasattr(type(module), SWITCH)
+
+
+def takes_embedding_hook(model: nn.Module) -> bool:
+    """Whether a model survives the hook that switching checkpointing on puts on its embeddings.
+
+    The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
+    """
+    try:
+        embeddings = cast(Any, model).get_input_embeddings()
+    except NotImplementedError:
+        return True
+    return embeddings is None or isinstance(embeddings, nn.Embedding)
 
 
 def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], bool] | None:

@@ -86,7 +86,7 @@ class Computation:
         self._given: Arguments | None = call
         self._recipe = tuple(recipes[: len(args)]), dict(zip(kwargs, recipes[len(args) :], strict=True))
         self._left = [(known, tensor, _version(tensor)) for known, tensor in parts.left]
-        self._opaque = [(known, value, _contents(value)) for known, value in parts.opaque if not is_cache(value)]
+        self._opaque = [(n, value, None if is_cache(value) else _contents(value)) for n, value in parts.opaque]
         self._entry: dict[Key, Any] = {}
         self._watched: tuple[nn.Module, ...] = ()
         self._written: set[Key] = set()
@@ -169,7 +169,7 @@ class Computation:
                     "forward; leave the block out, or give it a copy"
                 )
         for name, value, contents in self._opaque:
-            if _changed(value, contents):
+            if contents is not None and _changed(value, contents):
                 raise SurgeryError(
                     f"{self._place} cannot be recomputed: the {type(value).__name__} in its argument {name} holds "
                     "other tensors than before the forward; leave the block out, or give it a dict or list of tensors"

@@ -53,6 +53,7 @@ class Surgery:
         self.stacks: tuple[StackPlan, ...] = ()
         self.every_n = 1
         self.skip_frozen = True
+        self._options = Checkpointing()
         self._forwards: dict[str, BlockForward] = {}
         self._noted: list[Noted] = []
         self._guards: list[RemovableHandle] = []
@@ -96,6 +97,7 @@ class Surgery:
         self.stacks = tuple(stacks)
         self.every_n = every_n
         self.skip_frozen = skip_frozen
+        self._options = checkpointing
         kept = {(noted.module, noted.name): noted for noted in self._noted if noted.name in _EMBEDDINGS}
         self._noted = [
             kept.get((module, name)) or Noted(module, name, name in vars(module), vars(module).get(name))
@@ -107,13 +109,13 @@ class Surgery:
             beneath = vars(block.module).get("forward")
             forward = BlockForward(block.name, block.module, skip_frozen=skip_frozen, beneath=beneath)
             self._forwards[block.name] = vars(block.module)["forward"] = forward
+        inside = {block.module for block in wanted}
         vars(self.model)[SURGERY] = self
         for module in self.model.modules():
             if native.takes_switch(module):
                 vars(module)[native.SWITCH] = Switch(self, module)
-                if not getattr(module, _CLAIM, True) and not set(module.modules()).isdisjoint(
-                    b.module for b in wanted
-                ):
+                claims = getattr(module, _CLAIM, True) or inside.isdisjoint(module.modules())
+                if not claims and native.takes_embedding_hook(module):
                     vars(module)[_CLAIM] = True
         for owner, forwards in self._owners():
             guard = Guard(owner, forwards)
@@ -172,6 +174,8 @@ class Surgery:
                 attributes.pop(noted.name, None)
         for block, later in theirs.items():
             vars(block)["forward"] = later
+        for forward in self._forwards.values():
+            forward.retire()
         self._guards.clear()
         self._forwards.clear()
 
@@ -181,16 +185,19 @@ class Surgery:
         return forward.over if current is forward else current
 
     def _with(self, options: dict[str, Any], offload: bool) -> Checkpointing:
-        """The checkpointing of now, with other options."""
-        now = self.checkpointing
-        base = now if isinstance(now, Checkpointing) else Checkpointing()
-        known = {
+        """The checkpointing of now, or that before it was switched off, with other options."""
+        base = self._options
+        known: dict[str, Any] = {
             name: options[name] for name in ("use_reentrant", "preserve_rng_state", "context_fn") if name in options
         }
-        changed = replace(base, **known, more={**base.more, **{n: v for n, v in options.items() if n not in known}})
+        more = {name: value for name, value in options.items() if name not in known}
+        if known.get("preserve_rng_state") == "unsafe":
+            known |= {"preserve_rng_state": False, "random_free": True}
+        changed = replace(base, **known, more={**base.more, **more})
         if offload and changed.offloader is None:
             changed = replace(changed, offloader=Offloader())
         check_options(changed, [forward.block for forward in self._forwards.values()])
+        self._options = changed
         return changed
 
     def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
@@ -235,6 +242,6 @@ def check_options(checkpointing: Checkpointing, blocks: Iterable[nn.Module]) -> 
     for block in blocks:
         if dropping := active_dropout(block):
             raise SurgeryError(
-                f"preserve_rng_state=False while {dropping} of {type(block).__name__} drops at random: the recompute "
-                'would drop something else; keep it True, set the rates to 0, or say preserve_rng_state="unsafe"'
+                f"preserve_rng_state=False while {dropping} of {type(block).__name__} acts at random: the recompute "
+                'would draw other numbers; keep it True, set the rates to 0, or say preserve_rng_state="unsafe"'
             )

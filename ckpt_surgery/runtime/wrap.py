@@ -93,7 +93,7 @@ def _checked_options(
         raise SurgeryError(f"context_fn is a {type(context_fn).__name__}: give a function that returns two contexts")
     return Checkpointing(
         use_reentrant=bool(use_reentrant),
-        preserve_rng_state=preserve_rng_state is True,
+        preserve_rng_state=preserve_rng_state not in (False, "unsafe"),
         random_free=preserve_rng_state == "unsafe",
         context_fn=context_fn,
         offloader=None if offload is None else Offloader(),

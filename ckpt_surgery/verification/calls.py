@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.runtime.calls import is_cache, items, tensors
 from ckpt_surgery.verification.meter import Meter
 from ckpt_surgery.verification.randomness import devices_of, generator_state
 from model_patches.vocabulary import is_past_state
@@ -130,7 +131,7 @@ class _Call:
     def facts(self, output: Any) -> CallFacts:
         given = {id(value): name for name, value in self.arguments.items() if isinstance(value, Tensor)}
         returned = [given[id(tensor)] for tensor in tensors(output) if id(tensor) in given]
-        inner = [value for value in _items(output) if not isinstance(value, Tensor)]
+        inner = [value for _, value in items(output) if not isinstance(value, Tensor)]
         return CallFacts(
             keyword_gradient=tuple(n for n, v in self.keywords.items() if isinstance(v, Tensor) and _carries(v)),
             container_gradient=tuple(
@@ -147,25 +148,6 @@ class _Call:
         )
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    else:
-        for item in _items(value):
-            yield from tensors(item)
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    return []
-
-
 def _carries(tensor: Tensor) -> bool:
     """Whether gradient goes on from this tensor. A leaf, such as a parameter, gets its own wherever it is used."""
     return tensor.requires_grad and not tensor.is_leaf
@@ -173,11 +155,6 @@ def _carries(tensor: Tensor) -> bool:
 
 def _any_gradient(value: Any) -> bool:
     return any(map(_carries, tensors(value)))
-
-
-def is_cache(value: Any) -> bool:
-    """Whether a value is a `Cache` of whatever release of transformers."""
-    return any(base.__name__ == "Cache" for base in type(value).__mro__)
 
 
 def _ids(container: Any) -> list[tuple[Any, int]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ckpt_surgery.verification.preserve import same_bits
+from ckpt_surgery.runtime.bits import same_bits
 from ckpt_surgery.verification.probe import RunRecord
 from ckpt_surgery.verification.results import Cost, Fault
 from ckpt_surgery.verification.units import size

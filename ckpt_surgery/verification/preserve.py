@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.bits import same_bits
+
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
@@ -107,11 +109,3 @@ def _attributes(model: nn.Module) -> Iterator[None]:
             for tensor, copy in tensors:
                 if not same_bits(tensor, copy):
                     tensor.copy_(copy)
-
-
-def same_bits(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return False
-    ours, theirs = (t.to_dense() if t.layout != torch.strided else t for t in (ours.detach(), theirs.detach()))
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (ours, theirs)))

@@ -16,8 +16,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.calls import is_cache, tensors
 from ckpt_surgery.runtime.errors import SurgeryError
-from ckpt_surgery.verification.calls import CallFacts, CallObserver, is_cache, tensors
+from ckpt_surgery.verification.calls import CallFacts, CallObserver
 from ckpt_surgery.verification.entries import Entries, EntryCounter
 from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.calls import is_cache
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.verification.arguments import (
@@ -27,7 +28,6 @@ from ckpt_surgery.verification.arguments import (
     checked_modes,
     checked_tolerance,
 )
-from ckpt_surgery.verification.calls import is_cache
 from ckpt_surgery.verification.causes import USES_NO_CACHE, Case, explain
 from ckpt_surgery.verification.compare import Verdict, all_gradients, cache_faults, compare, noise_floors
 from ckpt_surgery.verification.probe import RunRecord, run_step

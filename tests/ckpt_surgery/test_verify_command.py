@@ -18,12 +18,16 @@ import ckpt_surgery
 from ckpt_surgery import verify_command
 from ckpt_surgery.cli import main
 from ckpt_surgery.verification import TIMEOUT
-from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Outcome, Report
+from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair, Report
 from ckpt_surgery.verification.survey.nursery import NurseryError
 from ckpt_surgery.verification.survey.resume import ResumeError
 from ckpt_surgery.verification.survey.targets import Job
+from tests.conftest import installed_major
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
+NEW = installed_major("transformers") >= 5
+IN_5 = {"ClvpEncoder": ("failed", "ok"), "DiffusionGemmaForBlockDiffusion": ("failed", "refused")} if NEW else {}
+"""What two classes of transformers 5 are, and what they are after `wrap_blocks`."""
 FAULT = Fault("set", "a gradient", "none", ("h.0.weight",), "A gradient tensor is passed by keyword.", "CKPT003")
 
 
@@ -35,6 +39,13 @@ def report(name: str, *faults: Fault, **other: Any) -> Report:
 
 GOOD, BAD = report("GoodModel"), report("BadModel", FAULT)
 UNBUILT = Report("OddModel", "toy", problem="no tiny OddModel can be made: forward raised ValueError: no")
+REFUSED = ModeReport("reentrant", (), {}, refused="OddLayer layers.0 hides a gradient: use use_reentrant=False")
+REPAIRED = report("HealedModel", FAULT, repair=Repair(GOOD.modes, "what was done"))
+SAVED = report("SavedModel", FAULT, repair=Repair((GOOD.modes[0], REFUSED), "what was done"))
+STILL_BAD = report("StubbornModel", FAULT, repair=Repair(BAD.modes, "what was done"))
+SPOILT = report("SpoiltModel", repair=Repair(BAD.modes, "what was done"))
+LEFT = report("LeftModel", FAULT, repair=Repair(problem="LeftModel has no blocks to checkpoint"))
+NOTHING = report("FlatModel", repair=Repair(problem="FlatModel has no blocks to checkpoint"))
 UNSUPPORTED = Report("OldModel", "toy", supported=False, problem="OldModel says that it does not support it")
 
 
@@ -94,6 +105,7 @@ class TestWhatTheSurveyIsAsked:
             "jobs": [Job("bert", "BertModel")],
             "modes": MODES,
             "levels": "all",
+            "fix": False,
             "workers": None,
             "timeout": TIMEOUT,
             "resume": None,
@@ -104,10 +116,11 @@ class TestWhatTheSurveyIsAsked:
     def test_every_option_arrives(self, survey: Survey) -> None:
         run(
             "--all --modes reentrant --levels values,set --levels recompute --shard 2/4 --jobs 3 --timeout 5 "
-            "--resume kept.jsonl --trust-remote-code"
+            "--resume kept.jsonl --trust-remote-code --fix"
         )
         assert survey.named == {"names": [], "everything": True, "trust_remote_code": True}
         assert survey.asked["modes"] == ("reentrant",)
+        assert survey.asked["fix"] is True
         assert survey.asked["levels"] == ("recompute", "set", "values")
         assert (survey.asked["shard"], survey.asked["workers"], survey.asked["timeout"]) == ((2, 4), 3, 5.0)
         assert survey.asked["resume"] == Path("kept.jsonl")
@@ -136,6 +149,13 @@ class TestExitCodes:
             ((GOOD, UNBUILT), "--all", 0),
             ((BAD, UNBUILT), "--all", 1),
             ((), "--all", 0),
+            ((REPAIRED, SAVED, NOTHING), "bert --fix", 0),
+            ((GOOD, STILL_BAD), "bert --fix", 1),
+            ((SPOILT,), "--all --fix", 1),
+            ((LEFT,), "--all --fix", 1),
+            ((STILL_BAD,), "--all --fix --exit-zero", 0),
+            ((REPAIRED, UNBUILT), "bert --fix", 2),
+            ((REPAIRED, UNBUILT), "--all --fix", 0),
         ],
     )
     def test_say_what_was_found(self, survey: Survey, reports: Sequence[Report], options: str, code: int) -> None:
@@ -294,6 +314,20 @@ class TestTheReport:
         assert "Failed: 1 class" in captured
         assert UNBUILT.problem not in captured
 
+    def test_shows_what_is_after_a_surgery_beside_what_was_before(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        survey.reports = (REPAIRED, SAVED, SPOILT, GOOD)
+        run("bert --fix")
+        captured = capsys.readouterr().out
+        assert "HealedModel (toy): FAILED; after wrap_blocks: ok" in captured
+        assert "SavedModel (toy): FAILED; after wrap_blocks: refused" in captured
+        assert "SpoiltModel (toy): ok; after wrap_blocks: FAILED" in captured
+        assert "GoodModel (toy)" not in captured
+        said = " ".join(captured.split())
+        assert "reentrant: OddLayer layers.0 hides a gradient: use use_reentrant=False" in said
+        assert said.endswith("2 failed, 2 ok; after wrap_blocks: 1 ok, 1 refused, 1 failed.")
+
     def test_shows_on_request_why_a_model_was_not_built(
         self, survey: Survey, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -372,6 +406,20 @@ def plain():
 def asleep():
     return Plain().eval(), {"x": torch.randn(2, 4)}
 
+def stubborn():
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = BertModel(BertConfig(vocab_size=50, **sizes))
+
+    def switch_off(*_):
+        for layer in model.encoder.layer:
+            layer.gradient_checkpointing = False
+            layer._gradient_checkpointing_func = None
+
+    model.register_forward_pre_hook(switch_off)
+    return model
+
 def hangs():
     re.match(r"(a*)*b", "a" * 64)
 """
@@ -409,6 +457,28 @@ class TestLive:
         }
         assert found["odd_models:plain"]["model"] == "Plain"
         assert "recompute" in {fault["level"] for fault in found["odd_models:plain"]["modes"][0]["faults"]}
+
+    def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
+        (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
+        names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]
+        names += IN_5
+        process = command(*names, "--fix", "--timeout", "200", "--output-format", "json", folder=tmp_path)
+        out, _err = process.communicate(timeout=580)
+        assert process.returncode == 1
+        document = json.loads(out)
+        found = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
+        assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in found.items()} == {
+            "MixtralForCausalLM": ("ok", "ok"),
+            "MixtralForCausalLMrouter loss": ("failed", "ok"),
+            "GPTBigCodeForCausalLM": ("ok" if NEW else "failed", "ok"),
+            "odd_models:plain": ("failed", "not repaired"),
+            "odd_models:stubborn": ("failed", "failed"),
+            **IN_5,
+        }
+        if NEW:
+            plain, reentrant = found["DiffusionGemmaForBlockDiffusion"]["repair"]["modes"]
+            assert (plain["faults"], plain["refused"], reentrant["faults"]) == ([], "", [])
+            assert "DynamicCache" in reentrant["refused"]
 
     @pytest.mark.parametrize(
         ("number", "code", "word"),

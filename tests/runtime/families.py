@@ -240,6 +240,6 @@ FAMILIES = (
     Family("XmodForMaskedLM"),
     Family("GitModel", in_5=both("run")),
     Family("ImageGPTForCausalImageModeling", in_4=both("run")),
-    Family("DbrxForCausalLM", {}, reentrant("set"), "router loss", make=_dbrx),
+    Family("DbrxForCausalLM", {}, reentrant("values"), "router loss", make=_dbrx),
     Family("Pop2PianoForConditionalGeneration", reentrant("set"), reentrant("set"), make=_pop2piano),
 )

@@ -221,13 +221,26 @@ class AttributeLayer(SureLayer):
         self.attention_dropout = 0.1
 
 
+class JitterLayer(SureLayer):
+    """Multiplies by random numbers, as routers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.router_jitter_noise = 0.1
+
+
 @pytest.mark.parametrize(
-    ("kind", "what"), [(Layer, "dropout of Layer"), (AttributeLayer, "attention_dropout of AttributeLayer")]
+    ("kind", "what"),
+    [
+        (Layer, "dropout of Layer"),
+        (AttributeLayer, "attention_dropout of AttributeLayer"),
+        (JitterLayer, r"linear\.router_jitter_noise of JitterLayer"),
+    ],
 )
 def test_randomness_is_not_left_alone_while_something_drops(kind: Callable[[], nn.Module], what: str) -> None:
     model = model_of(kind, kind)
     before = snapshot(model)
-    with pytest.raises(SurgeryError, match=f"preserve_rng_state=False while {what} drops at random"):
+    with pytest.raises(SurgeryError, match=f"preserve_rng_state=False while {what} acts at random"):
         wrap_blocks(model, preserve_rng_state=False)
     assert changed(before, snapshot(model)) == []
     wrap_blocks(model, preserve_rng_state="unsafe")
@@ -254,8 +267,8 @@ def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
     assert lines[1] == "stack block checkpointed how left alone"
     assert sorted(lines[3:]) == [
         "(the model) Layer 1 of 1 calls repaired",
-        "layers SureLayer 2 of 4 calls repaired every_n=2",
         "audio.plain MixingLayer 0 of 3 not among the towers",
+        "layers SureLayer 2 of 4 calls repaired every_n=2",
         "vision.stages Layer 2 of 3 calls repaired every_n=2",
     ]
 
@@ -482,7 +495,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         {"context_fn": lambda: None, "use_reentrant": True},
         r"context_fn needs use_reentrant=False",
     ),
-    "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"drops at random"),
+    "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"acts at random"),
 }
 
 

@@ -15,7 +15,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ckpt_surgery.verification.calls import CallFacts, CallObserver, tensors
+from ckpt_surgery.runtime.calls import tensors
+from ckpt_surgery.verification.calls import CallFacts, CallObserver
 from ckpt_surgery.verification.meter import Meter
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

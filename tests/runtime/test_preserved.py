@@ -1,0 +1,460 @@
+"""Everything else about a model stays as it was: names, classes, copies, files, hooks, generation, compilation."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from ckpt_surgery import Surgery, wrap_blocks
+from ckpt_surgery.runtime.discovery import is_layer
+from tests.runtime.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
+from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120
+MAKERS: list[Callable[[], Any]] = [llama, gpt_bigcode]
+either_model = pytest.mark.parametrize("make", MAKERS)
+
+
+def trained(model: nn.Module, seed: int = 0) -> Step:
+    return step(model, tokens(), seed=seed, blocks=layers_of(model))
+
+
+def checkpoints(model: nn.Module) -> bool:
+    found = set(trained(model).entries.values())
+    assert found in ({ONCE}, {KEPT})
+    return found == {ONCE}
+
+
+@either_model
+def test_names_classes_and_state_are_the_same(make: Callable[[], Any]) -> None:
+    model, plain = make(), make()
+    wrap_blocks(model)
+    trained(model)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    for kind in ("modules", "parameters", "buffers"):
+        named = [[name for name, _ in getattr(one, f"named_{kind}")()] for one in (model, plain)]
+        assert named[0] == named[1]
+    for block, other in zip(layers_of(model).values(), layers_of(plain).values(), strict=True):
+        assert type(block) is type(other)
+        assert (type(block).__name__, type(block).__module__) == (type(other).__name__, type(other).__module__)
+        assert is_layer(block) == is_layer(other)
+    assert repr(model) == repr(plain)
+    assert type(model).forward is type(plain).forward
+    plain.load_state_dict(model.state_dict())
+
+
+@either_model
+def test_a_deep_copy_checkpoints_by_itself(make: Callable[[], Any]) -> None:
+    model = make()
+    surgery = wrap_blocks(model, every_n=1)
+    trained(model)
+    twin = copy.deepcopy(model)
+    assert differences(trained(twin), trained(model)) == []
+    assert checkpoints(twin)
+    own = wrap_blocks(twin)
+    assert own is not surgery
+    assert own.model is twin
+    own.undo()
+    assert not checkpoints(twin)
+    assert checkpoints(model)
+    assert not any(name in vars(module) for module in twin.modules() for name in ("forward", "_ckpt_surgery"))
+    assert not any(module._forward_pre_hooks for module in twin.modules())
+    surgery.undo()
+    assert not checkpoints(model)
+
+
+def test_a_copy_outlives_the_undoing_of_the_original() -> None:
+    model = llama()
+    surgery = wrap_blocks(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.lm_head.weight.mul_(2)
+    surgery.undo()
+    assert not checkpoints(model)
+    assert checkpoints(twin)
+    assert differences(trained(twin), trained(model)) != []
+    twin.gradient_checkpointing_disable()
+    assert not checkpoints(twin)
+
+
+def pickled(model: nn.Module) -> Any:
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved_by_torch(model: nn.Module) -> Any:
+    with io.BytesIO() as file:
+        torch.save(model, file)
+        file.seek(0)
+        return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("travel", [pickled, saved_by_torch])
+@pytest.mark.parametrize("moment", ["before a step", "after a step", "switched by a trainer"])
+@either_model
+def test_a_model_can_be_pickled_and_checkpoints_when_it_is_back(
+    make: Callable[[], Any], travel: Callable[[nn.Module], Any], moment: str
+) -> None:
+    model = make()
+    wrap_blocks(model)
+    if moment == "switched by a trainer":
+        model.gradient_checkpointing_enable({"use_reentrant": True})
+        for module in model.modules():  # some releases leave a hook there that nobody can pickle
+            module._forward_hooks.clear()
+    if moment != "before a step":
+        trained(model)
+    back = travel(model)
+    found = trained(back)
+    assert set(found.entries.values()) == {ONCE}
+    assert differences(found, trained(make())) == []
+    wrap_blocks(back).undo()
+    assert not checkpoints(back)
+
+
+def test_a_block_can_be_copied_by_itself() -> None:
+    model = llama()
+    wrap_blocks(model)
+    twin = copy.deepcopy(model.model.layers[0])
+    hidden = torch.rand(1, 3, 16, dtype=torch.float64)
+    positions = model.model.rotary_emb(hidden, torch.arange(3)[None])
+    results = [block(hidden, position_embeddings=positions) for block in (twin, model.model.layers[0])]
+    first, second = (result[0] if isinstance(result, tuple) else result for result in results)
+    assert torch.equal(first, second)
+
+
+@either_model
+def test_weights_are_saved_and_loaded_as_without(make: Callable[[], Any], tmp_path: Path) -> None:
+    model, plain = make(), make()
+    wrap_blocks(model)
+    model.save_pretrained(tmp_path / "ours")
+    plain.save_pretrained(tmp_path / "plain")
+    files = [{file.name: file.read_bytes() for file in (tmp_path / one).iterdir()} for one in ("ours", "plain")]
+    assert files[0] == files[1]
+    back = type(model).from_pretrained(tmp_path / "ours", dtype=torch.float64).train()
+    assert not checkpoints(back)
+    wrap_blocks(back)
+    assert differences(trained(back), trained(plain)) == []
+    assert checkpoints(back)
+
+
+def lora(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(2)
+    linears = "all-linear" if isinstance(model, transformers.LlamaForCausalLM) else ["c_attn", "c_fc"]
+    config = peft.LoraConfig(r=2, target_modules=linears, init_lora_weights=False)
+    return peft.get_peft_model(model, config).train()
+
+
+@both_modes
+@either_model
+@pytest.mark.parametrize("order", ["before", "after", "the model inside", "before, and enabled by a trainer"])
+def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str, mode: Mode) -> None:
+    plain = lora(make())
+    model = make()
+    options: dict[str, Any] = {"use_reentrant": mode == "reentrant"}
+    if order == "before":
+        surgery = wrap_blocks(model, **options)
+        model = lora(model)
+    else:
+        model = lora(model)
+        surgery = wrap_blocks(model.base_model.model if order == "the model inside" else model, **options)
+    if "trainer" in order:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    wanted, found = trained(plain), trained(model)
+    assert differences(found, wanted) == []
+    assert set(found.entries.values()) == {ONCE}
+    assert all(g is not None and g.any() for name, g in found.gradients.items() if "lora" in name)
+    assert wrap_blocks(model) is surgery
+    surgery.undo()
+    assert not checkpoints(model)
+    assert differences(trained(model), wanted) == []
+
+
+@both_modes
+@either_model
+def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any], mode: Mode) -> None:
+    model, plain = make(), make()
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    found, wanted = seen_by_hooks(model), seen_by_hooks(plain)
+    assert found == wanted
+    assert len(wanted) == 3 * len(layers_of(plain))
+
+
+@both_modes
+def test_hooks_see_a_cache_that_the_block_does_not_get(mode: Mode) -> None:
+    model, plain = llama(2), llama(2)
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    caches = [transformers.DynamicCache() for _ in range(2)]
+    found, wanted = (
+        seen_by_hooks(one, past_key_values=cache) for one, cache in zip((model, plain), caches, strict=True)
+    )
+    assert found == wanted
+    assert "DynamicCache" in str(wanted)
+    assert [cache.get_seq_length() for cache in caches] == [0, 6]
+    assert differences(trained(model), trained(plain)) == []
+
+
+def seen_by_hooks(model: Any, **more: Any) -> list[Any]:
+    """What hooks on all blocks of a model see in one step."""
+    calls: list[Any] = []
+    for block in layers_of(model).values():
+        block.register_forward_pre_hook(
+            lambda _, args, kwargs: calls.append(("before", outline((args, kwargs)))), with_kwargs=True
+        )
+        block.register_forward_hook(
+            lambda _, args, kwargs, result: calls.append(("after", outline((args, kwargs)), outline(result))),
+            with_kwargs=True,
+        )
+        block.register_full_backward_hook(lambda _, inner, outer: calls.append(("back", len(inner), len(outer))))
+    step(model, {**tokens(), "use_cache": False, **more}, blocks=layers_of(model))
+    return calls
+
+
+def outline(value: Any) -> Any:
+    """A value with its tensors replaced by what they are like; caches by their class."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [outline(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: outline(item) for name, item in value.items() if name != "use_cache"}
+    return type(value).__name__
+
+
+def test_a_hook_may_change_arguments_and_results() -> None:
+    results = []
+    for wrapped in (False, True):
+        model = llama()
+        if wrapped:
+            wrap_blocks(model)
+        model.model.layers[1].register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:]))
+        model.model.layers[2].register_forward_hook(
+            lambda _, args, result: (result[0] * 2, *result[1:]) if isinstance(result, tuple) else result * 2
+        )
+        results.append(trained(model))
+    assert differences(*results) == []
+    assert differences(results[0], trained(llama())) != []
+
+
+@either_model
+@pytest.mark.parametrize("training", [False, True])
+def test_generation_uses_its_cache_and_gives_the_same(make: Callable[[], Any], training: bool) -> None:
+    prompt = tokens()["input_ids"]
+    results = []
+    for wrapped in (False, True):
+        model = make()
+        if wrapped:
+            wrap_blocks(model)
+        model.train(training)
+        torch.manual_seed(0)
+        with counted_tokens(model) as lengths:
+            output = model.generate(
+                prompt, max_new_tokens=4, do_sample=False, return_dict_in_generate=True, use_cache=True
+            )
+        results.append((output.sequences.tolist(), lengths))
+        assert output.past_key_values.get_seq_length() == prompt.shape[1] + 3
+    assert results[0] == results[1]
+    assert results[0][1] == [prompt.shape[1], 1, 1, 1]
+
+
+@contextlib.contextmanager
+def counted_tokens(model: Any) -> Iterator[list[int]]:
+    lengths: list[int] = []
+    handle = model.get_input_embeddings().register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+    yield lengths
+    handle.remove()
+
+
+def test_generation_between_steps_changes_neither() -> None:
+    model, plain = llama(), llama()
+    wrap_blocks(model)
+    wanted = trained(plain)
+    assert differences(trained(model), wanted) == []
+    model.eval()
+    model.generate(tokens()["input_ids"], max_new_tokens=3, do_sample=False)
+    model.train()
+    assert differences(trained(model), wanted) == []
+    assert checkpoints(model)
+
+
+@either_model
+def test_evaluation_gives_the_same_with_its_cache(make: Callable[[], Any]) -> None:
+    model, plain = make().eval(), make().eval()
+    wrap_blocks(model)
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            ours, theirs = model(**tokens(), use_cache=True), plain(**tokens(), use_cache=True)
+        assert torch.equal(ours.logits, theirs.logits)
+        assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() == 6
+
+
+def test_no_cache_is_made_while_training() -> None:
+    model, plain = llama(), llama()
+    wrap_blocks(model)
+    assert plain(**tokens(), use_cache=True).past_key_values is not None
+    assert model(**tokens(), use_cache=True).past_key_values is None
+
+
+@both_modes
+@either_model
+def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any], mode: Mode) -> None:
+    results: list[Step] = []
+    tuples: list[Any] = []
+
+    def loss(output: Any) -> Tensor:
+        states, attentions = output.hidden_states, output.attentions
+        tuples.append([tensor.detach().clone() for tensor in (*states, *attentions)])
+        assert all(tensor.requires_grad for tensor in tuples_of(output))
+        total: Tensor = sum((tensor.square().mean() for tensor in tuples_of(output)), output.loss)
+        return total
+
+    def tuples_of(output: Any) -> list[Tensor]:
+        return [*output.hidden_states, *output.attentions]
+
+    for wrapped in (False, True):
+        model = make()
+        model.set_attn_implementation("eager")
+        if wrapped:
+            wrap_blocks(model, use_reentrant=mode == "reentrant")
+        inputs = {**tokens(), "output_hidden_states": True, "output_attentions": True}
+        results.append(step(model, inputs, loss=loss, blocks=layers_of(model)))
+    assert len(tuples[0]) == len(tuples[1]) == 2 * len(layers_of(make())) + 1
+    assert all(map(torch.equal, *tuples))
+    assert differences(*results) == []
+    assert set(results[1].entries.values()) == {ONCE}
+
+
+def compiled(model: nn.Module, *, fullgraph: bool) -> tuple[list[Tensor | None], CompileCounterWithBackend]:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    torch.manual_seed(0)
+    output = torch.compile(model, backend=counter, fullgraph=fullgraph)(**tokens())
+    output.loss.backward()
+    return [parameter.grad for parameter in model.parameters()], counter
+
+
+@pytest.mark.parametrize("options", [{}, {"use_reentrant": True}, {"every_n": 2}], ids=str)
+def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any]) -> None:
+    model, plain = llama(2), llama(2)
+    wrap_blocks(model, **options)
+    found, counter = compiled(model, fullgraph=True)
+    assert counter.frame_count == 1
+    wanted, _ = compiled(plain, fullgraph=True)
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    recomputing = {
+        node.target
+        for graph in counter.graphs
+        for node in graph.graph.nodes
+        if "checkpoint" in str(node.target) and node.op == "call_function"
+    }
+    assert recomputing
+
+
+def test_compilation_without_a_surgery_checkpoints_nothing() -> None:
+    _, counter = compiled(llama(2), fullgraph=True)
+    assert not any("checkpoint" in str(node.target) for graph in counter.graphs for node in graph.graph.nodes)
+
+
+def test_a_compiled_model_evaluates_as_without() -> None:
+    model, plain = llama(2).eval(), llama(2).eval()
+    wrap_blocks(model)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    with torch.no_grad():
+        found = torch.compile(model, backend=counter, fullgraph=True)(**tokens(), use_cache=False)
+        torch.testing.assert_close(found.logits, plain(**tokens(), use_cache=False).logits)
+    assert counter.frame_count == 1
+
+
+def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
+    counts = []
+    for wrapped in (False, True):
+        model = gpt_bigcode(2)
+        if wrapped:
+            wrap_blocks(model)
+        _, counter = compiled(model, fullgraph=False)
+        counts.append(counter.frame_count)
+    assert counts[1] <= counts[0]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank of `sharded_script` found, by case."""
+    folder = tmp_path_factory.mktemp("sharded")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "tests.runtime.sharded_script"]
+    with (folder / "errors").open("wb") as errors:
+        processes = [
+            subprocess.Popen(
+                [*command, str(rank), str(folder / "meeting"), str(folder / f"result-{rank}")],
+                cwd=ROOT,
+                env=environment,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+            for rank in range(2)
+        ]
+        try:
+            codes = [process.wait(PATIENCE) for process in processes]
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert codes == [0, 0], (folder / "errors").read_text(encoding="utf-8")
+    return [json.loads((folder / f"result-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("mode", MODES)
+def test_sharded_models_are_checkpointed_whichever_comes_first(
+    sharded: list[dict[str, Any]], order: str, mode: str
+) -> None:
+    case = order if mode == "non_reentrant" else f"{order}, reentrant"
+    for found in (rank[case] for rank in sharded):
+        assert found["differences"] == []
+        assert found["entries"] == [list(ONCE)]
+        assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
+        assert found["names"]
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_undoing_leaves_them_sharded(sharded: list[dict[str, Any]], order: str) -> None:
+    for found in (rank[f"{order}, undone"] for rank in sharded):
+        assert found["differences"] == []
+        assert found["entries"] == [list(KEPT)]
+        assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
+
+
+def test_a_surgery_is_found_again_on_the_model() -> None:
+    model = llama()
+    surgery = wrap_blocks(model)
+    assert isinstance(surgery, Surgery)
+    assert wrap_blocks(model) is surgery

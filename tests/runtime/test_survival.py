@@ -1,0 +1,267 @@
+"""Other libraries replace a block's forward, before or after a surgery: the block goes on being checkpointed.
+
+Each way stands next to what transformers' own checkpointing makes of it, where that stops without a word.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import torch
+import transformers
+from accelerate.hooks import (  # type: ignore[import-untyped]
+    ModelHook,
+    add_hook_to_module,
+    remove_hook_from_module,
+)
+from torch import Tensor, nn
+
+from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery.verification.probe import switch_checkpointing
+from tests.runtime.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step
+from tests.runtime.tiny_models import layers_of, llama, tokens
+from tests.verification import toys
+from tests.verification.toys import PlainLayer, SureLayer, model_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+RELEASE = int(transformers.__version__.partition(".")[0])
+
+
+class ReplacedLayer(SureLayer):
+    """Its class's forward is replaced in tests, which are to leave other classes alone."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states)
+
+
+class ReplacedPlainLayer(PlainLayer):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states)
+
+
+KINDS = [ReplacedLayer, ReplacedPlainLayer]
+
+
+def fused(self: Any, hidden_states: Tensor) -> Tensor:
+    """Another forward, so that it shows in values which one has run."""
+    return torch.sin(torch.exp(torch.tanh(self.linear(hidden_states)))) * 0.5
+
+
+def on_the_class(model: Any) -> None:
+    for kind in KINDS:
+        kind.forward = fused
+
+
+def on_the_instance(model: Any) -> None:
+    for block in model.layers:
+        block.forward = MethodType(fused, block)
+
+
+def by_a_wrapper_that_tells(model: Any) -> None:
+    for block in model.layers:
+        block.forward = _halved(block.forward, functools.wraps(block.forward))
+
+
+def by_a_closure(model: Any) -> None:
+    for block in model.layers:
+        block.forward = _halved(block.forward, lambda function: function)
+
+
+def _halved(before: Callable[..., Any], decorate: Callable[..., Any]) -> Callable[..., Any]:
+    @decorate
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return before(*args, **kwargs) * 0.5
+
+    return forward  # type: ignore[no-any-return]
+
+
+class Halving(ModelHook):  # type: ignore[misc]
+    def post_forward(self, module: nn.Module, output: Any) -> Any:
+        return output * 0.5
+
+
+def by_a_hook_of_accelerate(model: Any) -> None:
+    for block in model.layers:
+        add_hook_to_module(block, Halving())
+
+
+WAYS = [on_the_class, on_the_instance, by_a_wrapper_that_tells, by_a_closure, by_a_hook_of_accelerate]
+every_way = pytest.mark.parametrize("replace", WAYS)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def classes_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in KINDS:
+        monkeypatch.setattr(kind, "forward", vars(kind)["forward"])
+
+
+def made(kind: Callable[[], nn.Module]) -> toys.Model:
+    return model_of(kind, kind, kind, by_keyword=True)
+
+
+def expected(kind: Callable[[], nn.Module]) -> Step:
+    """What a model with any of the replacements computes, without checkpointing."""
+    model = made(kind)
+    on_the_instance(model)
+    return step(model)
+
+
+@both_modes
+@every_way
+@every_kind
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_replaced_forward_is_checkpointed(
+    kind: Callable[[], nn.Module], replace: Callable[[Any], None], after: bool, mode: Mode
+) -> None:
+    wanted, model = expected(kind), made(kind)
+    if not after:
+        replace(model)
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    if after:
+        step(model)  # what was learned of another forward must not get in the way
+        replace(model)
+    for _ in range(2):
+        found = step(model)
+        assert differences(found, wanted) == []
+        assert set(found.entries.values()) == {ONCE}
+
+
+@pytest.mark.parametrize("replace", WAYS)
+def test_transformers_own_checkpointing_stops_without_a_word_in_some_ways(replace: Callable[[Any], None]) -> None:
+    model = made(ReplacedLayer)
+    switch_checkpointing(model, "non_reentrant")
+    replace(model)
+    found = step(model)
+    assert differences(found, expected(ReplacedLayer)) == []
+    stopped = RELEASE == 5 and replace in (on_the_class, on_the_instance)
+    assert set(found.entries.values()) == {KEPT if stopped else ONCE}
+
+
+@every_way
+@every_kind
+def test_after_undo_their_forward_is_left(kind: Callable[[], nn.Module], replace: Callable[[Any], None]) -> None:
+    model = made(kind)
+    replace(model)
+    theirs = [vars(block).get("forward") for block in model.layers]
+    surgery = wrap_blocks(model)
+    step(model)
+    surgery.undo()
+    assert [vars(block).get("forward") for block in model.layers] == theirs
+    found = step(model)
+    assert differences(found, expected(kind)) == []
+    assert set(found.entries.values()) == {KEPT}
+
+
+@pytest.mark.parametrize("replace", [on_the_class, on_the_instance, by_a_closure])
+@pytest.mark.parametrize("seen", [False, True], ids=["before a forward", "after a forward"])
+@every_kind
+def test_after_undo_a_later_forward_is_left_too(
+    kind: Callable[[], nn.Module], replace: Callable[[Any], None], seen: bool
+) -> None:
+    model = made(kind)
+    surgery = wrap_blocks(model)
+    replace(model)
+    theirs = [vars(block)["forward"] for block in model.layers]
+    if seen:
+        step(model)
+    surgery.undo()
+    if replace is on_the_class:
+        assert not any("forward" in vars(block) for block in model.layers)
+    else:
+        assert [vars(block)["forward"] for block in model.layers] == theirs
+    found = step(model)
+    assert differences(found, expected(kind)) == []
+    assert set(found.entries.values()) == {KEPT}
+
+
+def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_does_already() -> None:
+    model = made(ReplacedLayer)
+    switch_checkpointing(model, "non_reentrant")
+    surgery = wrap_blocks(model)
+    by_a_closure(model)
+    step(model)
+    surgery.undo()
+    found = step(model)
+    assert differences(found, expected(ReplacedLayer)) == []
+    assert set(found.entries.values()) == {ONCE}
+
+
+@pytest.mark.parametrize("replace", [by_a_wrapper_that_tells, by_a_hook_of_accelerate])
+def test_a_wrapper_around_ours_has_to_be_taken_off_before_undo(replace: Callable[[Any], None]) -> None:
+    model = made(ReplacedLayer)
+    surgery = wrap_blocks(model)
+    ours = [vars(block)["forward"] for block in model.layers]
+    replace(model)
+    step(model)
+    with pytest.raises(SurgeryError, match=r"the forward of ReplacedLayer layers\.0 was wrapped after the surgery"):
+        surgery.undo()
+    for block, forward in zip(model.layers, ours, strict=True):
+        if replace is by_a_hook_of_accelerate:
+            remove_hook_from_module(block)
+        assert replace is by_a_wrapper_that_tells or vars(block)["forward"] is forward
+        block.forward = forward
+    surgery.undo()
+    assert differences(step(model), step(made(ReplacedLayer))) == []
+
+
+def test_a_forward_that_was_taken_off_is_no_reason_to_stop() -> None:
+    model = made(ReplacedLayer)
+    wrap_blocks(model)
+    for block in model.layers:
+        del block.forward
+    found = step(model)
+    assert differences(found, step(made(ReplacedLayer))) == []
+    assert set(found.entries.values()) == {ONCE}
+
+
+@pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
+def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> None:
+    model = made(ReplacedLayer)
+    wrap_blocks(model)
+    replace(model)
+    surgery = wrap_blocks(model, use_reentrant=True)
+    found = step(model)
+    assert differences(found, expected(ReplacedLayer)) == []
+    assert set(found.entries.values()) == {ONCE}
+    surgery.undo()
+    assert set(step(model).entries.values()) == {KEPT}
+    assert differences(step(model), expected(ReplacedLayer)) == []
+
+
+@pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
+def test_switched_off_a_replaced_forward_runs_as_it_is(replace: Callable[[Any], None]) -> None:
+    model = made(ReplacedLayer)
+    surgery = wrap_blocks(model)
+    replace(model)
+    surgery.disable(model)
+    found = step(model)
+    assert differences(found, expected(ReplacedLayer)) == []
+    assert set(found.entries.values()) == {KEPT}
+
+
+def test_what_fused_kernel_libraries_do_to_a_llama_survives() -> None:
+    def multiplied(self: Any, hidden: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(self.act_fn(self.gate_proj(hidden)) * 2)
+        return result
+
+    model, plain = llama(), llama()
+    wrap_blocks(model)
+    for one in (model, plain):
+        for layer in one.model.layers:
+            layer.mlp.forward = MethodType(multiplied, layer.mlp)
+            layer.forward = MethodType(type(layer).forward, layer)
+    found = step(model, tokens(), blocks=layers_of(model))
+    assert differences(found, step(plain, tokens(), blocks=layers_of(plain))) == []
+    assert differences(found, step(llama(), tokens(), blocks=layers_of(llama()))) != []
+    assert set(found.entries.values()) == {ONCE}

@@ -1,0 +1,374 @@
+"""Checkpointing switched on and off by transformers, trainers and other libraries, after a surgery."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
+from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
+from tests.runtime.surgery_toys import KEPT, ONCE, Step, counted, differences, step
+from tests.runtime.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
+from tests.verification.toys import Layer, Model, SureLayer, model_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+RELEASE = int(transformers.__version__.partition(".")[0])
+NAMES = ["gradient_checkpointing"] + ["activation_checkpointing"] * (RELEASE == 5)
+either_name = pytest.mark.parametrize("name", NAMES)
+only_in_5 = pytest.mark.skipif(RELEASE < 5, reason="transformers 4 has no such option")
+# the newer release says of the older name only that it is older
+pytestmark.append(pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6.*:FutureWarning"))
+
+
+def enable(model: Any, name: str = NAMES[-1], options: Mapping[str, Any] | None = None, **more: Any) -> None:
+    getattr(model, f"{name}_enable")(**{f"{name}_kwargs": options}, **more)
+
+
+def disable(model: Any, name: str = NAMES[-1]) -> None:
+    getattr(model, f"{name}_disable")()
+
+
+def is_on(model: Any) -> bool:
+    (old,) = {bool(getattr(model, f"is_{name}")) for name in NAMES}
+    return old
+
+
+def trained(model: nn.Module) -> Step:
+    return step(model, tokens(), blocks=layers_of(model))
+
+
+def ways(model: nn.Module) -> list[Checkpointing | None]:
+    return [vars(block)[FUNCTION] for block in layers_of(model).values()]
+
+
+def one_way(model: nn.Module) -> Checkpointing:
+    (way,) = set(map(id, ways(model)))
+    (found,) = [one for one in ways(model)[:1] if id(one) == way]
+    assert found is not None
+    return found
+
+
+def small_llama() -> Any:
+    return llama(3)
+
+
+MAKERS: list[Callable[[], Any]] = [small_llama, gpt_bigcode]
+either_model = pytest.mark.parametrize("make", MAKERS)
+
+
+@either_model
+@either_name
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_enabling_later_keeps_the_repair_and_takes_the_mode(
+    make: Callable[[], Any], name: str, reentrant: bool
+) -> None:
+    model = make()
+    wrap_blocks(model, use_reentrant=not reentrant)
+    for _ in range(2):
+        enable(model, name, {"use_reentrant": reentrant})
+        assert one_way(model).use_reentrant is reentrant
+        found = trained(model)
+        assert differences(found, trained(make())) == []
+        assert set(found.entries.values()) == {ONCE}
+        assert is_on(model)
+
+
+@either_name
+def test_without_options_the_mode_is_the_default_of_the_release(name: str) -> None:
+    model = small_llama()
+    wrap_blocks(model, use_reentrant=RELEASE == 5)
+    enable(model, name)
+    assert one_way(model).use_reentrant is (RELEASE == 4)
+
+
+def test_what_the_options_leave_out_stays_as_it_was() -> None:
+    def contexts() -> Any:
+        raise AssertionError
+
+    model = small_llama()
+    surgery = wrap_blocks(model, context_fn=contexts, every_n=2, offload="cpu")
+    enable(model, options={"use_reentrant": False, "determinism_check": "none"})
+    way = ways(model)[0]
+    assert way is not None
+    assert way.context_fn is contexts
+    assert way.offloader is not None
+    assert way.preserve_rng_state is True
+    assert dict(way.more) == {"determinism_check": "none"}
+    assert [one is None for one in ways(model)] == [False, True, False]
+    assert surgery.stats is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) -> None:
+    model = small_llama()
+    wrap_blocks(model, every_n=2, offload="cpu", preserve_rng_state="unsafe")
+    for _ in range(times):
+        disable(model)
+        assert set(ways(model)) == {None}
+    enable(model, options={"use_reentrant": False})
+    way = ways(model)[0]
+    assert way is not None
+    assert way.offloader is not None
+    assert way.random_free
+    assert [one is None for one in ways(model)] == [False, True, False]
+
+
+@pytest.mark.parametrize("value", [False, "unsafe"])
+def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced(value: Any) -> None:
+    model = model_of(Layer, Layer)
+    wrap_blocks(model)
+    if value == "unsafe":
+        enable(model, options={"use_reentrant": False, "preserve_rng_state": value})
+        way = one_way_of(model)
+        assert way.random_free
+        assert not way.preserve_rng_state
+        return
+    before = one_way_of(model)
+    with pytest.raises(SurgeryError, match="preserve_rng_state=False while dropout of Layer acts at random"):
+        enable(model, options={"use_reentrant": False, "preserve_rng_state": value})
+    assert one_way_of(model) is before
+    quiet = model_of(SureLayer, SureLayer)
+    wrap_blocks(quiet)
+    enable(quiet, options={"use_reentrant": False, "preserve_rng_state": value})
+    assert not one_way_of(quiet).preserve_rng_state
+
+
+def one_way_of(model: Any) -> Checkpointing:
+    found = vars(model.layers[0])[FUNCTION]
+    assert isinstance(found, Checkpointing)
+    return found
+
+
+@only_in_5
+@either_name
+def test_every_nth_layer_counts_in_each_stack(name: str) -> None:
+    model = small_llama()
+    wrap_blocks(model)
+    enable(model, name, every_n_layers=2)
+    found = trained(model)
+    assert list(found.entries.values()) == [ONCE, KEPT, ONCE]
+    assert differences(found, trained(small_llama())) == []
+    enable(model, name)
+    assert set(trained(model).entries.values()) == {ONCE}
+
+
+@only_in_5
+@either_name
+def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model)
+    enable(model, name, {"use_reentrant": False}, offload=True)
+    inputs = tokens(8)
+    found = step(model, inputs, blocks=layers_of(model))
+    assert differences(found, step(small_llama(), inputs, blocks=layers_of(model))) == []
+    assert set(found.entries.values()) == {ONCE}
+    assert surgery.stats is not None
+    assert surgery.stats.tensors == 2
+    assert surgery.stats.bytes == 2 * 8 * LENGTH * 16 * 8
+
+
+@either_model
+@either_name
+def test_disabling_runs_the_blocks_as_they_are(make: Callable[[], Any], name: str) -> None:
+    model = make()
+    surgery = wrap_blocks(model)
+    assert is_on(model)
+    disable(model, name)
+    assert not is_on(model)
+    found = trained(model)
+    assert set(found.entries.values()) == {KEPT}
+    assert differences(found, trained(make())) == []
+    assert "switched off" in str(surgery)
+    enable(model, name)
+    assert is_on(model)
+    assert set(trained(model).entries.values()) == {ONCE}
+
+
+def test_flags_are_true_to_the_facts_where_only_some_blocks_are_wanted() -> None:
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config={"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8},
+            vision_config={
+                "hidden_size": 16,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 8,
+                "image_size": 8,
+                "patch_size": 4,
+            },
+        )
+    )
+    surgery = wrap_blocks(model, towers="vision*")
+    text, vision = model.text_model, model.vision_model
+
+    def flags() -> tuple[bool, bool, bool]:
+        return tuple(  # type: ignore[return-value]
+            any(getattr(module, "gradient_checkpointing", False) for module in one.modules())
+            for one in (model, text, vision)
+        )
+
+    assert flags() == (True, False, True)
+    disable(model)
+    assert flags() == (False, False, False)
+    enable(model)
+    assert flags() == (True, False, True)
+    surgery.undo()
+    assert flags() == (False, False, False)
+    assert not any(hasattr(module, "_gradient_checkpointing_func") for module in model.modules())
+
+
+def test_a_submodel_is_switched_by_itself() -> None:
+    config = transformers.T5Config(
+        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(config).train()
+    wrap_blocks(model)
+    disable(model)
+    enable(model.decoder, options={"use_reentrant": False})
+    blocks = {f"{side}.{n}": getattr(model, side).block[n] for side in ("encoder", "decoder") for n in range(2)}
+    found = step(model, tokens(), blocks=blocks)
+    assert list(found.entries.values()) == [KEPT, KEPT, ONCE, ONCE]
+    disable(model.decoder)
+    enable(model.encoder, options={"use_reentrant": True})
+    assert list(step(model, tokens(), blocks=blocks).entries.values()) == [ONCE, ONCE, KEPT, KEPT]
+    assert is_on(model.encoder)
+    assert not is_on(model.decoder)
+
+
+class Foreign:
+    """A checkpointing function in the manner of libraries for fine-tuning: it asks the block it is to run."""
+
+    def __init__(self) -> None:
+        self.asked: list[nn.Module] = []
+
+    def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        module = function.func.__self__
+        self.asked.append(module)
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            for argument in args:
+                if isinstance(argument, Tensor) and argument.is_floating_point():
+                    argument.requires_grad_(True)
+        return checkpoint(function, *args, use_reentrant=True, **kwargs)
+
+
+@either_model
+@pytest.mark.parametrize("frozen", [False, True], ids=["all of it trains", "the blocks alone train"])
+def test_a_foreign_function_finds_the_block_and_keeps_working(make: Callable[[], Any], frozen: bool) -> None:
+    model, plain, foreign = make(), make(), Foreign()
+    surgery = wrap_blocks(model)
+    for one in (model, plain):
+        one.get_input_embeddings().requires_grad_(not frozen)
+    model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=foreign)
+    found = trained(model)
+    assert differences(found, trained(plain)) == []
+    assert set(found.entries.values()) == {ONCE}
+    assert foreign.asked == list(layers_of(model).values())
+    assert "checkpointed by Foreign" in str(surgery)
+    enable(model, options={"use_reentrant": False})
+    assert isinstance(one_way(model), Checkpointing)
+
+
+def test_a_foreign_function_is_called_through_every_enable() -> None:
+    """Libraries put their own in the place of transformers' by `partial`, with the options of the caller."""
+    model, calls = small_llama(), []
+
+    def own(function: Any, *args: Any, note: str = "", **kwargs: Any) -> Any:
+        calls.append(note)
+        return checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+    wrap_blocks(model)
+    model._set_gradient_checkpointing(True, partial(own, note="mine"))
+    found = trained(model)
+    assert differences(found, trained(small_llama())) == []
+    assert calls == ["mine"] * 3
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ids = torch.randint(1, 32, (LENGTH,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+def losses_of_a_trainer(model: Any, folder: Path, **options: Any) -> list[float]:
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        logging_steps=1,
+        logging_strategy="steps",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=3,
+        **options,
+    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Rows())
+    trainer.train()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+@either_model
+@pytest.mark.parametrize("options", [None, {"use_reentrant": True}, {"use_reentrant": False}])
+def test_transformers_trainer_trains_with_every_block_recomputed(
+    make: Callable[[], Any], options: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    wanted = losses_of_a_trainer(make(), tmp_path / "plain")
+    model = make()
+    surgery = wrap_blocks(model)
+    with counted(layers_of(model)) as entered:
+        found = losses_of_a_trainer(
+            model, tmp_path / "ours", gradient_checkpointing=True, gradient_checkpointing_kwargs=options
+        )
+    assert len(wanted) == 3
+    assert wanted[0] != wanted[2]
+    assert found == pytest.approx(wanted, rel=1e-9)
+    assert dict(entered) == dict.fromkeys(layers_of(model), 3 * 2)
+    assert is_on(model)
+    surgery.undo()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_without_a_surgery_the_trainer_says_nothing_where_nothing_is_recomputed(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    model = make()
+    silent = RELEASE == 4 and make is gpt_bigcode
+    with counted(layers_of(model)) as entered, warnings.catch_warnings():
+        losses_of_a_trainer(model, tmp_path, gradient_checkpointing=True)
+    assert is_on(model)
+    assert set(entered.values()) == {3 if silent else 3 * 2}
+
+
+def test_a_model_that_says_it_cannot_checkpoint_can_after_a_surgery() -> None:
+    class Refusing(Model):
+        supports_gradient_checkpointing = False
+
+    model, plain = (model_of(SureLayer, SureLayer, whole=Refusing) for _ in range(2))
+    with pytest.raises(ValueError, match="does not support"):
+        enable(plain)
+    surgery: Surgery = wrap_blocks(model)
+    enable(model, options={"use_reentrant": True})
+    assert set(step(model).entries.values()) == {ONCE}
+    surgery.undo()
+    with pytest.raises(ValueError, match="does not support"):
+        enable(model)
