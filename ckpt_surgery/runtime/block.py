@@ -85,7 +85,7 @@ class BlockForward:
         self.skip_frozen = skip_frozen
         self.beneath = beneath
         self.over: Callable[..., Any] | None = None
-        self._retired = False
+        self.retired = False
         self._state = State(block)
         self._inside = False
         self._sign()
@@ -112,7 +112,7 @@ class BlockForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
         function = vars(self.block).get(FUNCTION)
-        if function is None or self._inside or self._retired or not (self.block.training and torch.is_grad_enabled()):
+        if function is None or self._inside or self.retired or not (self.block.training and torch.is_grad_enabled()):
             return self._plain()(*args, **kwargs)
         forward = self._plain()
         if torch.compiler.is_compiling():
@@ -139,7 +139,7 @@ class BlockForward:
 
     def retire(self) -> None:
         """Do nothing from now on but run what is beneath: what was put over this may still call it."""
-        self._retired = True
+        self.retired = True
         self.over = None
 
     def _plain(self) -> Callable[..., Any]:

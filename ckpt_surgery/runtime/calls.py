@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ from model_patches.vocabulary import PAST_STATE
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
-_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+"""Types whose values hold nothing."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -38,7 +40,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 def items(value: Any) -> list[tuple[Any, Any]]:
     """What a tuple, list, mapping or dataclass holds, each with its place; nothing for any other value."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return []
     if isinstance(value, Mapping):
         return list(value.items())
@@ -53,7 +55,7 @@ def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
     """The tensors in an object that is no container: in its attributes, and in those of objects there."""
     if isinstance(value, Tensor):
         yield value
-    elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in _PLAIN:
+    elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in PLAIN:
         contents = [item for _, item in items(value)]
         for item in contents or list(_attributes(value)):
             yield from hidden_tensors(item, depth - 1)
@@ -97,7 +99,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A container as it was: an own, shallow copy, and what goes into it."""
+    """A container as it was: one like it that holds recipes, and these by their places."""
 
     like: Any
     contents: tuple[tuple[Any, Any], ...]
@@ -108,25 +110,29 @@ class Parts:
 
     Containers that can be written into are copied, so that a recipe keeps them as they were. Tensors that are not
     wanted stay in the recipes and are listed in `left`, with the name they came under; objects of which nothing is
-    known are listed in `opaque`.
+    known are listed in `opaque`. `writable` tells whether there was a container that can be written into.
     """
 
-    __slots__ = ("_places", "_wanted", "left", "opaque", "tensors")
+    __slots__ = ("_places", "_wanted", "left", "opaque", "tensors", "writable")
 
     def __init__(self, wanted: Callable[[Tensor], bool]) -> None:
         self.tensors: list[Tensor] = []
         self.left: list[tuple[str, Tensor]] = []
         self.opaque: list[tuple[str, Any]] = []
+        self.writable = False
         self._places: dict[int, Slot] = {}
         self._wanted = wanted
 
     def take(self, value: Any, name: str = "") -> Any:
         """The recipe of a value."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
         if isinstance(value, Tensor):
             return self._tensor(value, name)
-        kind = type(value)
-        if kind in _PLAIN:
-            return value
+        if kind is tuple:
+            recipes = [self.take(item, name) for item in value]
+            return value if all(map(is_, recipes, value)) else _Box(value, tuple(enumerate(recipes)))
         contents = items(value)
         if not contents and not isinstance(value, (list, MutableMapping)):
             if not isinstance(value, (tuple, type)):
@@ -135,14 +141,15 @@ class Parts:
         taken = tuple((place, self.take(item, name)) for place, item in contents)
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(taken, contents, strict=True)):
             return value
-        return _Box(value if isinstance(value, tuple) else copy.copy(value), taken)
+        self.writable |= not isinstance(value, tuple)
+        return _Box(_rebuilt(value, taken), taken)
 
     def _tensor(self, tensor: Tensor, name: str) -> Any:
-        if (slot := self._places.get(id(tensor))) is not None:
-            return slot
         if not self._wanted(tensor):
             self.left.append((name, tensor))
             return tensor
+        if (slot := self._places.get(id(tensor))) is not None:
+            return slot
         slot = self._places[id(tensor)] = Slot(len(self.tensors))
         self.tensors.append(tensor)
         return slot
@@ -175,7 +182,8 @@ def at(value: Any, path: Sequence[Any]) -> Any:
     return value
 
 
-def _rebuilt(like: Any, contents: list[tuple[Any, Any]]) -> Any:
+def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
+    """A container like this one, with other contents."""
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
@@ -194,7 +202,8 @@ class Signature:
     """What the parameters of a block mean: `names` of the positional ones, and which hold past state.
 
     `place` says in words which block it is, `layer` is its index in caches. A block with `keeps_cache` only reads
-    the cache that it is given, and says so.
+    the cache that it is given, and says so. With `needs_use_cache` the model around it counts on what the block
+    returns for a cache.
     """
 
     place: str
@@ -202,6 +211,7 @@ class Signature:
     past: frozenset[str]
     layer: int
     keeps_cache: bool
+    needs_use_cache: bool
 
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any]) -> Signature:
@@ -217,6 +227,7 @@ class Signature:
             PAST_STATE | own,
             _layer_index(block),
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
+            bool(facts_of(block).needs_cache),
         )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -234,7 +245,8 @@ class Signature:
         changed = {
             number: None if value is not True else False
             for number, (name, value) in enumerate(self.named(args, kwargs))
-            if (name == "use_cache" and value is True) or self._is_past(name, value)
+            if (value is True and name == "use_cache" and not self.needs_use_cache)
+            or (type(value) not in PLAIN and not isinstance(value, Tensor) and self._is_past(name, value))
         }
         if not changed:
             return args, kwargs
@@ -251,7 +263,7 @@ class Signature:
         )
 
     def _is_past(self, name: str, value: Any) -> bool:
-        if self.keeps_cache or type(value) in _PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
+        if self.keeps_cache or isinstance(value, (tuple, list, Mapping)):
             return False
         return is_cache(value) or name in self.past
 

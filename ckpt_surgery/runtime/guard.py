@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,13 +20,14 @@ if TYPE_CHECKING:
 class Guard:
     """A hook before the forward of a module that owns stacks of blocks.
 
-    It switches off the cache, which checkpointed blocks could not use, and takes in hand what another library has put
-    in the place of a block's forward since.
+    It takes in hand what another library has put in the place of a block's forward since, and where it
+    `stops_cache` switches off the cache, which checkpointed blocks could not use.
     """
 
-    def __init__(self, owner: nn.Module, forwards: Sequence[BlockForward]) -> None:
+    def __init__(self, owner: nn.Module, forwards: Sequence[BlockForward], *, stops_cache: bool) -> None:
         names = list(inspect.signature(owner.forward).parameters)
-        self._cache_place = names.index("use_cache") if "use_cache" in names and not needs_cache(owner) else None
+        stops = stops_cache and "use_cache" in names and not needs_cache(owner)
+        self._cache_place = names.index("use_cache") if stops else None
         self._forwards = tuple(forwards)
 
     def __call__(
@@ -36,7 +36,7 @@ class Guard:
         if not torch.compiler.is_compiling():
             for forward in self._forwards:
                 current = vars(forward.block).get("forward")
-                if current is not forward and not leads_to(current, forward):
+                if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
         place = self._cache_place
         if place is None or not owner.training or not torch.is_grad_enabled() or not self._active():
@@ -49,15 +49,16 @@ class Guard:
         return any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
 
 
-def leads_to(function: Any, forward: BlockForward) -> bool:
-    """Whether a function that wraps others, and tells so, has `forward` at the end or in between."""
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        if function is forward:
-            return True
-        seen.add(id(function))
-        function = getattr(function, "__wrapped__", None) or (function.func if isinstance(function, partial) else None)
-    return False
+def _calls(current: Any, forward: BlockForward) -> bool:
+    """Whether what was put around a forward calls it: a closure that holds it, or the hooks of accelerate.
+
+    Then it stays outside of the checkpoint, also because some are there for one call only: transformers 4 records
+    hidden states like that.
+    """
+    if vars(forward.block).get("_old_forward") is forward and getattr(current, "__wrapped__", None) is forward:
+        return True
+    cells = getattr(current, "__closure__", None) or ()
+    return any(cell.cell_contents is forward for cell in cells)
 
 
 class Switch:

@@ -66,6 +66,8 @@ def takes_embedding_hook(model: nn.Module) -> bool:
 
     The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
     """
+    if getattr(model, "main_input_name", "") != "input_ids":
+        return True  # no hook then
     try:
         embeddings = cast(Any, model).get_input_embeddings()
     except NotImplementedError:

@@ -14,14 +14,15 @@ may run its first pass with gradients (non-reentrant) or without (reentrant).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.calls import (
+    PLAIN,
     Arguments,
     Parts,
     Signature,
@@ -35,9 +36,11 @@ from ckpt_surgery.runtime.calls import (
 )
 from ckpt_surgery.runtime.errors import SurgeryError
 from ckpt_surgery.runtime.made import Made
-from ckpt_surgery.runtime.state import Key, State, held_tensors
+from ckpt_surgery.runtime.state import Key, State, held_tensors, modules_of, sets_nothing
 
 Where = tuple[Any, ...]
+
+_NOTHING: AbstractContextManager[dict[Any, Any]] = nullcontext({})
 
 
 class Computation:
@@ -58,6 +61,7 @@ class Computation:
         "_signature",
         "_state",
         "_watched",
+        "_writable",
         "_written",
         "tensors",
     )
@@ -73,7 +77,7 @@ class Computation:
         args, kwargs = call
         parts = Parts(_carries_gradient)
         recipes = [
-            parts.take(_own(value) if known in signature.past else value, known)
+            value if type(value) in PLAIN else parts.take(_own(value) if known in signature.past else value, known)
             for known, value in signature.named(args, kwargs)
         ]
         self.tensors = parts.tensors
@@ -87,6 +91,7 @@ class Computation:
         self._recipe = tuple(recipes[: len(args)]), dict(zip(kwargs, recipes[len(args) :], strict=True))
         self._left = [(known, tensor, _version(tensor)) for known, tensor in parts.left]
         self._opaque = [(n, value, None if is_cache(value) else _contents(value)) for n, value in parts.opaque]
+        self._writable = parts.writable
         self._entry: dict[Key, Any] = {}
         self._watched: tuple[nn.Module, ...] = ()
         self._written: set[Key] = set()
@@ -123,34 +128,42 @@ class Computation:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         learning = not self._state.known
-        self._entry = self._state.entry(buffers=learning, attributes=learning)
+        self._entry = self._state.entry(everything=learning)
         self._output = self._forward(*args, **kwargs)
         if learning:
             self._state.learn(self._entry)
-        return tuple(tensors(self._output))
+        return (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
 
     def _without_gradients(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         self._refuse_hidden()
-        known = {id(tensor) for tensor in (*given, *self._block.parameters(), *self._block.buffers())}
-        known |= {id(tensor) for _, tensor, _ in self._left}
+        known = {id(tensor) for tensor in given} | {id(tensor) for _, tensor, _ in self._left}
         first = not self._state.known
-        self._entry = self._state.entry(buffers=first, attributes=True)
-        made = Made((*given, *(p for p in self._block.parameters() if p.requires_grad))) if first else nullcontext()
-        self._watched = tuple(module for module in self._block.modules() if _is_observed(module, self._block))
+        self._entry = self._state.entry(everything=first, containers=True)
+        made = Made((*given, *(p for p in self._block.parameters() if p.requires_grad))) if first else _NOTHING
+        snapshots, watched = [], []
+        for module in modules_of(self._block):
+            known.update(map(id, module._buffers.values()))
+            observed = _is_observed(module)
+            if observed and module is not self._block:
+                watched.append(module)
+            if observed or not sets_nothing(type(module)):  # type: ignore[arg-type]  # a class is hashable
+                snapshots.append((module, vars(module).copy()))
+        self._watched = tuple(dict.fromkeys(watched))
         with _watched(self._watched, weakref.ref) as kept, made:
             output = self._forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
-        parts = Parts(lambda t: t.is_floating_point() and not t.requires_grad and id(t) not in known)
+        parts = Parts(lambda t: not t.requires_grad and _is_result(t, known))
         self._output = parts.take(output)
         self._paths = tuple(paths(self._output).values())
         del output
-        self._written = self._state.learn(self._entry)
+        state = self._state
+        self._written = state.learn(self._entry) if first else state.learn_more(self._entry, snapshots)
         known |= {id(tensor) for tensor in parts.tensors}
         aside: dict[int, tuple[Where, Tensor]] = {}
         for where, tensor in self._reachable(args, kwargs, kept).items():
-            if tensor is not None and tensor.is_floating_point() and id(tensor) not in known:
+            if tensor is not None and _is_result(tensor, known):
                 aside.setdefault(id(tensor), (where, tensor))
         self._aside = tuple(where for where, _ in aside.values())
         results = (*parts.tensors, *(tensor for _, tensor in aside.values()))
@@ -175,9 +188,9 @@ class Computation:
                     "other tensors than before the forward; leave the block out, or give it a dict or list of tensors"
                 )
         positional, keywords = self._recipe
-        args = tuple(fill(part, given) for part in positional)
-        kwargs = {name: fill(part, given) for name, part in keywords.items()}
-        with self._state.as_before(self._entry):
+        args = tuple([fill(part, given) for part in positional])
+        kwargs = {name: part if type(part) in PLAIN else fill(part, given) for name, part in keywords.items()}
+        with self._state.as_before(self._entry) if self._entry else _NOTHING:
             if self._aside is None:  # what is wanted is saved on the way
                 self._forward(*args, **kwargs)
                 return ()
@@ -194,12 +207,10 @@ class Computation:
 
     def _reachable(self, args: tuple[Any, ...], kwargs: dict[str, Any], kept: Mapping[Where, Any]) -> dict[Where, Any]:
         """Tensors that others can reach after the call, by where they are."""
-        return {
-            **dict(_inside(args, ("positional",))),
-            **dict(_inside(kwargs, ("keyword",))),
-            **held_tensors(self._written),
-            **{where: reference() for where, reference in kept.items()},
-        }
+        found = {where: reference() for where, reference in kept.items()}
+        if self._writable:  # else what the arguments hold is what they were given with
+            found |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
+        return {**found, **held_tensors(self._written)} if self._written else found
 
     def _refuse_hidden(self) -> None:
         """Tensors with gradient in objects that nobody can look into would be constants. Raises SurgeryError."""
@@ -211,9 +222,15 @@ class Computation:
                 )
 
 
-@contextmanager
-def _watched(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Iterator[dict[Where, Any]]:
+def _watched(
+    modules: Collection[nn.Module], held: Callable[[Tensor], Any]
+) -> AbstractContextManager[dict[Where, Any]]:
     """Note the arguments and results of modules at which somebody else may look."""
+    return _watching(modules, held) if modules else _NOTHING
+
+
+@contextmanager
+def _watching(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Iterator[dict[Where, Any]]:
     seen: dict[Where, Any] = {}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -229,10 +246,14 @@ def _watched(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Ite
             handle.remove()
 
 
-def _is_observed(module: nn.Module, block: nn.Module) -> bool:
+def _is_observed(module: nn.Module) -> bool:
     """Whether somebody else may look at what goes through a module of a block: a hook, or another forward."""
-    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return module is not block and bool(hooked)
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _is_result(tensor: Tensor, known: Collection[int]) -> bool:
+    """Whether a tensor was made in the call: it is no parameter and none of the `known`."""
+    return tensor.is_floating_point() and id(tensor) not in known and not isinstance(tensor, nn.Parameter)
 
 
 def _inside(value: Any, where: Where) -> Iterator[tuple[Where, Tensor]]:

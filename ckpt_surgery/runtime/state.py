@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +22,26 @@ _INTERNAL = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_f
 
 Key = tuple[nn.Module, str]
 """A module of a block, and the name of a buffer or an attribute of it."""
+
+
+Snapshot = tuple[nn.Module, dict[str, Any]]
+"""A module, and a copy of its attributes."""
+
+_CONTAINERS = (dict, list, set)
+
+
+def modules_of(block: nn.Module) -> list[nn.Module]:
+    """The block and all modules in it; one that has several places comes more than once."""
+    found = [block]
+    for module in found:  # grows on the way
+        found += [part for part in module._modules.values() if part is not None]
+    return found
+
+
+@cache
+def sets_nothing(kind: type) -> bool:
+    """Whether the forward of a class sets no attribute: those of torch's own layers do not."""
+    return kind.__module__.startswith("torch.nn.modules.")
 
 
 class _Absent:
@@ -40,6 +62,7 @@ class State:
     def __init__(self, block: nn.Module) -> None:
         self._block = block
         self.written: set[Key] = set()
+        self._containers: set[Key] = set()  # attributes that can be written without being set
         self._holders: list[nn.Module] = []
         self._modes: list[bool] | None = None
 
@@ -48,23 +71,42 @@ class State:
         """Whether a call was watched while what holds buffers was in the modes of now: statistics can be frozen."""
         return self._modes is not None and self._modes == [holder.training for holder in self._holders]
 
-    def entry(self, *, buffers: bool, attributes: bool) -> dict[Key, _Before]:
-        """What is there before a call: all of it, or only what is known to be written."""
-        keys = set(self.written)
-        for module in self._block.modules():
-            keys |= {(module, name) for name in module._buffers} if buffers else set()
-            keys |= _attributes(module) if attributes else set()
+    def entry(self, *, everything: bool, containers: bool = False) -> dict[Key, _Before]:
+        """What is there before a call: all of it, or only what is known to be written, with or without containers."""
+        keys = self.written | self._containers if containers else set(self.written)
+        if everything:
+            for module in modules_of(self._block):
+                keys |= {(module, name) for name in module._buffers} | _attributes(module)
         return {key: _before(key) for key in keys}
+
+    def learn_more(self, entry: dict[Key, _Before], snapshots: Iterable[Snapshot]) -> set[Key]:
+        """What the call that began with `entry`, containers among it, and `snapshots` has written.
+
+        Known from now on, and complete in `entry`.
+        """
+        found = {key for key, before in entry.items() if _differs(before, _now(key))}
+        for module, attributes in snapshots:
+            now = vars(module)
+            if len(now) == len(attributes) and all(map(is_, now.values(), attributes.values())):
+                continue
+            for name in (now.keys() | attributes.keys()) - _INTERNAL:
+                value = attributes.get(name, _Absent)
+                if now.get(name, _Absent) is not value:
+                    found.add((module, name))
+                    entry.setdefault((module, name), _Before(value, value))
+        self.written |= found
+        return found
 
     def learn(self, entry: dict[Key, _Before]) -> set[Key]:
         """What the call that began with `entry`, all attributes among it, has written.
 
         Known from now on; afterwards `entry` holds all of it, and nothing else.
         """
-        keys = entry.keys() | {key for module in self._block.modules() for key in _attributes(module)}
+        keys = entry.keys() | {key for module in modules_of(self._block) for key in _attributes(module)}
         found = {key for key in keys if _differs(entry.get(key), _now(key))}
         entry.update({key: _Before(_Absent, _Absent) for key in found - entry.keys()})
         self.written |= found
+        self._containers = {key for key in keys if type(_now(key)) in _CONTAINERS}
         for key in entry.keys() - self.written:
             del entry[key]  # the copies of all else must not live until the backward
         self._holders = [module for module in self._block.modules() if module._buffers]
@@ -123,7 +165,7 @@ def _copy(value: Any) -> Any:
     """One that is not written together with the value. Tensors with gradient are not written in place."""
     if isinstance(value, Tensor):
         return value if value.requires_grad else value.clone()
-    return value.copy() if type(value) in (dict, list, set) else value
+    return value.copy() if type(value) in _CONTAINERS else value
 
 
 def _differs(before: _Before | None, now: Any) -> bool:
@@ -131,7 +173,7 @@ def _differs(before: _Before | None, now: Any) -> bool:
         return True
     if isinstance(now, Tensor) and before.copy is not now:  # batch norm writes without a new version
         return not same_bits(before.copy, now)
-    return type(now) in (dict, list, set) and _contents(now) != _contents(before.copy)
+    return type(now) in _CONTAINERS and _contents(now) != _contents(before.copy)
 
 
 def _contents(container: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from ckpt_surgery.runtime import native
 from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
 from ckpt_surgery.runtime.errors import SurgeryError
-from ckpt_surgery.runtime.guard import Guard, Switch, leads_to
+from ckpt_surgery.runtime.guard import Guard, Switch
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.plan import StackPlan
 from ckpt_surgery.runtime.randomness import active_dropout
@@ -27,9 +27,12 @@ from ckpt_surgery.runtime.randomness import active_dropout
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""
 
+OPTIONS = "_ckpt_surgery_options"
+"""The attribute of a model that holds the options of its surgery, also while checkpointing is switched off."""
+
 _CLAIM = "supports_gradient_checkpointing"
 _EMBEDDINGS = ("_require_grads_hook", "_require_grads_hooks")
-_OURS = (*native.INLINE_FLAGS, native.SWITCH, FUNCTION, "forward", _CLAIM, SURGERY)
+_OURS = (*native.INLINE_FLAGS, native.SWITCH, FUNCTION, "forward", _CLAIM, SURGERY, OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +56,6 @@ class Surgery:
         self.stacks: tuple[StackPlan, ...] = ()
         self.every_n = 1
         self.skip_frozen = True
-        self._options = Checkpointing()
         self._forwards: dict[str, BlockForward] = {}
         self._noted: list[Noted] = []
         self._guards: list[RemovableHandle] = []
@@ -97,7 +99,6 @@ class Surgery:
         self.stacks = tuple(stacks)
         self.every_n = every_n
         self.skip_frozen = skip_frozen
-        self._options = checkpointing
         kept = {(noted.module, noted.name): noted for noted in self._noted if noted.name in _EMBEDDINGS}
         self._noted = [
             kept.get((module, name)) or Noted(module, name, name in vars(module), vars(module).get(name))
@@ -110,15 +111,14 @@ class Surgery:
             forward = BlockForward(block.name, block.module, skip_frozen=skip_frozen, beneath=beneath)
             self._forwards[block.name] = vars(block.module)["forward"] = forward
         inside = {block.module for block in wanted}
-        vars(self.model)[SURGERY] = self
+        vars(self.model).update({SURGERY: self, OPTIONS: checkpointing})
         for module in self.model.modules():
             if native.takes_switch(module):
                 vars(module)[native.SWITCH] = Switch(self, module)
                 claims = getattr(module, _CLAIM, True) or inside.isdisjoint(module.modules())
                 if not claims and native.takes_embedding_hook(module):
                     vars(module)[_CLAIM] = True
-        for owner, forwards in self._owners():
-            guard = Guard(owner, forwards)
+        for owner, guard in self._guarded():
             self._guards.append(owner.register_forward_pre_hook(guard, prepend=True, with_kwargs=True))
         self._set(self.model, checkpointing, every_n)
 
@@ -138,9 +138,9 @@ class Surgery:
     def undo(self) -> None:
         """Hand the model back as it was before `wrap_blocks`.
 
-        What transformers has left since goes too: hooks on embeddings, flags. Raises SurgeryError, and changes
-        nothing, where that was done already, or a block is no longer where it was, or somebody has built upon what
-        would be taken away.
+        What transformers has left since goes too: hooks on embeddings, flags. A forward that another library has put
+        on a block since stays. Raises SurgeryError, and changes nothing, where that was done already, or a block is
+        no longer where it was.
         """
         name = type(self.model).__name__
         if self._undone:
@@ -150,11 +150,6 @@ class Surgery:
             if modules.get(path) is not forward.block:
                 raise SurgeryError(
                     f"{forward.place} is no longer at its place in {name}: put it back before the surgery is undone"
-                )
-            current = vars(forward.block).get("forward")
-            if current is not forward and leads_to(current, forward):
-                raise SurgeryError(
-                    f"the forward of {forward.place} was wrapped after the surgery: take that off before it is undone"
                 )
         self._take_down((*_OURS, *_EMBEDDINGS))
         for module, key in set(native.embedding_hooks(self.model)) - self._hooks:
@@ -186,7 +181,7 @@ class Surgery:
 
     def _with(self, options: dict[str, Any], offload: bool) -> Checkpointing:
         """The checkpointing of now, or that before it was switched off, with other options."""
-        base = self._options
+        base: Checkpointing = vars(self.model)[OPTIONS]
         known: dict[str, Any] = {
             name: options[name] for name in ("use_reentrant", "preserve_rng_state", "context_fn") if name in options
         }
@@ -197,7 +192,7 @@ class Surgery:
         if offload and changed.offloader is None:
             changed = replace(changed, offloader=Offloader())
         check_options(changed, [forward.block for forward in self._forwards.values()])
-        self._options = changed
+        vars(self.model)[OPTIONS] = changed
         return changed
 
     def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
@@ -223,14 +218,17 @@ class Surgery:
             else:
                 native.set_flags(module, value)
 
-    def _owners(self) -> Iterator[tuple[nn.Module, list[BlockForward]]]:
-        """The modules whose forwards run the blocks, with the blocks of each."""
+    def _guarded(self) -> Iterator[tuple[nn.Module, Guard]]:
+        """The modules around the blocks, as their forwards run them, and the model: another module may run them."""
         modules = dict(self.model.named_modules())
         owned: dict[str, list[BlockForward]] = {}
         for path, forward in self._forwards.items():
             around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
             owned.setdefault(next(around, ""), []).append(forward)
-        return ((modules[path], forwards) for path, forwards in owned.items())
+        yield self.model, Guard(self.model, list(self._forwards.values()), stops_cache="" in owned)
+        for path, forwards in owned.items():
+            if path:
+                yield modules[path], Guard(modules[path], forwards, stops_cache=True)
 
 
 def check_options(checkpointing: Checkpointing, blocks: Iterable[nn.Module]) -> None:

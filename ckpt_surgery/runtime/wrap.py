@@ -111,6 +111,7 @@ def _surgery_on(model: nn.Module) -> Surgery | None:
         if any(block.module not in inside for block in find_blocks(model, unsupported=True)):
             raise SurgeryError(f"{type(model).__name__} holds a model with a surgery of its own: undo that first")
         return surgery
-    if any(isinstance(vars(module).get("forward"), BlockForward) for module in model.modules()):
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    if any(isinstance(forward, BlockForward) and not forward.retired for forward in forwards):
         raise SurgeryError(f"{type(model).__name__} is part of a model that has a surgery: call wrap_blocks on that")
     return None

@@ -387,7 +387,8 @@ def test_a_compiled_model_evaluates_as_without() -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     with torch.no_grad():
-        found = torch.compile(model, backend=counter, fullgraph=True)(**tokens(), use_cache=False)
+        run: Any = torch.compile(model, backend=counter, fullgraph=True)
+        found = run(**tokens(), use_cache=False)
         torch.testing.assert_close(found.logits, plain(**tokens(), use_cache=False).logits)
     assert counter.frame_count == 1
 

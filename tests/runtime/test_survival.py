@@ -25,7 +25,7 @@ from accelerate.hooks import (  # type: ignore[import-untyped]
 )
 from torch import Tensor, nn
 
-from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery import wrap_blocks
 from ckpt_surgery.verification.probe import switch_checkpointing
 from tests.runtime.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step
 from tests.runtime.tiny_models import layers_of, llama, tokens
@@ -95,7 +95,20 @@ def by_a_hook_of_accelerate(model: Any) -> None:
         add_hook_to_module(block, Halving())
 
 
-WAYS = [on_the_class, on_the_instance, by_a_wrapper_that_tells, by_a_closure, by_a_hook_of_accelerate]
+def by_a_wrapper_that_runs_nothing(model: Any) -> None:
+    """It says what it was made of, and does not call it."""
+    for block in model.layers:
+        block.forward = functools.wraps(block.forward)(functools.partial(fused, block))
+
+
+WAYS = [
+    by_a_wrapper_that_runs_nothing,
+    on_the_class,
+    on_the_instance,
+    by_a_wrapper_that_tells,
+    by_a_closure,
+    by_a_hook_of_accelerate,
+]
 every_way = pytest.mark.parametrize("replace", WAYS)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -144,7 +157,7 @@ def test_transformers_own_checkpointing_stops_without_a_word_in_some_ways(replac
     replace(model)
     found = step(model)
     assert differences(found, expected(ReplacedLayer)) == []
-    stopped = RELEASE == 5 and replace in (on_the_class, on_the_instance)
+    stopped = RELEASE == 5 and replace in (on_the_class, on_the_instance, by_a_wrapper_that_runs_nothing)
     assert set(found.entries.values()) == {KEPT if stopped else ONCE}
 
 
@@ -163,7 +176,7 @@ def test_after_undo_their_forward_is_left(kind: Callable[[], nn.Module], replace
     assert set(found.entries.values()) == {KEPT}
 
 
-@pytest.mark.parametrize("replace", [on_the_class, on_the_instance, by_a_closure])
+@every_way
 @pytest.mark.parametrize("seen", [False, True], ids=["before a forward", "after a forward"])
 @every_kind
 def test_after_undo_a_later_forward_is_left_too(
@@ -197,22 +210,59 @@ def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_d
     assert set(found.entries.values()) == {ONCE}
 
 
-@pytest.mark.parametrize("replace", [by_a_wrapper_that_tells, by_a_hook_of_accelerate])
-def test_a_wrapper_around_ours_has_to_be_taken_off_before_undo(replace: Callable[[Any], None]) -> None:
-    model = made(ReplacedLayer)
-    surgery = wrap_blocks(model)
-    ours = [vars(block)["forward"] for block in model.layers]
-    replace(model)
-    step(model)
-    with pytest.raises(SurgeryError, match=r"the forward of ReplacedLayer layers\.0 was wrapped after the surgery"):
-        surgery.undo()
-    for block, forward in zip(model.layers, ours, strict=True):
-        if replace is by_a_hook_of_accelerate:
+def test_hooks_of_accelerate_stay_outside_and_can_be_taken_off_before_or_after_undo() -> None:
+    class Counting(Halving):
+        calls = 0
+
+        def post_forward(self, module: nn.Module, output: Any) -> Any:
+            Counting.calls += 1
+            return super().post_forward(module, output)
+
+    for undone_first in (False, True):
+        model, Counting.calls = made(ReplacedLayer), 0
+        surgery = wrap_blocks(model)
+        for block in model.layers:
+            add_hook_to_module(block, Counting())
+        assert set(step(model).entries.values()) == {ONCE}
+        assert Counting.calls == 3
+        if undone_first:
+            surgery.undo()
+        for block in model.layers:
             remove_hook_from_module(block)
-        assert replace is by_a_wrapper_that_tells or vars(block)["forward"] is forward
-        block.forward = forward
-    surgery.undo()
-    assert differences(step(model), step(made(ReplacedLayer))) == []
+        assert differences(step(model), step(made(ReplacedLayer))) == []
+        if not undone_first:
+            assert set(step(model).entries.values()) == {ONCE}
+            surgery.undo()
+        assert set(step(model).entries.values()) == {KEPT}
+        assert differences(step(model), step(made(ReplacedLayer))) == []
+        assert set(step_wrapped(model).entries.values()) == {ONCE}
+
+
+def step_wrapped(model: nn.Module) -> Step:
+    wrap_blocks(model)
+    return step(model)
+
+
+def test_a_block_that_is_run_from_elsewhere_is_looked_after_too() -> None:
+    class Outside(toys.Model):
+        tower: Any
+
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.tower = nn.Module()  # nobody calls it
+            self.tower.layers = nn.ModuleList(layers)
+
+        def run_layers(self, hidden_states: Tensor) -> Tensor:
+            for layer in self.tower.layers:
+                hidden_states = layer(hidden_states)
+            return hidden_states
+
+    model: Any = model_of(ReplacedLayer, ReplacedLayer, whole=Outside)
+    wrap_blocks(model)
+    layers = dict(model.tower.layers.named_children())
+    for layer in layers.values():
+        layer.forward = MethodType(fused, layer)
+    assert set(step(model, blocks=layers).entries.values()) == {ONCE}
 
 
 def test_a_forward_that_was_taken_off_is_no_reason_to_stop() -> None:

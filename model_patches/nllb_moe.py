@@ -1,0 +1,8 @@
+"""NLLB-MoE: with router logits its head counts its decoder's outputs as if there were always a cache among them.
+
+With `use_cache=False`, and so with checkpointing, the forward then raises IndexError (measured on 4.57.6).
+"""
+
+from model_patches.family import FamilyFacts
+
+FACTS = FamilyFacts(needs_cache=frozenset({"NllbMoeDecoder"}))
