@@ -6,7 +6,8 @@ Both lie on the block itself, so that they are copied, pickled and taken away wi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import MethodType
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.runtime.calls import Signature
-from ckpt_surgery.runtime.errors import SurgeryWarning
+from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.offload import Offloader
 from ckpt_surgery.runtime.recompute import Computation
 from ckpt_surgery.runtime.state import State
@@ -50,9 +51,11 @@ class Checkpointing:
         options["use_reentrant"] = self.use_reentrant and not compiling and not self._under_ddp()
         if self.context_fn is not None:
             options["context_fn"] = self.context_fn
-        if self.offloader is None or compiling:
+        if compiling:
             return checkpoint(function, *args, **options, **kwargs)
-        with self.offloader.saving([value for value in args if isinstance(value, Tensor)]):
+        given = [value for value in args if isinstance(value, Tensor)]
+        offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
+        with offloading, nullcontext() if self.preserve_rng_state or self.random_free else _drawing_nothing(given):
             return checkpoint(function, *args, **options, **kwargs)
 
     def _under_ddp(self) -> bool:
@@ -70,6 +73,24 @@ class Checkpointing:
                 stacklevel=2,
             )
         return True
+
+
+@contextmanager
+def _drawing_nothing(given: Sequence[Tensor]) -> Iterator[None]:
+    """Raise SurgeryError where what runs inside draws random numbers, which nobody preserves for its recompute."""
+    devices = {tensor.device for tensor in given if tensor.device.type != "cpu"}
+
+    def states() -> list[bytes]:
+        others = [torch.get_device_module(device).get_rng_state(device) for device in devices]
+        return [state.cpu().numpy().tobytes() for state in (torch.get_rng_state(), *others)]
+
+    before = states()
+    yield
+    if states() != before:
+        raise SurgeryError(
+            "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep it True, "
+            'or say preserve_rng_state="unsafe"'
+        )
 
 
 class BlockForward:

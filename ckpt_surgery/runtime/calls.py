@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,12 +52,17 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
+def is_differentiable(tensor: Tensor) -> bool:
+    """Whether a tensor of this dtype can carry gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
     """The tensors in an object that is no container: in its attributes, and in those of objects there."""
     if isinstance(value, Tensor):
         yield value
     elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in PLAIN:
-        contents = [item for _, item in items(value)]
+        contents = list(value) if isinstance(value, (set, frozenset, deque)) else [item for _, item in items(value)]
         for item in contents or list(_attributes(value)):
             yield from hidden_tensors(item, depth - 1)
 
@@ -132,7 +138,7 @@ class Parts:
             return self._tensor(value, name)
         if kind is tuple:
             recipes = [self.take(item, name) for item in value]
-            return value if all(map(is_, recipes, value)) else _Box(value, tuple(enumerate(recipes)))
+            return value if all(map(is_, recipes, value)) else _Box((), tuple(enumerate(recipes)))
         contents = items(value)
         if not contents and not isinstance(value, (list, MutableMapping)):
             if not isinstance(value, (tuple, type)):

@@ -50,15 +50,14 @@ class Guard:
 
 
 def _calls(current: Any, forward: BlockForward) -> bool:
-    """Whether what was put around a forward calls it: a closure that holds it, or the hooks of accelerate.
+    """Whether what was put around a forward is known to call it, and so can stay outside of the checkpoint.
 
-    Then it stays outside of the checkpoint, also because some are there for one call only: transformers 4 records
-    hidden states like that.
+    The hooks of accelerate, and what transformers 4 puts there for one call to record hidden states.
     """
-    if vars(forward.block).get("_old_forward") is forward and getattr(current, "__wrapped__", None) is forward:
-        return True
-    cells = getattr(current, "__closure__", None) or ()
-    return any(cell.cell_contents is forward for cell in cells)
+    if getattr(current, "__wrapped__", None) is not forward:
+        return False
+    recorder = "check_model_inputs.<locals>" in getattr(getattr(current, "__code__", None), "co_qualname", "")
+    return recorder or vars(forward.block).get("_old_forward") is forward
 
 
 class Switch:

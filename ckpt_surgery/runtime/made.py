@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.calls import tensors
+from ckpt_surgery.runtime.calls import is_differentiable, tensors
 
 
 class Made(TorchDispatchMode):
@@ -29,9 +29,9 @@ class Made(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(self._follows(tensor) for tensor in tensors((args, kwargs or {}))):
+        if any(self.follows(tensor) for tensor in tensors((args, kwargs or {}))):
             for tensor in tensors(result):
-                if tensor.is_floating_point():
+                if is_differentiable(tensor):
                     self._made[id(tensor)] = weakref.ref(tensor)
         return result
 
@@ -48,7 +48,8 @@ class Made(TorchDispatchMode):
         alive = (tensor for reference in self._made.values() if (tensor := reference()) is not None)
         return any(_storage(tensor) not in storages for tensor in alive)
 
-    def _follows(self, tensor: Tensor) -> bool:
+    def follows(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a source, or was made of one."""
         reference = self._made.get(id(tensor))
         return id(tensor) in self._sources or (reference is not None and reference() is tensor)
 

@@ -30,6 +30,7 @@ from ckpt_surgery.runtime.calls import (
     fill,
     hidden_tensors,
     is_cache,
+    is_differentiable,
     items,
     paths,
     tensors,
@@ -48,8 +49,8 @@ class Computation:
 
     __slots__ = (
         "_aside",
+        "_before",
         "_block",
-        "_entry",
         "_forward",
         "_given",
         "_left",
@@ -92,7 +93,7 @@ class Computation:
         self._left = [(known, tensor, _version(tensor)) for known, tensor in parts.left]
         self._opaque = [(n, value, None if is_cache(value) else _contents(value)) for n, value in parts.opaque]
         self._writable = parts.writable
-        self._entry: dict[Key, Any] = {}
+        self._before: dict[Key, Any] = {}
         self._watched: tuple[nn.Module, ...] = ()
         self._written: set[Key] = set()
         self._output: Any = None
@@ -128,10 +129,11 @@ class Computation:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         learning = not self._state.known
-        self._entry = self._state.entry(everything=learning)
+        entry = self._state.entry(everything=learning)
         self._output = self._forward(*args, **kwargs)
         if learning:
-            self._state.learn(self._entry)
+            self._state.learn(entry)
+        self._before = self._state.copies(entry)
         return (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
 
     def _without_gradients(
@@ -139,8 +141,9 @@ class Computation:
     ) -> tuple[Tensor, ...]:
         self._refuse_hidden()
         known = {id(tensor) for tensor in given} | {id(tensor) for _, tensor, _ in self._left}
-        first = not self._state.known
-        self._entry = self._state.entry(everything=first, containers=True)
+        state = self._state
+        first = not (state.known and state.traced)
+        entry = state.entry(everything=first, containers=True)
         made = Made((*given, *(p for p in self._block.parameters() if p.requires_grad))) if first else _NOTHING
         snapshots, watched = [], []
         for module in modules_of(self._block):
@@ -154,12 +157,16 @@ class Computation:
         with _watched(self._watched, weakref.ref) as kept, made:
             output = self._forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
-        parts = Parts(lambda t: not t.requires_grad and _is_result(t, known))
+        parts = Parts(lambda t: _is_new(t) and _is_result(t, known))
         self._output = parts.take(output)
         self._paths = tuple(paths(self._output).values())
         del output
-        state = self._state
-        self._written = state.learn(self._entry) if first else state.learn_more(self._entry, snapshots)
+        written = state.learn(entry) if first else state.learn_more(entry, snapshots)
+        if isinstance(made, Made):
+            state.constant = {key for key in written if not any(map(made.follows, held_tensors({key}).values()))}
+            state.traced = True
+        self._written = written - state.constant
+        self._before = state.copies(entry)
         known |= {id(tensor) for tensor in parts.tensors}
         aside: dict[int, tuple[Where, Tensor]] = {}
         for where, tensor in self._reachable(args, kwargs, kept).items():
@@ -175,6 +182,11 @@ class Computation:
         return results
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if not self._block.training:
+            raise SurgeryError(
+                f"{self._place} cannot be recomputed: the model was put into evaluation mode between forward and "
+                "backward; call eval() after the backward"
+            )
         for name, tensor, version in self._left:
             if _version(tensor) != version:
                 raise SurgeryError(
@@ -190,7 +202,7 @@ class Computation:
         positional, keywords = self._recipe
         args = tuple([fill(part, given) for part in positional])
         kwargs = {name: part if type(part) in PLAIN else fill(part, given) for name, part in keywords.items()}
-        with self._state.as_before(self._entry) if self._entry else _NOTHING:
+        with self._state.as_before(self._before) if self._before else _NOTHING:
             if self._aside is None:  # what is wanted is saved on the way
                 self._forward(*args, **kwargs)
                 return ()
@@ -253,7 +265,12 @@ def _is_observed(module: nn.Module) -> bool:
 
 def _is_result(tensor: Tensor, known: Collection[int]) -> bool:
     """Whether a tensor was made in the call: it is no parameter and none of the `known`."""
-    return tensor.is_floating_point() and id(tensor) not in known and not isinstance(tensor, nn.Parameter)
+    return is_differentiable(tensor) and id(tensor) not in known and not isinstance(tensor, nn.Parameter)
+
+
+def _is_new(tensor: Tensor) -> bool:
+    """Whether a tensor was made without gradients. A view says all the same that it requires what its base does."""
+    return not tensor.requires_grad or (tensor.grad_fn is None and tensor._is_view())
 
 
 def _inside(value: Any, where: Where) -> Iterator[tuple[Where, Tensor]]:

@@ -6,8 +6,10 @@ learned by watching a call; afterwards only they are looked at.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -27,7 +29,8 @@ Key = tuple[nn.Module, str]
 Snapshot = tuple[nn.Module, dict[str, Any]]
 """A module, and a copy of its attributes."""
 
-_CONTAINERS = (dict, list, set)
+_CONTAINERS = (dict, list, set, deque)
+_SMALL = 4096  # elements
 
 
 def modules_of(block: nn.Module) -> list[nn.Module]:
@@ -54,6 +57,7 @@ class _Before:
 
     value: Any
     copy: Any
+    version: int = 0
 
 
 class State:
@@ -62,7 +66,12 @@ class State:
     def __init__(self, block: nn.Module) -> None:
         self._block = block
         self.written: set[Key] = set()
+        self.constant: set[Key] = set()
+        """Of what is written, attributes that hold no tensor with gradient, such as tables that are made once."""
+        self.traced = False
+        """Whether `constant` is known."""
         self._containers: set[Key] = set()  # attributes that can be written without being set
+        self._small: set[Key] = set()  # buffers of which a copy costs next to nothing
         self._holders: list[nn.Module] = []
         self._modes: list[bool] | None = None
 
@@ -72,19 +81,30 @@ class State:
         return self._modes is not None and self._modes == [holder.training for holder in self._holders]
 
     def entry(self, *, everything: bool, containers: bool = False) -> dict[Key, _Before]:
-        """What is there before a call: all of it, or only what is known to be written, with or without containers."""
-        keys = self.written | self._containers if containers else set(self.written)
+        """What is there before a call: all of it, or what is written or may be, with or without containers."""
+        keys = self.written | self._small
+        if containers:
+            keys |= self._containers
         if everything:
             for module in modules_of(self._block):
                 keys |= {(module, name) for name in module._buffers} | _attributes(module)
         return {key: _before(key) for key in keys}
+
+    def copies(self, entry: Mapping[Key, _Before]) -> dict[Key, Any]:
+        """Of the entry of a call that is over, the copies of what is written: all that a recompute needs of it."""
+        for key in self._small - self.written:  # one that is written for the first time after the call watched
+            before, now = entry.get(key), _now(key)
+            if before is not None and (before.value is not now or before.version != _version(now)):
+                self.written.add(key)
+        return {key: before.copy for key, before in entry.items() if key in self.written}
 
     def learn_more(self, entry: dict[Key, _Before], snapshots: Iterable[Snapshot]) -> set[Key]:
         """What the call that began with `entry`, containers among it, and `snapshots` has written.
 
         Known from now on, and complete in `entry`.
         """
-        found = {key for key, before in entry.items() if _differs(before, _now(key))}
+        keys = (self.written | self._containers) & entry.keys()
+        found = {key for key in keys if _differs(entry[key], _now(key))}
         for module, attributes in snapshots:
             now = vars(module)
             if len(now) == len(attributes) and all(map(is_, now.values(), attributes.values())):
@@ -93,32 +113,31 @@ class State:
                 value = attributes.get(name, _Absent)
                 if now.get(name, _Absent) is not value:
                     found.add((module, name))
-                    entry.setdefault((module, name), _Before(value, value))
+                    entry.setdefault((module, name), _Before(value, _copy(value)))
         self.written |= found
         return found
 
     def learn(self, entry: dict[Key, _Before]) -> set[Key]:
         """What the call that began with `entry`, all attributes among it, has written.
 
-        Known from now on; afterwards `entry` holds all of it, and nothing else.
+        Known from now on, and complete in `entry`.
         """
         keys = entry.keys() | {key for module in modules_of(self._block) for key in _attributes(module)}
         found = {key for key in keys if _differs(entry.get(key), _now(key))}
         entry.update({key: _Before(_Absent, _Absent) for key in found - entry.keys()})
         self.written |= found
-        self._containers = {key for key in keys if type(_now(key)) in _CONTAINERS}
-        for key in entry.keys() - self.written:
-            del entry[key]  # the copies of all else must not live until the backward
+        self._containers = {key for key in keys if isinstance(_now(key), _CONTAINERS)}
+        self._small = {(m, n) for m, n in keys if (b := m._buffers.get(n)) is not None and b.numel() <= _SMALL}
         self._holders = [module for module in self._block.modules() if module._buffers]
         self._modes = [holder.training for holder in self._holders]
         return found
 
     @contextmanager
-    def as_before(self, entry: Mapping[Key, _Before]) -> Iterator[None]:
-        """A call inside sees and writes copies of what was there before; afterwards all is as it is now."""
-        now = [(key, _now(key)) for key in entry if key in self.written]
-        for key, _ in now:
-            _put(key, _copy(entry[key].copy))
+    def as_before(self, copies: Mapping[Key, Any]) -> Iterator[None]:
+        """A call inside sees and writes what was there before the call of `copies`; afterwards all is as it is now."""
+        now = [(key, _now(key)) for key in copies]
+        for key, value in copies.items():
+            _put(key, _copy(value))
         try:
             yield
         finally:
@@ -158,14 +177,21 @@ def _put(key: Key, value: Any) -> None:
 
 def _before(key: Key) -> _Before:
     value = _now(key)
-    return _Before(value, _copy(value))
+    return _Before(value, _copy(value), _version(value))
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
 def _copy(value: Any) -> Any:
-    """One that is not written together with the value. Tensors with gradient are not written in place."""
+    """One that is not written together with the value. Tensors with gradient are not written in place.
+
+    Without its graph: that of the last step would hold on to the one before it, and so on.
+    """
     if isinstance(value, Tensor):
-        return value if value.requires_grad else value.clone()
-    return value.copy() if type(value) in _CONTAINERS else value
+        return value.detach() if value.grad_fn is not None else value if value.requires_grad else value.clone()
+    return copy(value) if isinstance(value, _CONTAINERS) else value
 
 
 def _differs(before: _Before | None, now: Any) -> bool:
@@ -173,7 +199,7 @@ def _differs(before: _Before | None, now: Any) -> bool:
         return True
     if isinstance(now, Tensor) and before.copy is not now:  # batch norm writes without a new version
         return not same_bits(before.copy, now)
-    return type(now) in _CONTAINERS and _contents(now) != _contents(before.copy)
+    return isinstance(now, _CONTAINERS) and _contents(now) != _contents(before.copy)
 
 
 def _contents(container: Any) -> list[Any]:

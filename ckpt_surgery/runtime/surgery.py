@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.runtime import native
 from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
-from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.guard import Guard, Switch
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.plan import StackPlan
@@ -186,8 +187,13 @@ class Surgery:
             name: options[name] for name in ("use_reentrant", "preserve_rng_state", "context_fn") if name in options
         }
         more = {name: value for name, value in options.items() if name not in known}
-        if known.get("preserve_rng_state") == "unsafe":
-            known |= {"preserve_rng_state": False, "random_free": True}
+        if "preserve_rng_state" in known:
+            unsafe = known["preserve_rng_state"] == "unsafe"
+            known |= {"preserve_rng_state": known["preserve_rng_state"] is True, "random_free": unsafe}
+        if known.get("use_reentrant") and base.context_fn is not None:
+            # transformers 4 asks for it by itself, so this need not be anybody's wish
+            warnings.warn("context_fn needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
+            known["use_reentrant"] = False
         changed = replace(base, **known, more={**base.more, **more})
         if offload and changed.offloader is None:
             changed = replace(changed, offloader=Offloader())

@@ -69,7 +69,7 @@ def _why(surgery: Surgery, stack: StackPlan, blocks: list[Block], chosen: int) -
         return "switched off"
     reasons = []
     if chosen < len(blocks):
-        reasons.append(f"every_n={surgery.every_n}" if surgery.every_n > 1 else "switched off")
+        reasons.append("left out by every_n" if chosen else "switched off")
     if surgery.skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
         reasons.append("frozen: while its inputs need no gradient")
     return ", ".join(reasons)

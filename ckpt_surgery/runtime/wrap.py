@@ -48,6 +48,10 @@ def wrap_blocks(
     else is left alone. `skip_frozen` leaves a block alone in a call in which neither its parameters nor its inputs
     need gradient.
 
+    What it cannot see, as torch's own checkpointing cannot: parameters, or attributes of blocks, that somebody changes
+    between a forward and its backward. On transformers 4 switching it on without options means `use_reentrant=True`.
+    While torch compiles, caches are left out and torch checkpoints, non-reentrant and without offload.
+
     Returns the surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off
     on the model later, as trainers do, goes through it with the options given there. On a model that has a surgery
     the options are changed and the same one is returned.
@@ -87,12 +91,14 @@ def _checked_options(
 ) -> Checkpointing:
     if offload not in (None, "cpu"):
         raise SurgeryError(f'offload is {offload!r}: give "cpu", or None to keep everything where it is')
-    if preserve_rng_state not in (True, False, "unsafe"):
+    if type(use_reentrant) is not bool:
+        raise SurgeryError(f"use_reentrant is {use_reentrant!r}: give True or False")
+    if type(preserve_rng_state) not in (bool, str) or preserve_rng_state not in (True, False, "unsafe"):
         raise SurgeryError(f'preserve_rng_state is {preserve_rng_state!r}: give True, False or "unsafe"')
     if context_fn is not None and not callable(context_fn):
         raise SurgeryError(f"context_fn is a {type(context_fn).__name__}: give a function that returns two contexts")
     return Checkpointing(
-        use_reentrant=bool(use_reentrant),
+        use_reentrant=use_reentrant,
         preserve_rng_state=preserve_rng_state not in (False, "unsafe"),
         random_free=preserve_rng_state == "unsafe",
         context_fn=context_fn,

@@ -279,8 +279,8 @@ def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
     assert sorted(lines[3:]) == [
         "(the model) Layer 1 of 1 calls repaired",
         "audio.plain MixingLayer 0 of 3 not among the towers",
-        "layers SureLayer 2 of 4 calls repaired every_n=2",
-        "vision.stages Layer 2 of 3 calls repaired every_n=2",
+        "layers SureLayer 2 of 4 calls repaired left out by every_n",
+        "vision.stages Layer 2 of 3 calls repaired left out by every_n",
     ]
 
 

@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ckpt_surgery.verification.results import Report
+from ckpt_surgery.verification.report.summary import after
+from ckpt_surgery.verification.results import MODES, Report
 from ckpt_surgery.verification.survey import survey
 from ckpt_surgery.verification.survey.targets import resolve
 
@@ -76,11 +77,15 @@ IN_4: Sequence[Known] = [
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says: how many classes came out how, every fault as (class, mode, level), and the sound classes."""
+    """What a page says: how many classes came out how, every fault as (class, mode, level), and the sound classes.
+
+    `after` is what became of broken classes after `wrap_blocks`, as (class, modes, verdict).
+    """
 
     counts: Mapping[str, int]
     faults: frozenset[tuple[str, str, str]]
     sound: tuple[str, ...]
+    after: frozenset[tuple[str, str, str]]
 
 
 def read(text: str) -> Page:
@@ -90,9 +95,8 @@ def read(text: str) -> Page:
     counts = {row[0]: int(row[1].replace(",", "")) for row in results if row[0] in ("failed", "ok", "unsupported")}
     broken = [row for part in parts if BROKEN.match(part) for row in rows_of(part)]
     (sound,) = re.findall(r"^## What works$(.*?)^</details>", text, re.DOTALL | re.MULTILINE)
-    return Page(
-        counts, frozenset(faults_in(broken)), tuple(re.findall(r"(?<= )`([^`]+)`", sound.replace("| `", "|`")))
-    )
+    names = tuple(re.findall(r"(?<= )`([^`]+)`", sound.replace("| `", "|`")))
+    return Page(counts, frozenset(faults_in(broken)), names, frozenset(afters_in(broken)))
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -107,6 +111,10 @@ def faults_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
         yield from ((row[0].strip("`"), mode, row[2]) for mode in row[1].split())
 
 
+def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    yield from ((row[0].strip("`"), row[1].replace("\\_", "_"), row[5].replace("\\_", "_")) for row in rows)
+
+
 @pytest.fixture(scope="module")
 def page() -> Page:
     """The page of the release that is installed."""
@@ -118,7 +126,7 @@ def reports(page: Page) -> Mapping[str, Report]:
     """The classes that the page says are broken, some of those that it says are sound, and the healthy ones."""
     labels = {label for label, *_ in page.faults if not HANGS.match(label)} | {*page.sound[::EVERY], *HEALTHY}
     jobs = [job for job in resolve(sorted({label.partition(" ")[0] for label in labels})) if job.label in labels]
-    return {report.label: report for report in survey(jobs)}
+    return {report.label: report for report in survey(jobs, fix=True)}
 
 
 def check(report: Report, modes: tuple[str, ...], level: str, text: str) -> None:
@@ -163,6 +171,15 @@ def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) 
     said = {fault for fault in page.faults if fault[0] in reports}
     assert found == said
     assert len(reports) > len(HEALTHY) + len({label for label, *_ in said})
+
+
+@pytest.mark.both
+def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str, Report], page: Page) -> None:
+    said = {row for row in page.after if row[0] in reports}
+    for label, modes, verdict in said:
+        assert after(reports[label], [mode for mode in MODES if mode in modes.split()]) == verdict, label
+    broken = {label for label, *_ in said}
+    assert {after(report, MODES) for label, report in reports.items() if label not in broken} == {"ok"}
 
 
 @pytest.mark.torch
