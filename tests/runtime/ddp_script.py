@@ -78,6 +78,31 @@ def released(name: str) -> tuple[nn.Module, list[dict[str, Any]]]:
     return tiny.model.train(), batches
 
 
+def image_and_video() -> tuple[nn.Module, list[dict[str, Any]]]:
+    """A tiny Qwen2-VL whose vision tower runs for images and once more for videos, with other pixels on each rank."""
+    tiny = tiny_model(model_classes()["Qwen2VLForConditionalGeneration"].load())
+    images = dict(tiny.inputs)
+    videos = images["input_ids"].clone()
+    videos[videos == tiny.model.config.image_token_id] = tiny.model.config.video_token_id
+    both = {name: torch.cat([images[name], images[name]], 1) for name in ("attention_mask", "labels")}
+    both["input_ids"] = torch.cat([images["input_ids"], videos], 1)
+    if "mm_token_type_ids" in images:  # transformers 5: 1 for images, 2 for videos
+        kinds = images["mm_token_type_ids"]
+        both["mm_token_type_ids"] = torch.cat([kinds, 2 * kinds], 1)
+    grid = images["image_grid_thw"]
+    batches = [
+        {
+            **both,
+            "pixel_values": images["pixel_values"] * (1 + rank),
+            "pixel_values_videos": images["pixel_values"] * (3 + rank),
+            "image_grid_thw": grid,
+            "video_grid_thw": grid,
+        }
+        for rank in range(SIZE)
+    ]
+    return tiny.model.train(), batches
+
+
 def train(make: Callable[[], Any], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
     """Train for some steps; the error, or how far the gradients are from the mean over the ranks' batches."""
     model, batches = make()
@@ -200,6 +225,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "zamba wrapped after DDP": partial(train, zamba, partial(in_ddp, wrap=REENTRANT, before=False)),
     "llama with unused search as released": partial(train, llama, partial(in_ddp, wrap=None, unused=True)),
     "llama with unused search": partial(train, llama, partial(in_ddp, wrap=REENTRANT, unused=True)),
+    "image and video as released": partial(train, image_and_video, partial(in_ddp, wrap=None)),
+    "image and video": partial(train, image_and_video, partial(in_ddp, wrap=REENTRANT)),
     "tower twice": partial(train, twice, partial(in_ddp, wrap=REENTRANT)),
     "offload": partial(train, zamba, partial(in_ddp, wrap=OFFLOAD)),
     "fsdp": partial(train, llama, partial(in_fsdp, wrap={}, before=True)),

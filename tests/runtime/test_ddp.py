@@ -42,13 +42,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return {case: [rank[case] for rank in told] for case in told[0]}
 
 
-@pytest.mark.parametrize("case", ["zamba as released", "llama with unused search as released"])
+RELEASED = ["zamba as released", "llama with unused search as released", "image and video as released"]
+WRAPPED = ["zamba", "zamba wrapped after DDP", "llama with unused search", "image and video", "tower twice"]
+
+
+@pytest.mark.parametrize("case", RELEASED)
 def test_reentrant_checkpointing_as_released_marks_parameters_ready_twice(found: Found, case: str) -> None:
     for rank in found[case]:
         assert "mark a variable ready only once" in rank["error"]
 
 
-@pytest.mark.parametrize("case", ["zamba", "zamba wrapped after DDP", "llama with unused search", "tower twice"])
+@pytest.mark.parametrize("case", WRAPPED)
 def test_wrapped_blocks_train_as_one_process_on_all_batches(found: Found, case: str) -> None:
     for rank in found[case]:
         assert rank["error"] == ""
@@ -56,7 +60,7 @@ def test_wrapped_blocks_train_as_one_process_on_all_batches(found: Found, case: 
         assert rank["difference"] < CLOSE
 
 
-@pytest.mark.parametrize("case", ["zamba", "zamba wrapped after DDP", "llama with unused search", "tower twice"])
+@pytest.mark.parametrize("case", WRAPPED)
 def test_under_ddp_another_mode_is_used_than_was_asked_for_and_said_once(found: Found, case: str) -> None:
     for rank in found[case]:
         assert rank["reentrant"] == [False]
