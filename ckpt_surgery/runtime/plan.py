@@ -41,13 +41,13 @@ def make_plan(
         raise SurgeryError(
             f"{type(model).__name__} has no blocks to checkpoint: no stack of repeated modules was found"
         )
-    stacks = {
-        name: tuple(b for b in outermost if b.stack == name) for name in dict.fromkeys(b.stack for b in outermost)
-    }
+    stacks: dict[tuple[str, bool], list[Block]] = {}
+    for block in outermost:
+        stacks.setdefault((block.stack, names is None or type(block.module).__name__ in names), []).append(block)
     patterns = None if towers is None else _patterns(towers)
     if patterns is not None:
-        _check_patterns(patterns, list(stacks))
-    plans = tuple(_stack_plan(name, blocks, names, patterns) for name, blocks in stacks.items())
+        _check_patterns(patterns, list(dict.fromkeys(name for name, _ in stacks)))
+    plans = tuple(_stack_plan(name, blocks, named, patterns) for (name, named), blocks in stacks.items())
     if not any(plan.wanted for plan in plans):
         raise SurgeryError(
             f"no block of {' or '.join(names or ())} in the towers {', '.join(patterns or ())}: give fewer of the two"
@@ -55,14 +55,11 @@ def make_plan(
     return plans
 
 
-def _stack_plan(
-    name: str, blocks: tuple[Block, ...], names: list[str] | None, patterns: list[str] | None
-) -> StackPlan:
+def _stack_plan(name: str, blocks: Sequence[Block], named: bool, patterns: list[str] | None) -> StackPlan:
+    why = "" if named else "not among the blocks"
     if patterns is not None and not any(_matches(name, pattern) for pattern in patterns):
-        return StackPlan(name, blocks, False, "not among the towers")
-    if names is not None and not any(type(block.module).__name__ in names for block in blocks):
-        return StackPlan(name, blocks, False, "not among the blocks")
-    return StackPlan(name, blocks, True)
+        why = "not among the towers"
+    return StackPlan(name, tuple(blocks), not why, why)
 
 
 def _of_classes(model: nn.Module, found: Sequence[Block], names: list[str]) -> tuple[Block, ...]:

@@ -51,6 +51,7 @@ class Computation:
         "_aside",
         "_before",
         "_block",
+        "_constant",
         "_forward",
         "_given",
         "_left",
@@ -96,6 +97,7 @@ class Computation:
         self._before: dict[Key, Any] = {}
         self._watched: tuple[nn.Module, ...] = ()
         self._written: set[Key] = set()
+        self._constant: set[Key] = set()
         self._output: Any = None
         self._paths: tuple[Where, ...] = ()
         self._aside: tuple[Where, ...] | None = None  # None after a first pass with gradients
@@ -163,10 +165,13 @@ class Computation:
         del output
         written = state.learn(entry) if first else state.learn_more(entry, snapshots)
         if isinstance(made, Made):
-            state.constant = {key for key in written if not any(map(made.follows, held_tensors({key}).values()))}
+            held = {key: held_tensors({key}).values() for key in written}
+            state.constant = {key for key, found in held.items() if found and not any(map(made.follows, found))}
             state.traced = True
-        self._written = written - state.constant
+        self._written, self._constant = written - state.constant, written & state.constant
         self._before = state.copies(entry)
+        for key, tensor in state.cut(entry).items():
+            tensor.register_hook(_refusal(self._place, key, state))  # type: ignore[no-untyped-call]
         known |= {id(tensor) for tensor in parts.tensors}
         aside: dict[int, tuple[Where, Tensor]] = {}
         for where, tensor in self._reachable(args, kwargs, kept).items():
@@ -209,7 +214,16 @@ class Computation:
             with _watched(self._watched, lambda tensor: lambda: tensor) as kept:
                 output = self._forward(*args, **kwargs)
             reachable = self._reachable(args, kwargs, kept)
+            lost = {where[1] for where, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
+        if lost:
+            raise SurgeryError(
+                f"{self._place} left a tensor with gradient in its attribute {min(lost)}, and none in the first call: "
+                "with use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
         results = [at(output, path) for path in self._paths] + [reachable.get(where) for where in self._aside]
+        # what was written for the first time after the call that was traced may turn out to be a table
+        late = {where[:2] for where in self._aside} & self._written
+        self._state.constant |= late - {where[:2] for where, found in reachable.items() if found.requires_grad}
         if any(result is None for result in results):
             raise SurgeryError(
                 f"the recompute of {self._place} did not make the tensors that its forward made: it depends on "
@@ -232,6 +246,19 @@ class Computation:
                     f"{self._place} got tensors with gradient inside a {type(value).__name__} in its argument {name}: "
                     "with use_reentrant=True their gradient would be lost; use use_reentrant=False"
                 )
+
+
+def _refusal(place: str, key: Key, state: State) -> Callable[[Tensor], None]:
+    """A hook for a tensor that a block kept of an earlier call: its gradient cannot go on to that call."""
+
+    def refuse(gradient: Tensor) -> None:
+        if key not in state.constant:
+            raise SurgeryError(
+                f"{place} used the tensor with gradient that an earlier call left in its attribute {key[1]}: with "
+                "use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
+
+    return refuse
 
 
 def _watched(

@@ -98,6 +98,14 @@ class State:
                 self.written.add(key)
         return {key: before.copy for key, before in entry.items() if key in self.written}
 
+    def cut(self, entry: Mapping[Key, _Before]) -> dict[Key, Tensor]:
+        """Copies without the graph that their tensors had before a call: no gradient goes from them to it."""
+        return {
+            key: before.copy
+            for key, before in entry.items()
+            if key in self.written and isinstance(before.value, Tensor) and before.value.grad_fn is not None
+        }
+
     def learn_more(self, entry: dict[Key, _Before], snapshots: Iterable[Snapshot]) -> set[Key]:
         """What the call that began with `entry`, containers among it, and `snapshots` has written.
 
@@ -187,10 +195,13 @@ def _version(value: Any) -> int:
 def _copy(value: Any) -> Any:
     """One that is not written together with the value. Tensors with gradient are not written in place.
 
-    Without its graph: that of the last step would hold on to the one before it, and so on.
+    Without its graph, that of the last step would hold on to the one before it, and so on; but such that operators
+    save for the backward what they saved.
     """
     if isinstance(value, Tensor):
-        return value.detach() if value.grad_fn is not None else value if value.requires_grad else value.clone()
+        if value.grad_fn is not None:
+            return value.detach().requires_grad_()
+        return value if value.requires_grad else value.clone()
     return copy(value) if isinstance(value, _CONTAINERS) else value
 
 

@@ -49,8 +49,9 @@ def wrap_blocks(
     need gradient.
 
     What it cannot see, as torch's own checkpointing cannot: parameters, or attributes of blocks, that somebody changes
-    between a forward and its backward. On transformers 4 switching it on without options means `use_reentrant=True`.
-    While torch compiles, caches are left out and torch checkpoints, non-reentrant and without offload.
+    between a forward and its backward; and state that a block writes for the first time after its first call, unless
+    it is a buffer of up to 4,096 elements. On transformers 4, switching it on without options means
+    `use_reentrant=True`. While torch compiles, caches are left out and torch checkpoints, non-reentrant and without offload.
 
     Returns the surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off
     on the model later, as trainers do, goes through it with the options given there. On a model that has a surgery
@@ -61,6 +62,8 @@ def wrap_blocks(
     """
     target = _checked(model)
     checkpointing = _checked_options(use_reentrant, preserve_rng_state, context_fn, offload)
+    if type(skip_frozen) is not bool:
+        raise SurgeryError(f"skip_frozen is {skip_frozen!r}: give True or False")
     if type(every_n) is not int or every_n < 1:
         raise SurgeryError(f"every_n is {every_n!r}: give 1 for every block, 2 for every second one, and so on")
     known = _surgery_on(target)

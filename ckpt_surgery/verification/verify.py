@@ -167,8 +167,12 @@ class Examination:
         after = Examination(self._given, self._inputs, loss=self._loss, levels=levels, seed=seed, tolerance=tolerance)
         if self._reference is not None and after._blocks.keys() == self._blocks.keys():
             after._reference = self._reference
-        elif problem := after.reference().problem:
+            return after, str(surgery)
+        if problem := after.reference().problem:
             raise VerifyError(problem)
+        if after._other_reference:
+            name = type(self._model).__name__
+            raise VerifyError(f"two runs of {name} without checkpointing differ: nothing can be compared")
         return after, str(surgery)
 
     def examine(self, mode: Mode) -> ModeReport:

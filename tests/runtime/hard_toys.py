@@ -1,0 +1,249 @@
+"""Blocks that return views, keep tensors, draw, count, and make tables, and models that use what they return.
+
+For tests over several steps. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, defaultdict, deque
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.verification import toys
+from tests.verification.toys import WIDTH, Model, SureLayer
+
+
+class RowsLayer(SureLayer):
+    """Returns part of its input beside what it made."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return super().forward(hidden_states), hidden_states[:, 1:]
+
+
+class FlatLayer(SureLayer):
+    """Returns its input in another shape."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return super().forward(hidden_states), hidden_states.view(-1)
+
+
+class WeightLayer(SureLayer):
+    """Returns part of its weight."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return super().forward(hidden_states), self.linear.weight[1:]
+
+
+class ComplexLayer(SureLayer):
+    """Returns complex numbers."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        hidden = super().forward(hidden_states)
+        return hidden, torch.complex(hidden, torch.cos(hidden))
+
+
+class SecondsInTurn(Model):
+    """Uses both results of its blocks, of whatever shape the second is."""
+
+    cut = False
+
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden_states, second = layer(hidden_states)
+            hidden_states = hidden_states * (second.detach() if self.cut else second).abs().square().mean()
+        return hidden_states
+
+
+class WithoutSeconds(SecondsInTurn):
+    """Loses the gradient of the second results."""
+
+    cut = True
+
+
+class KeepingLayer(SureLayer):
+    """Keeps a tensor with gradient that nobody uses."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden = super().forward(hidden_states)
+        self.last = torch.exp(hidden)
+        return hidden
+
+
+class UsingLayer(SureLayer):
+    """Goes on with a tensor that it keeps."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.last = super().forward(hidden_states)
+        return torch.sin(self.last)
+
+
+class WeightNormLayer(SureLayer):
+    """Sets its weight anew in every forward, as an attribute with gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.weight_norm(self.linear)
+
+
+class SpectralNormLayer(SureLayer):
+    """Does that too, and iterates on a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.spectral_norm(self.linear)
+
+
+class LiteralLayer(SureLayer):
+    """Drops at a rate that stands in its forward only."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return functional.dropout(super().forward(hidden_states), 0.3, self.training)
+
+
+class NoisyLayer(SureLayer):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states + torch.rand_like(hidden_states))
+
+
+class RaisedLayer(toys.Layer):
+    """Drops nothing until somebody raises its rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout.p = 0.0
+
+
+class AverageLayer(SureLayer):
+    """Updates a buffer in every second step only."""
+
+    average: Tensor
+    number: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.ones(WIDTH))
+        self.register_buffer("number", torch.zeros((), dtype=torch.long))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.number += 1
+        if self.number % 2 == 0:
+            self.average.mul_(0.5)
+        return super().forward(hidden_states)
+
+
+class TallyLayer(SureLayer):
+    """Counts its calls in containers, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter: Counter[str] = Counter()
+        self.queue: deque[int] = deque(maxlen=5)
+        self.numbers: defaultdict[str, int] = defaultdict(int)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.counter["calls"] += 1
+        self.queue.append(len(self.queue))
+        self.numbers["calls"] += 1
+        return super().forward(hidden_states)
+
+
+class TableLayer(SureLayer):
+    """Makes a table at its first call, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = self.made(hidden_states)
+        return super().forward(hidden_states * self.table)
+
+    def made(self, hidden_states: Tensor) -> Tensor:
+        return torch.outer(torch.arange(hidden_states.shape[0]), torch.linspace(0.0, 1.0, WIDTH)).cos()
+
+
+class LearnedTableLayer(TableLayer):
+    """Makes its table of its weight."""
+
+    def made(self, hidden_states: Tensor) -> Tensor:
+        return self.linear.weight.cos().mean(0)
+
+
+class TupleLayer(SureLayer):
+    """Takes both of its tensors in one container."""
+
+    def forward(self, states: Any) -> Any:
+        hidden_states, other = states
+        return super().forward(hidden_states) + other, torch.cos(other)
+
+
+class Containers(Model):
+    """Hands its blocks two new tensors in a container each time; `others` refers to the memory of the second ones."""
+
+    kind: type[Any] = tuple
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.others: list[weakref.ref[Any]] = []
+
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        self.others.clear()
+        other = hidden_states + 1
+        for layer in self.layers:
+            self.others.append(weakref.ref(other.untyped_storage()))
+            hidden_states, other = layer(self.kind([hidden_states, other]))
+        return hidden_states + other
+
+
+class InLists(Containers):
+    kind = list
+
+
+class RecallingLayer(SureLayer):
+    """Goes on with what it kept of the call before."""
+
+    last: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden = super().forward(hidden_states)
+        if self.last is not None:
+            hidden = hidden * torch.exp(self.last)
+        self.last = hidden
+        return hidden
+
+
+class LateScoresLayer(SureLayer):
+    """Leaves scores for a loss; in its first call there is nothing in them yet."""
+
+    def __init__(self, nothing: Tensor | None = None) -> None:
+        super().__init__()
+        self.calls = 0
+        self.nothing = nothing
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.calls += 1
+        scores = torch.sin(self.linear(hidden_states))
+        self.scores = self.nothing if self.calls == 1 else scores
+        return torch.tanh(scores)
+
+
+class ZeroScoresLayer(LateScoresLayer):
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(()))
+
+
+class LateScores(Model):
+    """Adds a loss of the scores that there are."""
+
+    def forward(self, values: Tensor) -> Any:
+        loss = super().forward(values).sum()
+        layers: list[Any] = list(self.layers)
+        for layer in layers:
+            if layer.scores is not None:
+                loss = loss + layer.scores.square().sum()
+        return {"loss": loss}

@@ -1,0 +1,429 @@
+"""What hard blocks make, keep, cache, draw and write from step to step: nothing is lost, doubled or held too long.
+
+On toys, over several steps. What a block makes of its arguments in one step is in `test_recompute`.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
+from ckpt_surgery.runtime.recompute import Computation
+from ckpt_surgery.verification.probe import switch_checkpointing
+from tests.runtime import hard_toys as hard
+from tests.runtime import surgery_toys as own
+from tests.runtime.surgery_toys import KEPT, ONCE, Mode, blocks_of, both_modes, differences, step
+from tests.verification import toys
+from tests.verification.toys import WIDTH, Model, SureLayer, model_of, values
+
+pytestmark = [
+    pytest.mark.both,
+    pytest.mark.torch,
+    # the newer release says of the older name only that it is older
+    pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6.*:FutureWarning"),
+]
+
+Kind = Callable[[], nn.Module]
+
+
+def three(kind: Kind, whole: Callable[..., Model] = Model) -> Model:
+    return model_of(kind, kind, kind, whole=whole)
+
+
+def wrapped(model: Model, mode: Mode, **options: Any) -> Surgery:
+    return wrap_blocks(model, use_reentrant=mode == "reentrant", **options)
+
+
+def enable(model: Any, **options: Any) -> None:
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+
+
+# What a block returns
+
+
+@both_modes
+@pytest.mark.parametrize("kind", [hard.RowsLayer, hard.FlatLayer, hard.WeightLayer, hard.ComplexLayer])
+def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind: Kind, mode: Mode) -> None:
+    model, plain = three(kind, hard.SecondsInTurn), three(kind, hard.SecondsInTurn)
+    wrapped(model, mode)
+    for seed in range(2):
+        wanted, found = step(plain, seed=seed), step(model, seed=seed)
+        assert differences(found, wanted) == []
+        assert set(found.entries.values()) == {ONCE}
+    assert differences(step(three(kind, hard.WithoutSeconds)), wanted) != []
+
+
+# What a block keeps
+
+
+def computations(model: Model) -> int:
+    """How many calls of a model's blocks are remembered somewhere."""
+    gc.collect()
+    calls = [thing for thing in gc.get_objects() if type(thing) is Computation]
+    return sum(call._block in model.layers for call in calls)
+
+
+@both_modes
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("kind", [hard.KeepingLayer, hard.UsingLayer, hard.WeightNormLayer, hard.SpectralNormLayer])
+def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode: Mode) -> None:
+    model, plain = three(kind), three(kind)
+    wrapped(model, mode)
+    alive = []
+    for seed in range(5):
+        assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
+        alive.append(computations(model))
+    assert len(set(alive)) == 1
+
+
+@both_modes
+def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
+    model = three(SureLayer)
+    wrapped(model, mode)
+    held = []
+    for number in range(1, 4):
+        held.append(model(**values()))
+        assert computations(model) == 3 * number
+    held.clear()
+    assert computations(model) == 0
+
+
+@both_modes
+def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor(mode: Mode) -> None:
+    model = three(hard.KeepingLayer)
+    wrapped(model, mode)
+    alive = []
+    for _ in range(5):
+        model(**values())
+        alive.append(computations(model))
+    assert len(set(alive[1:])) == 1
+
+
+@both_modes
+def test_a_block_that_goes_on_with_what_it_kept_of_the_call_before_is_right_or_refused(mode: Mode) -> None:
+    results = []
+    for surgery in (False, True):
+        model = three(hard.RecallingLayer)
+        if surgery:
+            wrapped(model, mode)
+        loss = (model(**values()) * model(values()["values"] * 2)).sum()
+        if surgery and mode == "reentrant":
+            with pytest.raises(SurgeryError, match=r"^RecallingLayer layers\.2 used .* in its attribute last"):
+                loss.backward()
+            return
+        loss.backward()
+        results.append([p.grad for p in model.parameters()])
+    assert all(map(torch.allclose, *results))
+
+
+@both_modes
+def test_scores_that_a_block_leaves_later_than_in_its_first_call_keep_their_gradient(mode: Mode) -> None:
+    model, plain = three(hard.LateScoresLayer, hard.LateScores), three(hard.LateScoresLayer, hard.LateScores)
+    wrapped(model, mode)
+    for seed in range(3):
+        assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
+
+
+def test_scores_that_are_a_constant_at_first_are_refused_where_their_gradient_would_be_lost() -> None:
+    model = three(hard.ZeroScoresLayer, hard.LateScores)
+    wrap_blocks(model, use_reentrant=True)
+    step(model)
+    with pytest.raises(SurgeryError, match=r"^ZeroScoresLayer layers\.2 left .* in its attribute scores, and none in"):
+        step(model)
+    enable(model, use_reentrant=False)
+    plain = three(hard.ZeroScoresLayer, hard.LateScores)
+    step(plain)
+    assert differences(step(model), step(plain)) == []
+
+
+# What is put in place of a block's forward
+
+
+def holding(layer: Any) -> Callable[..., Tensor]:
+    """A faster forward that goes back to the one before it only if asked."""
+    original = layer.forward
+
+    def forward(hidden_states: Tensor, slow: bool = False) -> Tensor:
+        return original(hidden_states) if slow else torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
+
+    return forward
+
+
+def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
+    """One that could call a function that is gone."""
+    gone: Any = None
+
+    def forward(hidden_states: Tensor) -> Tensor:
+        if not hidden_states.numel():
+            return gone(hidden_states)  # type: ignore[no-any-return]  # noqa: F821
+        return torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
+
+    del gone
+    cells: tuple[types.CellType, ...] = forward.__closure__ or ()
+    with pytest.raises(ValueError, match="empty"):
+        _ = [cell.cell_contents for cell in cells]
+    return forward
+
+
+@both_modes
+@pytest.mark.parametrize("made", [holding, with_an_empty_cell])
+def test_a_forward_that_holds_another_without_calling_it_is_checkpointed(
+    made: Callable[[Any], Callable[..., Tensor]], mode: Mode
+) -> None:
+    model, plain = three(SureLayer), three(SureLayer)
+    surgery = wrapped(model, mode)
+    for layer in blocks_of(model).values():
+        vars(layer)["forward"] = made(layer)
+    for _ in range(2):
+        found = step(model)
+        assert differences(found, step(plain)) == []
+        assert set(found.entries.values()) == {ONCE}
+    surgery.disable(model)
+    assert set(step(model).entries.values()) == {KEPT}
+
+
+# What happens between forward and backward
+
+
+def loss_before_evaluation(model: Model) -> Tensor:
+    torch.manual_seed(0)
+    loss: Tensor = model(**values()).square().sum()
+    model.eval()
+    return loss
+
+
+@both_modes
+@pytest.mark.parametrize("kind", [toys.Layer, own.NormedLayer])
+def test_a_model_put_into_evaluation_mode_before_the_backward_is_refused(kind: Kind, mode: Mode) -> None:
+    model = three(kind)
+    wrapped(model, mode)
+    loss = loss_before_evaluation(model)
+    with pytest.raises(
+        SurgeryError,
+        match=rf"^{kind.__name__} layers\.2 cannot be recomputed: .* evaluation mode .*; call eval\(\) after",
+    ):
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert set(step(model.train()).entries.values()) == {ONCE}
+
+
+def test_transformers_own_checkpointing_recomputes_in_evaluation_mode_and_is_wrong() -> None:
+    model, plain = three(toys.Layer), three(toys.Layer)
+    switch_checkpointing(model, "reentrant")
+    for one in (model, plain):
+        loss_before_evaluation(one).backward()  # type: ignore[no-untyped-call]
+    ours, theirs = model.first.weight.grad, plain.first.weight.grad
+    assert ours is not None
+    assert theirs is not None
+    assert not torch.allclose(ours, theirs)
+
+
+# What a block draws
+
+
+def raise_rates(model: Model) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.3
+
+
+@both_modes
+@pytest.mark.parametrize("kind", [hard.LiteralLayer, hard.NoisyLayer, hard.RaisedLayer])
+def test_numbers_drawn_without_keeping_the_generators_state_are_refused_in_the_forward(kind: Kind, mode: Mode) -> None:
+    model, plain = three(kind), three(kind)
+    wrapped(model, mode, preserve_rng_state=False)
+    if kind is hard.RaisedLayer:
+        assert set(step(model).entries.values()) == {ONCE}
+        raise_rates(model)
+        raise_rates(plain)
+    with pytest.raises(SurgeryError, match=r"preserve_rng_state=False and a block drew random numbers: .*unsafe"):
+        model(**values())
+    wrapped(model, mode, preserve_rng_state="unsafe")
+    assert differences(step(model), step(plain)) != []
+    wrapped(model, mode)
+    assert differences(step(model), step(plain)) == []
+
+
+def test_a_promise_that_nothing_is_drawn_does_not_outlive_the_option() -> None:
+    model = three(toys.Layer)
+    wrap_blocks(model, preserve_rng_state="unsafe")
+    enable(model, use_reentrant=False)
+    assert set(step(model).entries.values()) == {ONCE}
+    enable(model, use_reentrant=False, preserve_rng_state=True)
+    with pytest.raises(SurgeryError, match=r"preserve_rng_state=False while dropout of Layer acts at random"):
+        enable(model, use_reentrant=False, preserve_rng_state=False)
+    assert differences(step(model), step(three(toys.Layer))) == []
+    enable(model, use_reentrant=False, preserve_rng_state="unsafe")
+
+
+# What a block writes
+
+
+@both_modes
+def test_a_buffer_that_is_written_in_later_steps_only_is_written_once_in_each(mode: Mode) -> None:
+    models = [three(hard.AverageLayer) for _ in range(3)]
+    wrapped(models[0], mode)
+    switch_checkpointing(models[2], mode)
+    for seed in range(4):
+        found, wanted, native = (step(model, seed=seed) for model in models)
+        assert differences(found, wanted) == []
+        assert differences(native, wanted) != []
+    assert [b.tolist() for name, b in models[0].named_buffers() if "average" in name] == [[0.25] * WIDTH] * 3
+
+
+def tallies(model: Model) -> list[tuple[int, list[int], int]]:
+    layers: list[Any] = list(blocks_of(model).values())
+    return [(layer.counter["calls"], list(layer.queue), layer.numbers["calls"]) for layer in layers]
+
+
+@both_modes
+def test_what_a_block_counts_in_containers_counts_once(mode: Mode) -> None:
+    model, native = three(hard.TallyLayer), three(hard.TallyLayer)
+    wrapped(model, mode)
+    switch_checkpointing(native, mode)
+    for number in range(1, 4):
+        step(model)
+        step(native)
+        assert tallies(model) == [(number, list(range(number)), number)] * 3
+        assert tallies(native) != tallies(model)
+    layer: Any = blocks_of(model)["0"]
+    assert (type(layer.counter), layer.queue.maxlen, layer.numbers["other"]) == (Counter, 5, 0)
+
+
+# What a block makes once
+
+
+def tables(model: Model) -> list[Tensor]:
+    layers: list[Any] = list(blocks_of(model).values())
+    return [layer.table for layer in layers]
+
+
+@pytest.mark.parametrize("first", own.MODES)
+@pytest.mark.parametrize("then", own.MODES)
+def test_a_table_that_is_made_once_is_a_constant_in_all_steps(first: Mode, then: Mode) -> None:
+    model, plain = three(hard.TableLayer), three(hard.TableLayer)
+    wrapped(model, first)
+    for number, mode in enumerate((first, then, then, first)):
+        enable(model, use_reentrant=mode == "reentrant")
+        assert differences(step(model, seed=number), step(plain, seed=number)) == []
+        assert not any(table.requires_grad for table in tables(model))
+        if number == 0:
+            made = tables(model)
+        assert all(one is other for one, other in zip(tables(model), made, strict=True))
+    copied = copy.deepcopy(model)
+    assert differences(step(copied), step(plain)) == []
+
+
+@both_modes
+def test_a_table_that_is_made_of_parameters_has_a_gradient(mode: Mode) -> None:
+    model, plain = three(hard.LearnedTableLayer), three(hard.LearnedTableLayer)
+    wrapped(model, mode)
+    assert differences(step(model), step(plain)) == []
+    assert all(table.requires_grad for table in tables(model))
+    with pytest.raises(RuntimeError, match="second time"):
+        step(plain)
+
+
+# Options
+
+
+def policies() -> Any:
+    prefer = CheckpointPolicy.PREFER_RECOMPUTE
+    return create_selective_checkpoint_contexts(lambda *_, **__: prefer)  # type: ignore[no-untyped-call]
+
+
+def test_selective_policies_stay_where_reentrant_checkpointing_is_switched_on_later() -> None:
+    model = three(SureLayer)
+    surgery = wrap_blocks(model, context_fn=policies)
+    with pytest.warns(SurgeryWarning, match=r"^context_fn needs use_reentrant=False: that is kept$") as said:
+        enable(model, use_reentrant=True)
+    assert [one.category for one in said].count(SurgeryWarning) == 1
+    way: Any = surgery.checkpointing
+    assert way.use_reentrant is False
+    assert way.context_fn is policies
+    found = step(model)
+    assert differences(found, step(three(SureLayer))) == []
+    assert set(found.entries.values()) == {ONCE}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SurgeryWarning)
+        enable(model, use_reentrant=False)
+
+
+def test_selective_policies_stay_where_a_release_asks_for_reentrant_checkpointing_by_itself() -> None:
+    model: Any = three(SureLayer)
+    surgery = wrap_blocks(model, context_fn=policies)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", SurgeryWarning)
+        model.gradient_checkpointing_enable()
+    ours = [one for one in said if one.category is SurgeryWarning]
+    assert len(ours) == (transformers.__version__.startswith("4."))
+    assert getattr(surgery.checkpointing, "use_reentrant", None) is False
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"use_reentrant": "yes"}, r"^use_reentrant is 'yes': give True or False$"),
+        ({"use_reentrant": None}, r"^use_reentrant is None: give True or False$"),
+        (
+            {"preserve_rng_state": torch.tensor(1)},
+            r'^preserve_rng_state is tensor\(1\): give True, False or "unsafe"$',
+        ),
+        ({"preserve_rng_state": torch.zeros(2)}, r"^preserve_rng_state is tensor\(\[0., 0.\]\): give True, False or"),
+    ],
+    ids=["a word for the mode", "no mode", "a tensor for randomness", "tensors for randomness"],
+)
+def test_a_switch_that_is_neither_on_nor_off_is_refused_in_one_sentence(options: dict[str, Any], message: str) -> None:
+    model = three(SureLayer)
+    with pytest.raises(SurgeryError, match=message) as error:
+        wrap_blocks(model, **options)
+    assert "\n" not in str(error.value)
+    assert "forward" not in vars(model.layers[0])
+
+
+# What leaves the device
+
+ROWS = 64
+BYTES = ROWS * WIDTH * 8
+
+
+@both_modes
+@pytest.mark.parametrize("whole", [hard.Containers, hard.InLists])
+def test_tensors_in_a_container_leave_the_device_where_it_is_said_that_they_have(
+    whole: type[hard.Containers], mode: Mode
+) -> None:
+    model, plain, kept = (model_of(*[hard.TupleLayer] * 4, whole=whole) for _ in range(3))
+    surgery = wrapped(model, mode, offload="cpu")
+    wrapped(kept, mode)
+    given = {"values": torch.rand(ROWS, WIDTH, dtype=torch.float64)}
+    assert differences(step(model, given), step(plain, given)) == []
+    before = copy.copy(surgery.stats)
+    assert before is not None
+    result, other = model(**given), kept(**given)
+    stats = surgery.stats
+    assert stats is not None
+    assert (stats.tensors - before.tensors, stats.bytes - before.bytes) == (6, 6 * BYTES)
+    assert alive(model) == [False, False, True, True], "two tensors in flight and the last block's"
+    assert alive(kept) == [True] * 4
+    del result, other
+    assert alive(model) == alive(kept) == [False] * 4
+
+
+def alive(model: Model) -> list[bool]:
+    assert isinstance(model, hard.Containers)
+    return [reference() is not None for reference in model.others]
