@@ -51,7 +51,8 @@ def wrap_blocks(
     What it cannot see, as torch's own checkpointing cannot: parameters, or attributes of blocks, that somebody changes
     between a forward and its backward; and state that a block writes for the first time after its first call, unless
     it is a buffer of up to 4,096 elements. On transformers 4, switching it on without options means
-    `use_reentrant=True`. While torch compiles, caches are left out and torch checkpoints, non-reentrant and without offload.
+    `use_reentrant=True`. While torch compiles, caches are left out and torch checkpoints, non-reentrant and without
+    offload.
 
     Returns the surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off
     on the model later, as trainers do, goes through it with the options given there. On a model that has a surgery
