@@ -113,6 +113,7 @@ def off_device(layers: int) -> list[Figure]:
     """Bytes and gradients of one step on the CPU, in float32: with offload, and checkpointed without."""
     import torch
 
+    torch.set_num_threads(1)  # with several, products may be summed up in another order from run to run
     model = llama(layers, SMALL)
     ids = token_ids(SHORT, "cpu")
     with enabled(NONE, model):

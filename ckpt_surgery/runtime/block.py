@@ -51,11 +51,12 @@ class Checkpointing:
         options["use_reentrant"] = self.use_reentrant and not compiling and not self._under_ddp()
         if self.context_fn is not None:
             options["context_fn"] = self.context_fn
-        if compiling:
+        preserved = self.preserve_rng_state or self.random_free
+        if compiling or (preserved and self.offloader is None):
             return checkpoint(function, *args, **options, **kwargs)
         given = [value for value in args if isinstance(value, Tensor)]
         offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
-        with offloading, nullcontext() if self.preserve_rng_state or self.random_free else _drawing_nothing(given):
+        with offloading, nullcontext() if preserved else _drawing_nothing(given):
             return checkpoint(function, *args, **options, **kwargs)
 
     def _under_ddp(self) -> bool:

@@ -27,6 +27,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 """Types whose values hold nothing."""
+_NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -248,6 +249,8 @@ class Signature:
         Past state that a block can only read, such as a tuple of tensors, stays. Raises SurgeryError where a cache
         already holds something for this layer: without it the block would compute something else.
         """
+        if not any(value is True or type(value) not in _NEVER_PAST for value in (*args, *kwargs.values())):
+            return args, kwargs
         changed = {
             number: None if value is not True else False
             for number, (name, value) in enumerate(self.named(args, kwargs))

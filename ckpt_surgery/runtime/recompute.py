@@ -314,7 +314,10 @@ def _carries_gradient(tensor: Tensor) -> bool:
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:  # one of inference mode has none, and is not written
+        return 0
 
 
 def _contents(value: Any) -> list[tuple[weakref.ref[Tensor], int]]:
