@@ -147,6 +147,14 @@ def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) ->
     assert recomputed(model) == expected
 
 
+def test_of_a_stack_of_two_classes_only_the_one_that_is_named_is_checkpointed() -> None:
+    model = model_of(SureLayer, toys.Layer, SureLayer, toys.Layer)
+    surgery = wrap_blocks(model, blocks="SureLayer")
+    entries = step(model, blocks=blocks_of(model)).entries
+    assert list(entries.values()) == [ONCE, KEPT, ONCE, KEPT]
+    assert "not among the blocks" in str(surgery)
+
+
 def test_towers_and_blocks_together_leave_what_both_name() -> None:
     model = towers()
     wrap_blocks(model, towers=["vision", "layers"], blocks=Layer)

@@ -109,6 +109,10 @@ class Moody(Model):
         return super().forward(values * torch.rand((), generator=self.own, dtype=torch.float64))
 
 
+class UnclaimedMoody(Moody):
+    supports_gradient_checkpointing = False
+
+
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
     """The modes of a model as it is, and after the surgery."""
     look = Examination(model, values())
@@ -182,6 +186,13 @@ def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
     assert all(then.examine(mode).ok for mode in MODES)
     assert "3 of 3 blocks checkpointed" in table
     assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
+    look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
+    assert look.reference().problem
+    with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
+        look.repaired()
 
 
 def test_a_model_without_blocks_is_not_operated_on() -> None:

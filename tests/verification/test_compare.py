@@ -152,6 +152,17 @@ def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> Non
     assert compare(before, after).ok
 
 
+@pytest.mark.parametrize("recomputed", [0, 1, 2])
+def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_recompute_counts(
+    recomputed: int,
+) -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {name: facts for name, facts in reference.calls.items() if name != "1"}
+    before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(0, 0)}, calls=calls)
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(1, recomputed)})
+    assert compare(before, after).ok is (recomputed == 1)
+
+
 @pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
 def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomputed: int) -> None:
     reference, checkpointed = healthy_pair()
@@ -159,6 +170,22 @@ def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomput
     before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(3, 0)}, calls=calls)
     after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(3, recomputed)})
     assert compare(before, after).ok is (recomputed == 2)
+
+
+@pytest.mark.parametrize(("change", "ok"), [(0.0, True), (2**-50, True), (2**-40, False), (0.1, False)])
+def test_a_buffer_may_differ_by_rounding_and_by_no_more(change: float, ok: bool) -> None:
+    reference, checkpointed = healthy_pair()
+    mean = torch.tensor([1.0, -0.5, 0.0], dtype=torch.float64)
+    before = dataclasses.replace(reference, buffers={"mean": mean})
+    after = dataclasses.replace(checkpointed, buffers={"mean": mean + change})
+    assert compare(before, after).ok is ok
+
+
+def test_a_count_may_not_differ_at_all() -> None:
+    reference, checkpointed = healthy_pair()
+    before = dataclasses.replace(reference, buffers={"count": torch.tensor(2**60)})
+    after = dataclasses.replace(checkpointed, buffers={"count": torch.tensor(2**60 + 1)})
+    assert only(compare(before, after)).subjects == ("count",)
 
 
 def test_another_loss_is_a_fault() -> None:
