@@ -28,6 +28,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.releases import SHA256, ReleaseError, fetch
+from benchmarks.screen import console_of
 from ckpt_surgery.source.results import ApplyResult, FileChange, Progress
 from codemods.finding import Applicability, Finding
 
@@ -55,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unsafe", action="store_true", help="also apply what may break callers elsewhere")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo", help="where to write (default: out/demo)")
     options = parser.parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = console_of(PLAIN_WIDTH)
     try:
         return run(options.version, options.out, apply, console, unsafe=options.unsafe)
     except ReleaseError as error:

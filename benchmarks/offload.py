@@ -23,13 +23,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from benchmarks.screen import console_of
 from benchmarks.tree_speed_report import Figure, Target
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class Cost:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = console_of(PLAIN_WIDTH)
     try:
         import torch
         import transformers

@@ -30,6 +30,7 @@ from benchmarks.replay_grade import grade_classes, grade_sites, wanted_by
 from benchmarks.replay_report import Replay, as_json, render
 from benchmarks.replay_sites import Snapshot, Wanted, read
 from benchmarks.replay_tree import Tree
+from benchmarks.screen import console_of
 from ckpt_surgery.source.results import ApplyResult
 
 Apply = Callable[..., ApplyResult]
@@ -50,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     name = "-".join(filter(None, ("replay", options.before, options.after, options.limit_family)))
     target = options.json or ROOT / "out" / f"{name}.json"
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = console_of(PLAIN_WIDTH)
     try:
         before, after = (fetch(version) / "models" for version in (options.before, options.after))
         result = replay(before, after, apply, family=options.limit_family)

@@ -14,11 +14,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+from benchmarks.screen import console_of
 
 PLAIN_WIDTH = 140
 _LAYERS = 16
@@ -42,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = console_of(PLAIN_WIDTH)
     _say("the price of a call")
     calls = price_of_calls(_LAYERS, 10 * options.rounds)
     families = []

@@ -17,13 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 
-from rich.console import Console
-
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.releases import ReleaseError, fetch
+from benchmarks.screen import console_of
 from benchmarks.stopwatch import CommandFailed, Run
 from benchmarks.tree_speed_report import Figure, as_json, figures, table
 from benchmarks.tree_speed_runs import CHECKED, GROUPS, Contestant, contestants
@@ -34,9 +33,7 @@ PLAIN_WIDTH = 120
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = console_of(PLAIN_WIDTH)
     try:
         _say("getting ready")
         models = fetch(CHECKED) / "models"

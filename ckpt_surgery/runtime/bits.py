@@ -1,4 +1,4 @@
-"""When two tensors are the same."""
+"""When two tensors are the same, and whether one was written since."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ def same_bits(ours: Tensor, theirs: Tensor) -> bool:
         return False
     ours, theirs = (t.to_dense() if t.layout != torch.strided else t for t in (ours.detach(), theirs.detach()))
     return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (ours, theirs)))
+
+
+def version(tensor: Tensor) -> int:
+    """How often a tensor was written in place; always 0 for one of inference mode, which nobody counts."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.runtime.calls import Signature
 from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.randomness import generator_state
 from ckpt_surgery.runtime.recompute import Computation
 from ckpt_surgery.runtime.state import State
 
@@ -76,18 +77,18 @@ class Checkpointing:
         return True
 
 
+def random_options(preserve: object) -> dict[str, Any]:
+    """The options of `Checkpointing` that `preserve_rng_state` stands for: True, False or "unsafe"."""
+    return {"preserve_rng_state": preserve is True, "random_free": preserve == "unsafe"}
+
+
 @contextmanager
 def _drawing_nothing(given: Sequence[Tensor]) -> Iterator[None]:
     """Raise SurgeryError where what runs inside draws random numbers, which nobody preserves for its recompute."""
     devices = {tensor.device for tensor in given if tensor.device.type != "cpu"}
-
-    def states() -> list[bytes]:
-        others = [torch.get_device_module(device).get_rng_state(device) for device in devices]
-        return [state.cpu().numpy().tobytes() for state in (torch.get_rng_state(), *others)]
-
-    before = states()
+    before = generator_state(devices)
     yield
-    if states() != before:
+    if generator_state(devices) != before:
         raise SurgeryError(
             "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep it True, "
             'or say preserve_rng_state="unsafe"'

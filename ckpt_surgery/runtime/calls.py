@@ -53,6 +53,12 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
+def identities(container: Any) -> list[tuple[Any, int]]:
+    """Which objects a dictionary, or any other collection, holds at which places."""
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(place, id(value)) for place, value in pairs]
+
+
 def is_differentiable(tensor: Tensor) -> bool:
     """Whether a tensor of this dtype can carry gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
@@ -83,7 +89,12 @@ def is_cache(value: Any) -> bool:
 
 @cache
 def _is_cache_class(kind: type) -> bool:
-    return any(base.__name__ == "Cache" for base in kind.__mro__)
+    return descends(kind, "Cache")
+
+
+def descends(kind: type, name: str) -> bool:
+    """Whether a class, or one that it inherits from, is called `name`."""
+    return any(base.__name__ == name for base in kind.__mro__)
 
 
 def facts_of(module: nn.Module) -> FamilyFacts:
@@ -204,6 +215,20 @@ def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
     return new
 
 
+def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """The parameters of `forward` that can be given by position; none where it does not tell."""
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in _POSITIONAL)
+
+
+def name_at(names: Sequence[str], place: int) -> str:
+    """The name of a positional argument; those that `*args` takes are numbered."""
+    return names[place] if place < len(names) else f"argument {place + 1}"
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What the parameters of a block mean: `names` of the positional ones, and which hold past state.
@@ -223,14 +248,10 @@ class Signature:
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any]) -> Signature:
         """That of `forward`, which runs `block`."""
-        try:
-            parameters = tuple(inspect.signature(forward).parameters.values())
-        except (TypeError, ValueError):
-            parameters = ()
         own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
         return cls(
             place,
-            tuple(p.name for p in parameters if p.kind in _POSITIONAL),
+            positional_names(forward),
             PAST_STATE | own,
             _layer_index(block),
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
@@ -240,7 +261,7 @@ class Signature:
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Every argument with its name; those that `*args` takes are numbered."""
         for place, value in enumerate(args):
-            yield self.names[place] if place < len(self.names) else f"argument {place + 1}", value
+            yield name_at(self.names, place), value
         yield from kwargs.items()
 
     def without_past(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -254,8 +275,7 @@ class Signature:
         changed = {
             number: None if value is not True else False
             for number, (name, value) in enumerate(self.named(args, kwargs))
-            if (value is True and name == "use_cache" and not self.needs_use_cache)
-            or (type(value) not in PLAIN and not isinstance(value, Tensor) and self._is_past(name, value))
+            if (value is True and name == "use_cache" and not self.needs_use_cache) or self._is_past(name, value)
         }
         if not changed:
             return args, kwargs
@@ -272,7 +292,7 @@ class Signature:
         )
 
     def _is_past(self, name: str, value: Any) -> bool:
-        if self.keeps_cache or isinstance(value, (tuple, list, Mapping)):
+        if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
             return False
         return is_cache(value) or name in self.past
 
@@ -284,7 +304,7 @@ def _layer_index(block: nn.Module) -> int:
 
 def _concerns(name: str, block: nn.Module) -> bool:
     owner = name.rpartition(".")[0]
-    return not owner or any(base.__name__ == owner for base in type(block).__mro__)
+    return not owner or descends(type(block), owner)
 
 
 def _holds_something(cache: Any, layer: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from ckpt_surgery.runtime.calls import facts_of
+from ckpt_surgery.runtime.calls import descends, facts_of
 from model_patches.vocabulary import is_no_block, mixes_positions
 
 Kind = Literal["layer", "plain"]
@@ -37,7 +37,7 @@ class Block:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a module is a `GradientCheckpointingLayer` of whatever release of transformers."""
-    return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
+    return descends(type(module), "GradientCheckpointingLayer")
 
 
 def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, ...]:
@@ -47,8 +47,8 @@ def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, 
     positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half
     of the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
     twentieth of the model's parameters. A tower that says it supports no checkpointing has none, unless `unsupported`
-    asks for them. What a family
-    of models knows better stands in `model_patches`: also which elements of a mixed stack are its blocks.
+    asks for them. What a family of models knows better stands in `model_patches`: also which elements of a mixed
+    stack are its blocks.
     """
     modules = dict(model.named_modules())
     layers = {name for name, module in modules.items() if is_layer(module)}

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.bits import version
 from ckpt_surgery.runtime.calls import (
     PLAIN,
     Arguments,
@@ -58,7 +59,6 @@ class Computation:
         "_opaque",
         "_output",
         "_paths",
-        "_place",
         "_recipe",
         "_signature",
         "_state",
@@ -84,14 +84,13 @@ class Computation:
         ]
         self.tensors = parts.tensors
         """The gradient tensors of the call, each once, in the order of the arguments."""
-        self._place = signature.place
         self._signature = signature
         self._block = block
         self._forward = forward
         self._state = state
         self._given: Arguments | None = call
         self._recipe = tuple(recipes[: len(args)]), dict(zip(kwargs, recipes[len(args) :], strict=True))
-        self._left = [(known, tensor, _version(tensor)) for known, tensor in parts.left]
+        self._left = [(known, tensor, version(tensor)) for known, tensor in parts.left]
         self._opaque = [(n, value, None if is_cache(value) else _contents(value)) for n, value in parts.opaque]
         self._writable = parts.writable
         self._before: dict[Key, Any] = {}
@@ -102,6 +101,10 @@ class Computation:
         self._paths: tuple[Where, ...] = ()
         self._aside: tuple[Where, ...] | None = None  # None after a first pass with gradients
 
+    @property
+    def _place(self) -> str:
+        return self._signature.place
+
     def run(self, *given: Tensor) -> tuple[Tensor, ...]:
         """The tensors that the block makes of `given`, which stand for `tensors`.
 
@@ -111,10 +114,10 @@ class Computation:
             return self._again(given)
         (args, kwargs), self._given = self._given, None
         self.tensors = []
-        before = [_version(tensor) for tensor in given]
+        before = [version(tensor) for tensor in given]
         results = (self._with_gradients if torch.is_grad_enabled() else self._without_gradients)(args, kwargs, given)
-        for tensor, version in zip(given, before, strict=True):
-            if _version(tensor) != version:
+        for tensor, known in zip(given, before, strict=True):
+            if version(tensor) != known:
                 name = _name_of(tensor, self._signature.named(args, kwargs))
                 raise SurgeryError(
                     f"{self._place} cannot be recomputed: it modified its argument {name} in place; leave the block "
@@ -192,8 +195,8 @@ class Computation:
                 f"{self._place} cannot be recomputed: the model was put into evaluation mode between forward and "
                 "backward; call eval() after the backward"
             )
-        for name, tensor, version in self._left:
-            if _version(tensor) != version:
+        for name, tensor, known in self._left:
+            if version(tensor) != known:
                 raise SurgeryError(
                     f"{self._place} cannot be recomputed: its argument {name} was modified in place after the "
                     "forward; leave the block out, or give it a copy"
@@ -313,23 +316,16 @@ def _carries_gradient(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
-def _version(tensor: Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # one of inference mode has none, and is not written
-        return 0
-
-
 def _contents(value: Any) -> list[tuple[weakref.ref[Tensor], int]]:
-    return [(weakref.ref(tensor), _version(tensor)) for tensor in hidden_tensors(value)]
+    return [(weakref.ref(tensor), version(tensor)) for tensor in hidden_tensors(value)]
 
 
 def _changed(value: Any, contents: list[tuple[weakref.ref[Tensor], int]]) -> bool:
     """Whether an object that nobody can look into holds other tensors than it did, or other values in them."""
     now = list(hidden_tensors(value))
     return len(now) != len(contents) or any(
-        reference() is not tensor or _version(tensor) != version
-        for tensor, (reference, version) in zip(now, contents, strict=True)
+        reference() is not tensor or version(tensor) != known
+        for tensor, (reference, known) in zip(now, contents, strict=True)
     )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.bits import same_bits
-from ckpt_surgery.runtime.calls import tensors
+from ckpt_surgery.runtime.bits import same_bits, version
+from ckpt_surgery.runtime.calls import identities, tensors
 
 _INTERNAL = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"})
 
@@ -94,7 +94,7 @@ class State:
         """Of the entry of a call that is over, the copies of what is written: all that a recompute needs of it."""
         for key in self._small - self.written:  # one that is written for the first time after the call watched
             before, now = entry.get(key), _now(key)
-            if before is not None and (before.value is not now or before.version != _version(now)):
+            if before is not None and (before.value is not now or before.version != version(now)):
                 self.written.add(key)
         return {key: before.copy for key, before in entry.items() if key in self.written}
 
@@ -185,11 +185,7 @@ def _put(key: Key, value: Any) -> None:
 
 def _before(key: Key) -> _Before:
     value = _now(key)
-    return _Before(value, _copy(value), _version(value))
-
-
-def _version(value: Any) -> int:
-    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
+    return _Before(value, _copy(value), version(value) if isinstance(value, Tensor) else 0)
 
 
 def _copy(value: Any) -> Any:
@@ -210,9 +206,4 @@ def _differs(before: _Before | None, now: Any) -> bool:
         return True
     if isinstance(now, Tensor) and before.copy is not now:  # batch norm writes without a new version
         return not same_bits(before.copy, now)
-    return isinstance(now, _CONTAINERS) and _contents(now) != _contents(before.copy)
-
-
-def _contents(container: Any) -> list[Any]:
-    pairs = container.items() if isinstance(container, dict) else enumerate(container)
-    return [(place, id(value)) for place, value in pairs]
+    return isinstance(now, _CONTAINERS) and identities(now) != identities(before.copy)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime import native
-from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing
+from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing, random_options
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
 from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.guard import Guard, Switch
@@ -188,8 +188,7 @@ class Surgery:
         }
         more = {name: value for name, value in options.items() if name not in known}
         if "preserve_rng_state" in known:
-            unsafe = known["preserve_rng_state"] == "unsafe"
-            known |= {"preserve_rng_state": known["preserve_rng_state"] is True, "random_free": unsafe}
+            known |= random_options(known["preserve_rng_state"])
         if known.get("use_reentrant") and base.context_fn is not None:
             # transformers 4 asks for it by itself, so this need not be anybody's wish
             warnings.warn("context_fn needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
@@ -211,14 +210,13 @@ class Surgery:
         self._let_flags_tell()
 
     def _let_flags_tell(self) -> None:
-        active = {""}
+        active: set[str] = set()
         for path, forward in self._forwards.items():
             if vars(forward.block).get(FUNCTION) is not None:
-                active |= {path, *enclosing(path)}
-        checkpointed = len(active) > 1
+                active |= {path, *enclosing(path), ""}
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for path, module in self.model.named_modules():
-            value = checkpointed and path in active
+            value = path in active
             if path in stacks and not native.checkpoints_itself(module):
                 vars(module)[native.FLAG] = value
             else:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.runtime.block import BlockForward, Checkpointing
+from ckpt_surgery.runtime.block import BlockForward, Checkpointing, random_options
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.errors import SurgeryError
 from ckpt_surgery.runtime.offload import Offloader
@@ -103,8 +103,7 @@ def _checked_options(
         raise SurgeryError(f"context_fn is a {type(context_fn).__name__}: give a function that returns two contexts")
     return Checkpointing(
         use_reentrant=use_reentrant,
-        preserve_rng_state=preserve_rng_state not in (False, "unsafe"),
-        random_free=preserve_rng_state == "unsafe",
+        **random_options(preserve_rng_state),
         context_fn=context_fn,
         offloader=None if offload is None else Offloader(),
     )

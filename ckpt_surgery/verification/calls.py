@@ -6,8 +6,7 @@ Observes; which of it explains a fault is said in `causes`.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime.calls import is_cache, items, tensors
+from ckpt_surgery.runtime.calls import identities, is_cache, items, name_at, positional_names, tensors
+from ckpt_surgery.runtime.randomness import devices_of, generator_state
 from ckpt_surgery.verification.meter import Meter
-from ckpt_surgery.verification.randomness import devices_of, generator_state
 from model_patches.vocabulary import is_past_state
 
 
@@ -83,7 +82,8 @@ class CallObserver:
         return {n: replace(facts, reached=len(self._reached.get(n, ()))) for n, facts in self._facts.items()}
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        positional = dict(zip(_names(block, len(args)), args, strict=True))
+        names = positional_names(block.forward)
+        positional = {name_at(names, place): value for place, value in enumerate(args)}
         self._open.append(_Call(positional, dict(kwargs), self._devices))
         self._meter.enter_block(name, tensors((args, kwargs)))
 
@@ -117,7 +117,7 @@ class _Call:
         self.keywords = keywords
         self.devices = devices
         self.random_state = generator_state(devices)
-        self.contents = {n: _ids(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
+        self.contents = {n: identities(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class _Call:
                 n for n, v in self.positional.items() if v is not None and (is_past_state(n) or is_cache(v))
             ),
             returned=tuple(dict.fromkeys(returned)),
-            written=tuple(n for n, ids in self.contents.items() if _ids(self.arguments[n]) != ids),
+            written=tuple(n for n, ids in self.contents.items() if identities(self.arguments[n]) != ids),
             nested_output=_any_gradient(inner),
             fed=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
             random=self.random_state != generator_state(self.devices),
@@ -155,22 +155,6 @@ def _carries(tensor: Tensor) -> bool:
 
 def _any_gradient(value: Any) -> bool:
     return any(map(_carries, tensors(value)))
-
-
-def _ids(container: Any) -> list[tuple[Any, int]]:
-    pairs = container.items() if isinstance(container, dict) else enumerate(container)
-    return [(key, id(value)) for key, value in pairs]
-
-
-def _names(block: nn.Module, count: int) -> list[str]:
-    """Names of the first `count` positional parameters; those that `*args` takes are numbered."""
-    forward: Callable[..., Any] = block.forward
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        known = [p.name for p in inspect.signature(forward).parameters.values() if p.kind in kinds]
-    except (TypeError, ValueError):
-        known = []
-    return [known[place] if place < len(known) else f"argument {place + 1}" for place in range(count)]
 
 
 def _both(first: CallFacts, second: CallFacts) -> CallFacts:

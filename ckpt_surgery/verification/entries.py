@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.verification.randomness import devices_of, generator_state
+from ckpt_surgery.runtime.randomness import devices_of, generator_state
 
 FORWARD, BACKWARD = 0, 1
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from ckpt_surgery.runtime.calls import is_cache, tensors
 from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.runtime.randomness import devices_of, generator_state
 from ckpt_surgery.verification.calls import CallFacts, CallObserver
 from ckpt_surgery.verification.entries import Entries, EntryCounter
 from ckpt_surgery.verification.meter import Meter, other_rounding
 from ckpt_surgery.verification.preserve import left_as_found
-from ckpt_surgery.verification.randomness import devices_of, generator_state, seed_all
+from ckpt_surgery.verification.randomness import seed_all
 from ckpt_surgery.verification.results import Timeline
 from model_patches.vocabulary import is_past_state
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import run_ranks
+
 pytestmark = pytest.mark.both
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240
 CLOSE = 1e-5
 Found = Mapping[str, list[dict[str, Any]]]
@@ -25,20 +21,8 @@ Found = Mapping[str, list[dict[str, Any]]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each rank found, by case."""
     folder = tmp_path_factory.mktemp("ddp")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "WORLD_SIZE": "7"}
-    command = [sys.executable, "-m", "tests.runtime.ddp_script", str(folder / "result")]
-    with (folder / "errors").open("wb") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
-        )
-        try:
-            code = process.wait(PATIENCE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert code == 0, (folder / "errors").read_text(encoding="utf-8")
-    told = [json.loads((folder / f"result-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+    place = run_ranks("tests.runtime.ddp_script", folder, PATIENCE, WORLD_SIZE="7")
+    told = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
     return {case: [rank[case] for rank in told] for case in told[0]}
 
 

@@ -5,20 +5,16 @@ The cases, and the processes they run in, are in `rank_script`; all of them run 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import run_ranks
+
 pytestmark = pytest.mark.both
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240
 ALL = ["non_reentrant", "reentrant"]
 Found = Mapping[int, Mapping[str, list[dict[str, Any]]]]
@@ -28,21 +24,9 @@ Found = Mapping[int, Mapping[str, list[dict[str, Any]]]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each rank found, by number of ranks and case."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "tests.verification.rank_script", str(folder / "result")]
-    with (folder / "errors").open("wb") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
-        )
-        try:
-            code = process.wait(PATIENCE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert code == 0, (folder / "errors").read_text(encoding="utf-8")
+    place = run_ranks("tests.verification.rank_script", folder, PATIENCE)
     told = {
-        size: [json.loads((folder / f"result-{size}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
+        size: [json.loads(Path(f"{place}-{size}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
         for size in (2, 4)
     }
     return {size: {case: [rank[case] for rank in ranks] for case in ranks[0]} for size, ranks in told.items()}
