@@ -5,21 +5,14 @@ Started as a process with the file for the results; it forks the ranks, which me
 
 from __future__ import annotations
 
-import gc
-import json
-import os
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
@@ -30,6 +23,7 @@ from ckpt_surgery import SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime import block as surgery_block
 from ckpt_surgery.verification.probe import loss_of, switch_checkpointing
 from ckpt_surgery.verification.tiny import model_classes, tiny_model
+from tests.rank_cases import run_cases
 
 SIZE = 2
 STEPS = 2
@@ -120,8 +114,6 @@ def train(make: Callable[[], Any], prepare: Callable[[nn.Module], nn.Module]) ->
         except RuntimeError as error:
             told["error"] = " ".join(str(error).split())
     told["warnings"] = [str(one.message) for one in caught if issubclass(one.category, SurgeryWarning)]
-    del outer, model
-    gc.collect()  # a reducer must not be the last to hold its process group
     return told
 
 
@@ -236,25 +228,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def rank(index: int, port: int, place: str) -> None:
-    """All cases on one rank."""
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=index, world_size=SIZE, timeout=timedelta(seconds=60))
-    told = {name: case() for name, case in CASES.items()}
-    Path(f"{place}-{index}").write_text(json.dumps(told), encoding="utf-8")
-    dist.destroy_process_group()
-
-
-def main(place: str) -> None:
+if __name__ == "__main__":
     import transformers
 
     transformers.logging.set_verbosity_error()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.start_processes(rank, (port, place), nprocs=SIZE, start_method="fork")  # type: ignore[attr-defined,no-untyped-call]
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.processes import run_ranks
+from tests.rank_cases import Found, cases_found
+from tests.runtime.ddp_script import SIZE
 
 pytestmark = pytest.mark.both
-PATIENCE = 240
 CLOSE = 1e-5
-Found = Mapping[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each rank found, by case."""
-    folder = tmp_path_factory.mktemp("ddp")
-    place = run_ranks("tests.runtime.ddp_script", folder, PATIENCE, WORLD_SIZE="7")
-    told = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
-    return {case: [rank[case] for rank in told] for case in told[0]}
+    return cases_found("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 
 RELEASED = ["zamba as released", "llama with unused search as released", "image and video as released"]
