@@ -1,0 +1,133 @@
+"""`watch_ddp` and `call_through_ddp` on two real ranks: the cases of `watch_script`, which run once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ckpt_surgery.distributed.ddp import call_through_ddp, watch_ddp
+from ckpt_surgery.distributed.errors import DistributedError
+from tests.distributed.watch_script import HARMLESS, KINDS, SIZE, WRONG, scenarios
+from tests.rank_cases import Found, cases_found
+
+pytestmark = pytest.mark.torch
+
+HARMLESS_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) if name in HARMLESS]
+WRONG_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) if name in WRONG]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank found, by case."""
+    return cases_found("tests.distributed.watch_script", tmp_path_factory.mktemp("watch"), SIZE)
+
+
+@pytest.mark.parametrize("case", HARMLESS_CASES)
+def test_gradients_that_ddp_averages_raise_no_alarm(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["equal"]
+        assert rank["bypassed"] == 0
+        assert rank["texts"] == []
+
+
+@pytest.mark.parametrize("case", WRONG_CASES)
+def test_gradients_that_stay_on_their_rank_are_noticed_and_said_once(found: Found, case: str) -> None:
+    for number, rank in enumerate(found[case]):
+        assert not rank["equal"]
+        assert rank["bypassed"] > 0
+        (text,) = rank["texts"]
+        assert f"rank {number}" in text
+        assert "of Model" in text
+        assert "call_through_ddp" in text
+        assert "sync_gradients" in text
+
+
+def test_a_backward_beside_the_first_of_its_kind_is_told_from_one_after_the_average(found: Found) -> None:
+    assert "without a forward" in found["bypassed, plain model"][0]["texts"][0]
+    for name in ("bypassed afterwards", "second backward"):
+        assert "had averaged those of its last forward" in found[f"{name}, plain model"][0]["texts"][0]
+
+
+def test_steps_that_the_user_keeps_local_are_no_fault(found: Found) -> None:
+    for name in ("local steps", "step, local steps"):
+        assert [rank["bypassed"] for rank in found[name]] == [0, 0]
+    assert not found["local steps"][0]["equal"]
+
+
+@pytest.mark.parametrize(("name", "bypassed"), [("plain", 0), ("bypassed", 1), ("metrics", 1)])
+def test_the_first_backward_of_a_static_graph_is_averaged_from_the_outputs_only(
+    found: Found, name: str, bypassed: int
+) -> None:
+    for rank in found[f"static graph, {name} first"]:
+        assert rank == {"bypassed": bypassed, "equal": not bypassed}
+
+
+@pytest.mark.parametrize("name", ["bypassed", "bypassed in part", "bypassed after accumulation"])
+def test_a_watch_of_steps_speaks_before_the_step(found: Found, name: str) -> None:
+    for number, rank in enumerate(found[f"step, {name}"]):
+        assert rank["early"] == 0
+        assert rank["bypassed"] == 1
+        assert f"only rank {number} has" in rank["texts"][0]
+
+
+@pytest.mark.parametrize("name", ["averaged later", "dropped", "zeroed", "accumulated"])
+def test_a_watch_of_steps_is_silent_where_nothing_is_left(found: Found, name: str) -> None:
+    for rank in found[f"step, {name}"]:
+        assert rank == {"early": 0, "bypassed": 0, "texts": []}
+
+
+def test_in_any_order_of_forwards_and_backwards_the_watch_says_what_is_true(found: Found) -> None:
+    assert found["random"] == [[], []]
+
+
+def test_it_raises_where_it_is_told_to(found: Found) -> None:
+    for number in range(SIZE):
+        assert f"stay those of rank {number}" in found["raise in the backward"][number]
+        assert "about to step" in found["raise in the step"][number]
+        assert "add their losses" in found["raise after the average"][number]
+        assert found["raise not"][number] == ""
+
+
+def test_nothing_is_left_of_a_removed_watch(found: Found) -> None:
+    assert found["removed"] == [{"bypassed": 0, "left": 0}] * SIZE
+
+
+def test_the_optimizer_of_accelerate_is_watched(found: Found) -> None:
+    assert found["accelerated"] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["", ", reentrant", ", unused parameters", ", static graph"])
+def test_a_method_through_the_wrapper_has_the_gradients_of_its_forward(found: Found, kind: str) -> None:
+    for rank in found[f"called through{kind}"]:
+        assert rank == {"equal": True, "same": True, "function": True, "keys": True}
+
+
+def test_a_method_that_raises_leaves_the_wrapper_whole(found: Found) -> None:
+    for rank in found["called and raising"]:
+        assert rank["whole"]
+        assert rank["equal"]
+        assert rank["bypassed"] == 0
+        assert rank["errors"][0] == "KeyError: 'no such batch'"
+        assert "has no method 'not_there'" in rank["errors"][1]
+        assert "has no method 'reentrant'" in rank["errors"][2]
+
+
+def test_a_method_finds_the_wrapper_whole(found: Found) -> None:
+    assert found["seen from inside"] == [True, True]
+
+
+def test_bad_input_costs_one_sentence(found: Found) -> None:
+    for step, when, action, compiled in found["bad input"]:
+        assert step == 'watch_ddp got when="step" and NoneType as optimizer: give the optimizer'
+        assert "when='never'" in when
+        assert "action='shout'" in action
+        assert compiled == "watch_ddp got a OptimizedModule: give what was compiled"
+
+
+def test_only_a_wrapper_can_be_watched_or_called_through() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(DistributedError, match="watch_ddp got a Linear: give the DistributedDataParallel itself"):
+        watch_ddp(model)
+    with pytest.raises(DistributedError, match="call_through_ddp got a Linear"):
+        call_through_ddp(model, "forward", torch.ones(2))

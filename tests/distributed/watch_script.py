@@ -1,0 +1,466 @@
+"""Losses that pass DistributedDataParallel by, on real ranks, and losses that do not: what `test_ddp` looks at.
+
+Every scenario trains a little with a watch. Beside what the watch says stands what is true: whether the gradients
+are the same on all ranks afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
+from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
+from tests.rank_cases import run_cases
+
+SIZE = 2
+STEPS = 6
+ROUNDS = 20
+
+Outputs = dict[str, Tensor]
+Scenario = Callable[["Training"], None]
+
+
+class Model(nn.Module):
+    """Two blocks, perhaps checkpointed, and a head; keeps its last loss."""
+
+    def __init__(self, reentrant: bool | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head = nn.Linear(4, 2)
+        self.reentrant = reentrant
+        self.last_loss = torch.zeros(())
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, values: Tensor) -> Outputs:
+        loss, logits = self.compute_loss(values)
+        self.last_loss = loss
+        return {"loss": loss, "logits": logits, "unused": logits * 2}
+
+    def compute_loss(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        values = self.embed(values)
+        for block in self.blocks:
+            plain = self.reentrant is None
+            values = block(values) if plain else checkpoint(block, values, use_reentrant=bool(self.reentrant))
+        logits = self.head(values.tanh())
+        return logits.square().mean(), logits
+
+    def fails(self, values: Tensor) -> Tensor:
+        raise KeyError("no such batch")
+
+
+class Training:
+    """One model under DistributedDataParallel, with an optimizer and a watch."""
+
+    def __init__(
+        self, *, reentrant: bool | None = None, when: Literal["backward", "step"] = "backward", **ddp: Any
+    ) -> None:
+        self.model = Model(reentrant)
+        self.ddp = DistributedDataParallel(self.model, **ddp)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.watch: DDPWatch = watch_ddp(self.ddp, self.optimizer, when=when)
+        self.generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def batch(self) -> Tensor:
+        return torch.randn(3, 4, generator=self.generator)
+
+    def loss(self) -> Tensor:
+        loss: Tensor = self.ddp(self.batch())["loss"]
+        return loss
+
+    def bypass(self) -> Tensor:
+        loss: Tensor = self.model(self.batch())["loss"]
+        return loss
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def equal(self) -> bool:
+        """Whether every gradient is the same on all ranks."""
+        told: list[Any] = [None] * SIZE
+        own = [None if p.grad is None else p.grad.tolist() for p in self.model.parameters()]
+        dist.all_gather_object(told, own)
+        return bool(told[0] == told[1])
+
+
+def backward(loss: Tensor, **options: Any) -> None:
+    loss.backward(**options)  # type: ignore[no-untyped-call]
+
+
+def plain(training: Training) -> None:
+    for _ in range(3):
+        training.step()
+        backward(training.loss())
+
+
+def ignored_outputs(training: Training) -> None:
+    training.ddp(training.batch())
+    backward(training.model.last_loss)
+
+
+def metrics_before(training: Training) -> None:
+    """A forward with gradients that nobody uses, then the inner model: DDP averages all the same."""
+    training.loss()
+    backward(training.bypass())
+
+
+def two_forwards(training: Training) -> None:
+    backward(training.loss() + training.loss())
+
+
+def accumulated(training: Training) -> None:
+    for _ in range(2):
+        with training.ddp.no_sync():
+            backward(training.loss())
+    backward(training.loss())
+
+
+def accumulated_together(training: Training) -> None:
+    with training.ddp.no_sync():
+        first, second = training.loss(), training.loss()
+        backward(first + second)
+        backward(training.loss())
+    backward(training.loss())
+
+
+def accumulated_by_the_side(training: Training) -> None:
+    with training.ddp.no_sync():
+        training.ddp(training.batch())
+        backward(training.model.last_loss)
+    backward(training.loss())
+
+
+def local_steps(training: Training) -> None:
+    """Steps between two averages, as the user wants: no fault, though the gradients differ."""
+    with training.ddp.no_sync():
+        for _ in range(2):
+            backward(training.loss())
+            training.optimizer.step()
+
+
+def evaluation(training: Training) -> None:
+    training.ddp.eval()
+    with torch.no_grad():
+        training.ddp(training.batch())
+        training.model(training.batch())
+    training.ddp.train()  # type: ignore[no-untyped-call]
+    backward(training.loss())
+
+
+def halves(training: Training) -> None:
+    """Two backwards of one forward, each for a part of the model: DDP waits for the second."""
+    values = training.ddp(training.batch())["logits"]
+    backward(values.sum(), inputs=list(training.model.head.parameters()), retain_graph=True)
+    backward(values.sum(), inputs=[p for n, p in training.model.named_parameters() if "head" not in n])
+
+
+def through(training: Training) -> None:
+    backward(call_through_ddp(training.ddp, "compute_loss", training.batch())[0])
+
+
+def gradients_of_inputs(training: Training) -> None:
+    """A penalty's gradient, from the inner model: nothing is accumulated."""
+    torch.autograd.grad(training.bypass(), list(training.model.parameters()))
+    backward(training.loss())
+
+
+def bypassed(training: Training) -> None:
+    backward(training.bypass())
+
+
+def bypassed_by_a_method(training: Training) -> None:
+    backward(training.model.compute_loss(training.batch())[0])
+
+
+def bypassed_in_part(training: Training) -> None:
+    backward(training.model.head(training.batch()).sum())
+
+
+def bypassed_afterwards(training: Training) -> None:
+    backward(training.loss())
+    backward(training.bypass())
+
+
+def bypassed_after_accumulation(training: Training) -> None:
+    with training.ddp.no_sync():
+        backward(training.loss())
+        backward(training.loss())
+    backward(training.bypass())
+
+
+def bypassed_after_evaluation(training: Training) -> None:
+    with torch.no_grad():
+        training.ddp(training.batch())
+    backward(training.bypass())
+
+
+def second_backward(training: Training) -> None:
+    first, second = training.loss(), training.loss()
+    backward(first)
+    backward(second)
+
+
+HARMLESS: dict[str, Scenario] = {
+    "plain": plain,
+    "ignored outputs": ignored_outputs,
+    "metrics before": metrics_before,
+    "two forwards": two_forwards,
+    "accumulated": accumulated,
+    "accumulated together": accumulated_together,
+    "accumulated by the side": accumulated_by_the_side,
+    "evaluation": evaluation,
+    "halves": halves,
+    "through": through,
+    "gradients of inputs": gradients_of_inputs,
+}
+WRONG: dict[str, Scenario] = {
+    "bypassed": bypassed,
+    "bypassed by a method": bypassed_by_a_method,
+    "bypassed in part": bypassed_in_part,
+    "bypassed afterwards": bypassed_afterwards,
+    "bypassed after accumulation": bypassed_after_accumulation,
+    "bypassed after evaluation": bypassed_after_evaluation,
+    "second backward": second_backward,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain model": {},
+    "non-reentrant": {"reentrant": False},
+    "reentrant": {"reentrant": True},
+    "unused parameters": {"find_unused_parameters": True},
+    "bucket views": {"gradient_as_bucket_view": True},
+    "static graph": {"static_graph": True},
+    "static graph, reentrant": {"static_graph": True, "reentrant": True},
+}
+BREAKS_DDP = {
+    "reentrant": {"two forwards", "halves", "gradients of inputs"},
+    "static graph": {"accumulated", "accumulated together", "accumulated by the side", "halves"},
+}
+"""What DDP, or reentrant checkpointing, cannot do itself, by a word of the kind."""
+
+
+def scenarios(kind: str) -> dict[str, Scenario]:
+    broken = {name for word, names in BREAKS_DDP.items() if word in kind.split(", ") for name in names}
+    return {name: scenario for name, scenario in (HARMLESS | WRONG).items() if name not in broken}
+
+
+def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
+    """What the watch says, its first words, and whether the gradients are equal in the end."""
+    training = Training(**options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if options.get("static_graph"):
+            backward(training.loss())
+            training.step()
+        scenario(training)
+    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
+
+
+def first_of_a_static_graph(scenario: Scenario) -> dict[str, Any]:
+    """The first backward of a static graph, which DDP averages from the outputs only."""
+    training = Training(static_graph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scenario(training)
+    return {"bypassed": training.watch.bypassed, "equal": training.equal()}
+
+
+def before_the_step(scenario: Scenario, afterwards: Callable[[Training], None] | None = None) -> dict[str, Any]:
+    """What a watch of steps says."""
+    training = Training(when="step")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scenario(training)
+        early = training.watch.bypassed
+        if afterwards:
+            afterwards(training)
+        training.optimizer.step()
+    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    return {"early": early, "bypassed": training.watch.bypassed, "texts": texts}
+
+
+def random_steps() -> list[str]:
+    """Random orders of forwards and backwards: every backward that the watch calls averaged, or not, in a row.
+
+    All ranks do the same. Returns what differs from the truth.
+    """
+    wrong = []
+    for seed in range(ROUNDS):
+        choose = random.Random(seed)
+        training = Training(reentrant=choose.choice([None, False]))
+        waiting: list[tuple[str, Tensor]] = []
+        done: list[str] = []
+        for _ in range(STEPS):
+            kind = choose.choice(["loss", "no_sync", "bypass", "ignored"])
+            with training.ddp.no_sync() if kind == "no_sync" else nullcontext():
+                loss = training.bypass() if kind == "bypass" else training.loss()
+            if kind != "ignored":
+                waiting.append((kind, loss))
+            done.append(kind)
+            if waiting and choose.random() < 0.7:
+                chosen = [waiting.pop() for _ in range(choose.randint(1, len(waiting)))]
+                done.append("backward of " + "+".join(kind for kind, _ in chosen))
+                training.optimizer.zero_grad()
+                before = training.watch.bypassed
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    backward(torch.stack([loss for _, loss in chosen]).sum())
+                alarm = training.watch.bypassed > before
+                harmless = training.equal() or any(kind == "no_sync" for kind, _ in chosen + waiting)
+                if alarm == harmless:
+                    wrong.append(f"seed {seed}: {', '.join(done)}: {'false alarm' if alarm else 'not noticed'}")
+                if choose.random() < 0.5:
+                    training.step()
+                    waiting.clear()  # the weights that they were computed with are gone
+    return wrong
+
+
+def raising(scenario: Scenario, **options: Any) -> str:
+    training = Training()
+    training.watch.remove()
+    watch_ddp(training.ddp, training.optimizer, action="raise", **options)
+    try:
+        scenario(training)
+        training.optimizer.step()
+    except DistributedError as error:
+        return str(error)
+    return ""
+
+
+def removed() -> dict[str, Any]:
+    """Nothing is left of a watch."""
+    training = Training()
+    training.watch.remove()
+    training.watch.remove()
+    backward(training.bypass())
+    training.optimizer.step()
+    hooks = [len(getattr(p, "_post_accumulate_grad_hooks", None) or {}) for p in training.model.parameters()]
+    left = len(training.ddp._forward_hooks) + len(training.optimizer._optimizer_step_pre_hooks) + sum(hooks)
+    return {"bypassed": training.watch.bypassed, "left": left}
+
+
+def accelerated() -> int:
+    """The optimizer of accelerate holds the one that steps."""
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    training = Training()
+    training.watch.remove()
+    optimizer = Accelerator(cpu=True).prepare_optimizer(training.optimizer)
+    watch = watch_ddp(training.ddp, optimizer, when="step")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backward(training.bypass())
+        optimizer.step()
+    return watch.bypassed
+
+
+def called_through(**options: Any) -> dict[str, Any]:
+    """A method's gradients through the wrapper, beside those of its forward on the same batches."""
+    training, reference = Training(**options), Training(**options)
+    for _ in range(2):
+        batch = training.batch()
+        training.ddp.zero_grad()
+        reference.ddp.zero_grad()
+        loss, logits = call_through_ddp(training.ddp, "compute_loss", batch)
+        if options.get("find_unused_parameters"):
+            loss = loss + 0 * logits.sum()
+        backward(loss)
+        backward(reference.ddp(batch)["loss"])
+    pairs = zip(training.model.parameters(), reference.model.parameters(), strict=True)
+    function = call_through_ddp(training.ddp, lambda model, factor: model.head.weight.sum() * factor, factor=3.0)
+    return {
+        "equal": training.equal(),
+        "same": all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs),  # type: ignore[arg-type]
+        "function": torch.equal(function, training.model.head.weight.sum() * 3),
+        "keys": list(training.ddp.state_dict()) == list(reference.ddp.state_dict()),
+    }
+
+
+def called_and_raising() -> dict[str, Any]:
+    """A method that raises, and one that is not there, leave the wrapper as it was."""
+    training = Training()
+    keys, inner, seen = list(training.ddp.state_dict()), training.ddp.module, []
+    for method in ("fails", "not_there", "reentrant"):
+        try:
+            call_through_ddp(training.ddp, method, training.batch())
+        except (KeyError, DistributedError) as error:
+            seen.append(f"{type(error).__name__}: {error}")
+    backward(training.loss())
+    whole = training.ddp.module is inner and list(training.ddp.state_dict()) == keys
+    return {"errors": seen, "whole": whole, "equal": training.equal(), "bypassed": training.watch.bypassed}
+
+
+def bad_input() -> list[str]:
+    """What cannot be watched."""
+    training = Training()
+    told = []
+    wanted: list[dict[str, Any]] = [{"when": "step"}, {"when": "never"}, {"action": "shout"}]
+    for options in wanted:
+        try:
+            watch_ddp(training.ddp, **options)
+        except DistributedError as error:
+            told.append(str(error))
+    try:
+        watch_ddp(cast(nn.Module, torch.compile(training.ddp)))
+    except DistributedError as error:
+        told.append(str(error))
+    return told
+
+
+def seen_from_inside() -> bool:
+    """The method finds the wrapper whole."""
+    training = Training()
+    found: bool = call_through_ddp(training.ddp, lambda model: training.ddp.module is model)
+    return found
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    **{
+        f"{name}, {kind}": partial(watched, scenario, **options)
+        for kind, options in KINDS.items()
+        for name, scenario in scenarios(kind).items()
+    },
+    "local steps": partial(watched, local_steps),
+    "static graph, plain first": partial(first_of_a_static_graph, lambda training: backward(training.loss())),
+    "static graph, bypassed first": partial(first_of_a_static_graph, bypassed),
+    "static graph, metrics first": partial(first_of_a_static_graph, metrics_before),
+    "step, bypassed": partial(before_the_step, bypassed),
+    "step, bypassed in part": partial(before_the_step, bypassed_in_part),
+    "step, averaged later": partial(before_the_step, bypassed, lambda training: backward(training.loss())),
+    "step, dropped": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad()),
+    "step, zeroed": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad(False)),
+    "step, accumulated": partial(before_the_step, accumulated),
+    "step, bypassed after accumulation": partial(before_the_step, bypassed_after_accumulation),
+    "step, local steps": partial(before_the_step, local_steps),
+    "random": random_steps,
+    "raise in the backward": partial(raising, bypassed),
+    "raise in the step": partial(raising, bypassed, when="step"),
+    "raise after the average": partial(raising, second_backward),
+    "raise not": partial(raising, plain),
+    "removed": removed,
+    "accelerated": accelerated,
+    "called through": called_through,
+    "called through, reentrant": partial(called_through, reentrant=False),
+    "called through, unused parameters": partial(called_through, find_unused_parameters=True),
+    "called through, static graph": partial(called_through, static_graph=True),
+    "called and raising": called_and_raising,
+    "bad input": bad_input,
+    "seen from inside": seen_from_inside,
+}
+
+if __name__ == "__main__":
+    run_cases(CASES, sys.argv[1], SIZE)
