@@ -23,14 +23,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.console import RenderableType
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.screen import console_of
-from benchmarks.tree_speed_report import Figure, Target
+from benchmarks.figures import Figure, Target, finish, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,7 +66,6 @@ class Cost:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    console = console_of(PLAIN_WIDTH)
     try:
         import torch
         import transformers
@@ -80,17 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for tokens in options.tokens if device else ():
         found += costs(tokens, {name: cost(name, tokens, options.steps) for name in (NONE, THEIRS, OURS)})
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
-    try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(as_json(found, versions, device, options.layers), encoding="utf-8")
-    except OSError as error:
-        print(f"offload: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
-        return 2
-    console.print(table(found, device or f"{platform.machine()}, {os.cpu_count()} processors"))
+    machine = device or f"{platform.machine()}, {os.cpu_count()} processors"
+    shown: list[RenderableType] = [plain_table(f"activation offload: {machine}", found)]
     if not device:
-        console.print("Peak memory and step time were not measured: torch sees no CUDA device here.", soft_wrap=True)
-    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
-    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+        shown.append("Peak memory and step time were not measured: torch sees no CUDA device here.")
+    text = as_json(found, versions, device, options.layers)
+    return finish("offload", found, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -259,18 +252,6 @@ def _ratio(name: str, over: float, under: float, target: Target | None = None) -
 
 def _median(each: Cost) -> float:
     return statistics.median(each.seconds)
-
-
-def table(found: Sequence[Figure], machine: str) -> Table:
-    """The figures, each with its target and whether it is met."""
-    grid = Table(title=f"activation offload: {machine}", title_style="bold")
-    grid.add_column("figure", no_wrap=True)
-    grid.add_column("median", justify="right", no_wrap=True)
-    for heading in ("unit", "target", ""):
-        grid.add_column(heading, no_wrap=True)
-    for figure in found:
-        grid.add_row(figure.name, f"{figure.median:.4g}", figure.unit, str(figure.target or ""), figure.verdict)
-    return grid
 
 
 def as_json(found: Sequence[Figure], versions: Mapping[str, str], device: str, layers: int) -> str:

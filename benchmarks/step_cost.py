@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.screen import console_of
+from benchmarks.figures import finish
 
 PLAIN_WIDTH = 140
 _LAYERS = 16
@@ -42,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-    console = console_of(PLAIN_WIDTH)
     _say("the price of a call")
     calls = price_of_calls(_LAYERS, 10 * options.rounds)
     families = []
@@ -51,16 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(family.name)
             families.append(measure(family, options.rounds))
     found = figures(families, calls)
-    console.print(cost_table(families, options.rounds))
-    console.print(goal_table(found))
-    try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(as_json(families, calls, found), encoding="utf-8")
-    except OSError as error:
-        print(f"step_cost: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
-        return 2
-    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
-    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+    shown = [cost_table(families, options.rounds), goal_table(found)]
+    return finish("step_cost", found, as_json(families, calls, found), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from benchmarks.figures import Figure, Target
 from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
-from benchmarks.tree_speed_report import Figure, Target
 from ckpt_surgery.verification.results import MODES, Mode
 from ckpt_surgery.verification.versions import installed_versions
 

@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from benchmarks.figures import Figure, finish
 from benchmarks.releases import ReleaseError, fetch
-from benchmarks.screen import console_of
 from benchmarks.stopwatch import CommandFailed, Run
-from benchmarks.tree_speed_report import Figure, as_json, figures, table
+from benchmarks.tree_speed_report import as_json, figures, table
 from benchmarks.tree_speed_runs import CHECKED, GROUPS, Contestant, contestants
 
 PLAIN_WIDTH = 120
@@ -33,7 +33,6 @@ PLAIN_WIDTH = 120
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    console = console_of(PLAIN_WIDTH)
     try:
         _say("getting ready")
         models = fetch(CHECKED) / "models"
@@ -41,17 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="tree-speed-") as scratch:
             samples = play(everyone, options.runs, Path(scratch))
         found = [*figures(samples), *(phases(models) if options.profile else ())]
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(as_json(found, samples, options.runs), encoding="utf-8")
     except (ReleaseError, CommandFailed) as error:
         print(f"tree_speed: {error}.", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"tree_speed: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
+        print(f"tree_speed: {error.filename}: {error.strerror or error}.", file=sys.stderr)
         return 2
-    console.print(table(found, options.runs))
-    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
-    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+    text = as_json(found, samples, options.runs)
+    return finish("tree_speed", found, text, options.out, [table(found, options.runs)], PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -5,54 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from rich.table import Table
 
+from benchmarks.figures import Figure, Target
 from benchmarks.stopwatch import Run
 from benchmarks.tree_speed_runs import CHECKED, REPAIRED, RULE
 
 Samples = Mapping[str, Sequence[Run]]
 MEGABYTE = 10**6
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a figure has to be: at most the limit, or at least."""
-
-    limit: float
-    at_least: bool = False
-
-    def met_by(self, value: float) -> bool:
-        """Whether a value is good enough."""
-        return value >= self.limit if self.at_least else value <= self.limit
-
-    def __str__(self) -> str:
-        return f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured quantity: a value for each round, its unit, and its target where it has one."""
-
-    name: str
-    values: tuple[float, ...]
-    unit: str
-    target: Target | None = None
-
-    @property
-    def median(self) -> float:
-        """The middle of the rounds."""
-        return statistics.median(self.values)
-
-    @property
-    def verdict(self) -> str:
-        """ok, missed, or nothing where there is no target."""
-        if self.target is None:
-            return ""
-        return "ok" if self.target.met_by(self.median) else "missed"
 
 
 TIMES = {"check, warm": Target(1.0), "--help": Target(0.3)}

@@ -21,15 +21,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.screen import console_of
+from benchmarks.figures import Figure, Target, finish, plain_table
 from benchmarks.stopwatch import CommandFailed, children
-from benchmarks.tree_speed_report import Figure, Target
 
 PLAIN_WIDTH = 120
 ONE_TYPE = "gpt_bigcode"
@@ -51,27 +51,19 @@ class Survey:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    console = console_of(PLAIN_WIDTH)
     try:
         _say(f"verify {ONE_TYPE}")
         one = run([ONE_TYPE], options.jobs)
         _say("verify --all" + (f" --shard {options.shard}" if options.shard else ""))
         shard = ["--shard", options.shard] if options.shard else []
         many = run(["--all", *shard], options.jobs)
-        found = figures(one, many, options.jobs, whole=not options.shard)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(as_json(found, many, options.jobs, options.shard), encoding="utf-8")
     except CommandFailed as error:
         print(f"verify_speed: {error}.", file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"verify_speed: {error.filename or options.out}: {error.strerror or error}.", file=sys.stderr)
-        return 2
-    console.print(table(found, many))
-    for line in longest(many.document["reports"]):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"The json lies in {options.out}", soft_wrap=True, highlight=False)
-    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+    found = figures(one, many, options.jobs, whole=not options.shard)
+    shown: list[RenderableType] = [table(found, many), *longest(many.document["reports"])]
+    text = as_json(found, many, options.jobs, options.shard)
+    return finish("verify_speed", found, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -177,21 +169,9 @@ def longest(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def table(found: Sequence[Figure], many: Survey) -> Table:
-    """The figures, each with its target and whether it is met."""
+    """The figures, under how many classes have which verdict."""
     counts = Counter(report["status"] for report in many.document["reports"])
-    title = ", ".join(f"{number} {status}" for status, number in counts.most_common())
-    grid = Table(title=f"verify: {title}", title_style="bold")
-    for heading, justify in (
-        ("figure", "left"),
-        ("value", "right"),
-        ("unit", "left"),
-        ("target", "left"),
-        ("", "left"),
-    ):
-        grid.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for figure in found:
-        grid.add_row(figure.name, f"{figure.median:.1f}", figure.unit, str(figure.target or ""), figure.verdict)
-    return grid
+    return plain_table(f"verify: {', '.join(f'{number} {status}' for status, number in counts.most_common())}", found)
 
 
 def as_json(found: Sequence[Figure], many: Survey, jobs: int, shard: str) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tree_speed, tree_speed_report, tree_speed_runs
+from benchmarks.figures import Figure, Target
 from benchmarks.releases import ReleaseError
 from benchmarks.stopwatch import CommandFailed, Run
-from benchmarks.tree_speed_report import MEGABYTE, Figure, Target, as_json, figures, table
+from benchmarks.tree_speed_report import MEGABYTE, as_json, figures, table
 from benchmarks.tree_speed_runs import Contestant, differing, imported, only_rule, require_same_work
 
 TOY = """

@@ -1,0 +1,83 @@
+"""What a benchmark measured, what it should have measured, and how it says so in the end."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from benchmarks.screen import console_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure has to be: at most the limit, or at least."""
+
+    limit: float
+    at_least: bool = False
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value is good enough."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured quantity: a value for each round, its unit, and its target where it has one."""
+
+    name: str
+    values: tuple[float, ...]
+    unit: str
+    target: Target | None = None
+
+    @property
+    def median(self) -> float:
+        """The middle of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """ok, missed, or nothing where there is no target."""
+        if self.target is None:
+            return ""
+        return "ok" if self.target.met_by(self.median) else "missed"
+
+
+def plain_table(title: str, found: Sequence[Figure]) -> Table:
+    """The figures, each with its target and whether it is met."""
+    grid = Table(title=title, title_style="bold")
+    grid.add_column("figure", no_wrap=True)
+    grid.add_column("median", justify="right", no_wrap=True)
+    for heading in ("unit", "target", ""):
+        grid.add_column(heading, no_wrap=True)
+    for figure in found:
+        grid.add_row(figure.name, f"{figure.median:.4g}", figure.unit, str(figure.target or ""), figure.verdict)
+    return grid
+
+
+def finish(
+    program: str, found: Sequence[Figure], json: str, out: Path, shown: Sequence[RenderableType], width: int
+) -> int:
+    """Write the json into `out` and print what is to be `shown`, `width` columns wide where there is no terminal.
+
+    Returns the exit code: 0; 1 where a target is missed; 2 where the json cannot be written.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json, encoding="utf-8")
+    except OSError as error:
+        print(f"{program}: {error.filename or out}: {error.strerror or error}.", file=sys.stderr)
+        return 2
+    console = console_of(width)
+    for part in shown:
+        console.print(part, soft_wrap=isinstance(part, str), highlight=False)
+    console.print(f"The json lies in {out}", soft_wrap=True, highlight=False)
+    return 1 if any(figure.verdict == "missed" for figure in found) else 0
