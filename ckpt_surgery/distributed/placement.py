@@ -1,0 +1,275 @@
+"""Whether a model may be trained where its parameters lie: split over devices under several ranks, or offloaded.
+
+What the ranks exchange (gradients, losses) is not looked at here, and nothing is moved.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.verification.units import size as in_bytes
+
+Placed = dict[str, list[nn.Parameter]]
+"""Parameters by the device on which they lie."""
+
+
+class PlacementError(DistributedError):
+    """Parameters lie where training them goes wrong; the text says where, why and what to do."""
+
+
+def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
+    """Return if `model` may be trained here with its parameters where they are; `model.training` plays no part.
+
+    Two things are refused. In any process: a trainable parameter on the meta device. accelerate keeps offloaded
+    weights there (`device_map` with "disk", or with "cpu" beside an accelerator; `cpu_offload`; `disk_offload`) and
+    loads them for each forward only, so the backward succeeds and their gradients stay None. Frozen parameters may be
+    offloaded: the gradients of the others are right. In a world of several ranks: parameters on several devices, by
+    where they are or by `hf_device_map`, which `device_map="auto"` leaves on the model, also inside wrappers. The
+    ranks would train on each other's devices. Frozen ones count; buffers do not, nor do DTensors (FSDP2,
+    tensor parallelism), which their mesh places. `allow_split=True` accepts that: say so only where no two ranks
+    share an accelerator, as for DistributedDataParallel around models that have several devices each to themselves.
+
+    The world is the default process group or, before there is one, what the launcher set: WORLD_SIZE and RANK.
+
+    transformers' Trainer refuses a part of this, through accelerate: in a world of several ranks, every
+    `hf_device_map` of more than one entry, also where all name one device. It passes a split model without that
+    attribute and, in one process, offloaded parameters that never train. A plain loop nobody looks at.
+
+    Raises PlacementError, on each rank for itself, with the devices, the elements and bytes on each, and what a whole
+    copy on every device takes.
+    """
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    away = [name for name, parameter in trainable if parameter.is_meta]
+    if away:
+        why = (
+            f"{len(away)} of its {len(trainable)} trainable parameters, '{away[0]}' first, are offloaded or never "
+            "loaded, and the gradient of an offloaded parameter stays None although the backward succeeds"
+        )
+        raise PlacementError(_refusal(model, why, _placed(model, model.parameters()), offloaded=True))
+    if allow_split or _world()[1] == 1:
+        return
+    placed = _placed(model, (parameter for parameter in model.parameters() if not hasattr(parameter, "device_mesh")))
+    if len(placed) > 1:
+        why = "its parameters lie on several devices, and the ranks would train on each other's"
+        raise PlacementError(_refusal(model, why, placed, offloaded=False))
+
+
+class PlacementGuard:
+    """Checks a model's placement at its first training forward until `remove`, or for the length of a `with`."""
+
+    def __init__(self, handles: Iterable[RemovableHandle]) -> None:
+        self._handles = tuple(handles)
+
+    def remove(self) -> None:
+        """Check nothing more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def __enter__(self) -> PlacementGuard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:
+    """Have every training forward of `model` begin with `check_placement`, and return the handle that ends it.
+
+    A forward is a training forward where `model.training` is set, gradients are on and a parameter requires one;
+    others pass. Once the check has passed it is made again only in a world of another size: parameters that are
+    moved, unfrozen or added later need `check_placement`, or another guard. The model may be inside
+    DistributedDataParallel or PEFT, or be wrapped later. For wrappers that call `model.forward`, past its hooks, the
+    check is also made before the model's direct children run. Copies and pickles of the model keep it for good.
+
+    While torch compiles nothing is checked: guard what `torch.compile` returns, not what it is given.
+
+    Raises nothing; a training forward raises PlacementError as `check_placement` does, before anything is computed.
+    """
+    hooks = [(model, _Hook(None, allow_split)), *((child, _Hook(model, allow_split)) for child in model.children())]
+    return PlacementGuard(module.register_forward_pre_hook(hook) for module, hook in hooks)
+
+
+class _Hook:
+    """Before a forward: checks `whole`, or the module that is called where there is none, until it passes."""
+
+    def __init__(self, whole: nn.Module | None, allow_split: bool) -> None:
+        # A child that held its parent would keep a deleted model in memory until the next collection.
+        self._whole = None if whole is None else weakref.ref(whole)
+        self._allow_split = allow_split
+        self._passed_in = 0
+
+    def __call__(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+            return
+        ranks = _world()[1]
+        if ranks == self._passed_in:
+            return
+        whole = None if self._whole is None else self._whole()
+        checked = module if whole is None else whole
+        if any(parameter.requires_grad for parameter in checked.parameters()):
+            check_placement(checked, allow_split=self._allow_split)
+            self._passed_in = ranks
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[None, bool]]:
+        """In a copy or a pickle each hook checks its own module: a child alone must not take the model along."""
+        return _Hook, (None, self._allow_split)
+
+
+def local_device_map() -> dict[str, int | str]:
+    """The `device_map` of `from_pretrained` that puts a whole copy of the model on this rank's own device.
+
+    `{"": index}` with an accelerator, `{"": "cpu"}` without. The index is LOCAL_RANK; without it the device that
+    `init_process_group` was given (`device_id`), the only one there is, or in a world of one rank the current one.
+    (accelerate takes 0 on every rank of a process group without LOCAL_RANK.)
+
+    Raises DistributedError where nothing says which of several accelerators is this rank's, and where more ranks run
+    on this machine than it has accelerators.
+    """
+    count = _accelerators().device_count()
+    if not count:
+        return {"": "cpu"}
+    rank, ranks = _world()
+    local = _number("LOCAL_RANK")
+    here = max(_number("LOCAL_WORLD_SIZE") or 1, (local or 0) + 1)
+    if here > count:
+        raise DistributedError(
+            f"{here} or more ranks run on this machine, and rank {rank} sees {count} accelerators: start at most "
+            f'{count} ranks on it or, where the launcher shows each rank only its own, load with device_map={{"": 0}}.'
+        )
+    if local is not None:
+        return {"": local}
+    if ranks == 1:
+        return {"": _current_index()}
+    if count == 1:
+        return {"": 0}
+    bound = dist.group.WORLD.bound_device_id if _has_group() and dist.group.WORLD is not None else None
+    if bound is None or bound.index is None:
+        raise DistributedError(
+            f"Nothing says which of {count} accelerators belongs to rank {rank} of {ranks}: set LOCAL_RANK to the "
+            "number of this rank on its machine (under SLURM that is SLURM_LOCALID)."
+        )
+    return {"": bound.index}
+
+
+def _has_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _world() -> tuple[int, int]:
+    """This rank and the number of ranks."""
+    if _has_group():
+        return dist.get_rank(), dist.get_world_size()
+    return _number("RANK") or 0, _number("WORLD_SIZE") or 1
+
+
+def _number(variable: str) -> int | None:
+    """An environment variable that is a number; -1, with which some launchers say "not distributed", is none."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdigit() else None
+
+
+def _accelerators() -> Any:
+    """The module of torch that counts accelerators; any accelerator from torch 2.6 on, CUDA before."""
+    return getattr(torch, "accelerator", torch.cuda)
+
+
+def _current_index() -> int:
+    """The index of the current accelerator, 0 where there is none."""
+    accelerators = _accelerators()
+    if not accelerators.device_count():
+        return 0
+    names = ("current_device_index", "current_device_idx", "current_device")  # torch 2.7, 2.6, and torch.cuda
+    index: int = next(getattr(accelerators, name) for name in names if hasattr(accelerators, name))()
+    return index
+
+
+def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
+    """These parameters by their devices or, where that is one device, by the devices that `hf_device_map` names."""
+    planned = _planned(model)
+    real: Placed = {}
+    mapped: Placed = {}
+    for parameter in parameters:
+        plan = planned.get(id(parameter), "")
+        host = plan in ("", "cpu", "disk")
+        device = _name(parameter.device)
+        place = f"meta, offloaded to {plan}" if parameter.is_meta and plan and host else device
+        real.setdefault(place, []).append(parameter)
+        # An entry for the host under a parameter that lies elsewhere tells of hooks that are gone.
+        mapped.setdefault(place if host else plan, []).append(parameter)
+    return real if len(real) > 1 else mapped
+
+
+def _planned(model: nn.Module) -> dict[int, str]:
+    """The device in the innermost `hf_device_map` for each parameter, by its id; none where no map speaks of it."""
+    planned = {}
+    for module in model.modules():
+        device_map: Mapping[str, Any] = vars(module).get("hf_device_map") or {}
+        for name, parameter in module.named_parameters() if device_map else ():
+            while name and name not in device_map:
+                name = name.rpartition(".")[0]
+            if name in device_map:
+                planned[id(parameter)] = _name(device_map[name])
+    return planned
+
+
+def _name(device: int | str | torch.device) -> str:
+    """One name for each device, "disk" among them: where the current one is 0, "cuda" and 0 are both "cuda:0"."""
+    if isinstance(device, int):
+        kind = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+        return f"{'cuda' if kind is None else kind.type}:{device}"
+    if device == "disk":
+        return "disk"
+    device = torch.device(device)
+    if device.type in ("cpu", "meta"):
+        return device.type
+    return str(device) if ":" in str(device) else f"{device}:{_current_index()}"
+
+
+def _refusal(model: nn.Module, why: str, placed: Placed, *, offloaded: bool) -> str:
+    rank, ranks = _world()
+    places = "; ".join(f"{place}: {_amount(parameters)}" for place, parameters in placed.items())
+    if ranks == 1:
+        here, whole, alone = "here", "all of it on one device", ""
+    else:
+        here = f"on rank {rank} of {ranks}"
+        whole = 'a whole copy on the own device of each rank, device_map=local_device_map() ({"": local_rank}) or none'
+        alone = "in one process (python train.py instead of torchrun)"
+    ways = [f"{whole} ({_cost(model)})"]
+    if offloaded:
+        ways.append(f"what is offloaded frozen, with requires_grad_(False), and the rest trained {alone}".strip())
+    else:
+        ways.append(f"the split model {alone}")
+    ways.append("FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard)")
+    if not offloaded:
+        ways.append("allow_split=True, where no two ranks share an accelerator")
+    return (
+        f"{type(model).__name__} must not be trained {here} as it lies: {why} ({places}). Ways out: {'; '.join(ways)}."
+    )
+
+
+def _amount(parameters: Iterable[nn.Parameter]) -> str:
+    listed = list(parameters)
+    return f"{sum(one.numel() for one in listed):,} parameters, {in_bytes(_bytes(listed))}"
+
+
+def _cost(model: nn.Module) -> str:
+    """The memory of a whole copy; Adam keeps two moments of a parameter's shape and dtype."""
+    total = _bytes(model.parameters())
+    trainable = _bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
+    return (
+        f"{in_bytes(total + 3 * trainable)}, of which {in_bytes(total)} for parameters, {in_bytes(trainable)} for "
+        f"gradients and {in_bytes(2 * trainable)} for the moments of Adam"
+    )
+
+
+def _bytes(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(one.numel() * one.element_size() for one in parameters)

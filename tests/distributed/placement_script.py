@@ -1,0 +1,196 @@
+"""Models that lie in different places, on two real ranks: what the check, the guard and others say to training them.
+
+The ranks have no accelerator: a split is what `hf_device_map` says, or a frozen part on the meta device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState  # type: ignore[import-untyped]
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from ckpt_surgery.distributed.placement import PlacementError, check_placement, guard_placement
+from tests.rank_cases import run_cases
+
+SIZE = 2
+SPLIT: dict[str, int | str] = {"a": 0, "b": 1}
+
+
+class Pair(nn.Module):
+    """Two layers of 20 parameters each."""
+
+    def __init__(self, device_map: dict[str, int | str] | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+        if device_map is not None:
+            self.hf_device_map = device_map
+
+    def forward(self, values: Tensor) -> Tensor:
+        result: Tensor = self.b(self.a(values))
+        return result
+
+
+def tiny_llama() -> LlamaForCausalLM:
+    """Three layers, 30 parameters."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2
+    )
+    return LlamaForCausalLM(config).train()
+
+
+def pair(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
+    """The model, and what of it to call."""
+    model = Pair(device_map)
+    return model, model
+
+
+def in_ddp(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
+    model = Pair(device_map)
+    return model, DistributedDataParallel(model)
+
+
+def in_peft(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
+    model = Pair(device_map)
+    return model, get_peft_model(model, LoraConfig(target_modules=["a", "b"]))
+
+
+def with_frozen_part_elsewhere() -> tuple[nn.Module, nn.Module]:
+    model = Pair()
+    model.frozen = nn.Linear(5, 5, device="meta").requires_grad_(False)
+    return model, model
+
+
+def with_buffer_elsewhere() -> tuple[nn.Module, nn.Module]:
+    model = Pair()
+    model.register_buffer("table", torch.empty(4, device="meta"))
+    return model, model
+
+
+def in_fsdp() -> tuple[nn.Module, nn.Module]:
+    model = Pair()
+    fully_shard(model.a)
+    fully_shard(model)
+    return model, model
+
+
+def in_tensor_parallel() -> tuple[nn.Module, nn.Module]:
+    model = Pair()
+    plan = {"a": ColwiseParallel(), "b": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (SIZE,)), plan)
+    return model, model
+
+
+def said(action: Callable[[], Any]) -> str:
+    """What the refusal says; empty where there is none."""
+    try:
+        action()
+    except PlacementError as error:
+        return str(error)
+    return ""
+
+
+def step(called: nn.Module) -> None:
+    called(torch.ones(2, 4)).sum().backward()
+
+
+def places(make: Callable[[], tuple[nn.Module, nn.Module]], *, allow_split: bool = False) -> dict[str, str]:
+    """What the check says, and a training step with the guard on the model or on what is called."""
+    told = {}
+    for name in ("inner", "outer"):
+        model, called = make()
+        guarded = model if name == "inner" else called
+        told[f"check {name}"] = said(partial(check_placement, guarded, allow_split=allow_split))
+        with guard_placement(guarded, allow_split=allow_split):
+            told[f"guard {name}"] = said(partial(step, called.train()))
+    return told
+
+
+def inference() -> list[str]:
+    """A split model where it is not trained, in three ways."""
+    model = Pair(SPLIT)
+    with guard_placement(model):
+        told = [said(partial(model.eval(), torch.ones(2, 4)))]
+        model.train()
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                told.append(said(partial(model, torch.ones(2, 4))))
+        return [*told, said(partial(model, torch.ones(2, 4)))]
+
+
+def unloaded_fsdp() -> list[str]:
+    """Sharded on the meta device, before and after it has memory."""
+    with torch.device("meta"):
+        model = Pair()
+    fully_shard(model)
+    told = [said(partial(check_placement, model))]
+    model.to_empty(device="cpu")
+    return [*told, said(partial(check_placement, model))]
+
+
+def local_rank_of_accelerate() -> int:
+    """What accelerate takes for the local rank on ranks that have a process group and no LOCAL_RANK."""
+    found: int = PartialState().local_process_index
+    PartialState._reset_state()
+    return found
+
+
+def trainer(device_map: dict[str, str]) -> str:
+    """What transformers' Trainer says to a model with such a map; empty where it trains."""
+    os.environ.update(LOCAL_RANK=str(dist.get_rank()), RANK=str(dist.get_rank()), WORLD_SIZE=str(SIZE))
+    model = tiny_llama()
+    model.hf_device_map = device_map
+    ids = torch.arange(8)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=1, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True
+        )
+        try:
+            Trainer(model, arguments, train_dataset=[{"input_ids": ids, "labels": ids}] * 16).train()
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "whole": partial(places, pair),
+    "whole in ddp": partial(places, in_ddp),
+    "whole in peft": partial(places, in_peft),
+    "one device by two names": partial(places, partial(pair, {"a": 0, "b": "cuda:0"})),
+    "buffer elsewhere": partial(places, with_buffer_elsewhere),
+    "fsdp": partial(places, in_fsdp),
+    "tensor parallel": partial(places, in_tensor_parallel),
+    "split": partial(places, partial(pair, SPLIT)),
+    "split in ddp": partial(places, partial(in_ddp, SPLIT)),
+    "split in peft": partial(places, partial(in_peft, SPLIT)),
+    "frozen part elsewhere": partial(places, with_frozen_part_elsewhere),
+    "split on purpose": partial(places, partial(in_ddp, SPLIT), allow_split=True),
+    "inference": inference,
+    "unloaded fsdp": unloaded_fsdp,
+    "accelerate without LOCAL_RANK": local_rank_of_accelerate,
+    "trainer with one device in two entries": partial(trainer, {"model": "cpu", "lm_head": "cpu"}),
+    "trainer with one entry": partial(trainer, {"": "cpu"}),
+}
+
+
+if __name__ == "__main__":
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -1,0 +1,432 @@
+"""Where a model may be trained: split models and the guard, in one process here and on two ranks in the script."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.placement import PlacementError, check_placement, guard_placement, local_device_map
+from tests.distributed.placement_script import SIZE, SPLIT, Pair
+from tests.rank_cases import Found, cases_found
+
+pytestmark = pytest.mark.both
+
+LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+VALUES = torch.ones(2, 4)
+
+
+@pytest.fixture(autouse=True)
+def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests run in one process, whatever started it."""
+    for variable in LAUNCH:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a launcher leaves it before there is a process group."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+
+
+@pytest.fixture
+def start_group() -> Iterator[Callable[..., None]]:
+    """Start a process group of ranks that are not there."""
+
+    def start(rank: int, size: int) -> None:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+
+    yield start
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let torch see so many accelerators, through the names of one of its releases."""
+
+    def see(count: int, current: int = 0, api: str = "current_device_index") -> None:
+        names = {"device_count": lambda: count, api: lambda: current}
+        if api == "current_device":
+            monkeypatch.delattr(torch, "accelerator")
+            for name, function in names.items():
+                monkeypatch.setattr(torch.cuda, name, function)
+        else:
+            kind = SimpleNamespace(current_accelerator=lambda: torch.device("cuda"), **names)
+            monkeypatch.setattr(torch, "accelerator", kind)
+
+    return see
+
+
+def test_parameters_that_were_never_loaded_are_refused() -> None:
+    with torch.device("meta"):
+        model = Pair()
+    with pytest.raises(PlacementError, match="never loaded"):
+        check_placement(model)
+    check_placement(model.to_empty(device="cpu"))
+
+
+ONE_DEVICE: list[dict[str, Any]] = [
+    {"": "cpu"},
+    {"": 0},
+    {"": 1},
+    {"a": 1, "b": 1},
+    {"a": "cuda", "b": 0},
+    {"a": "cuda:0", "b": torch.device("cuda", 0)},
+    {"a": "cpu", "b": torch.device("cpu")},
+    {"a": "cpu", "b": "disk"},  # what is left of a map when its hooks are gone: both are in host memory
+    {"": 0, "nothing_there": 1},
+]
+SEVERAL: list[dict[str, Any]] = [
+    SPLIT,
+    {"a": 0, "b": "cpu"},
+    {"a": 0, "b": "disk"},
+    {"a": "cuda", "b": "cuda:1"},
+    {"a": torch.device("cuda", 0), "b": torch.device("cuda", 1)},
+    {"": 0, "b": 1},
+    {"a": 0, "b.weight": 0, "b.bias": 1},
+]
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("device_map", ONE_DEVICE)
+def test_a_map_to_one_device_passes_before_there_is_a_group(device_map: dict[str, Any]) -> None:
+    check_placement(Pair(device_map))
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("device_map", SEVERAL)
+def test_a_map_to_several_devices_is_refused_before_there_is_a_group(device_map: dict[str, Any]) -> None:
+    with pytest.raises(PlacementError, match="rank 1 of 2"):
+        check_placement(Pair(device_map))
+
+
+@pytest.mark.parametrize("device_map", SEVERAL)
+def test_one_process_may_train_a_split_model(device_map: dict[str, Any]) -> None:
+    model = Pair(device_map)
+    check_placement(model)
+    with guard_placement(model):
+        model(VALUES).sum().backward()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_where_parameters_are_counts_before_a_map_that_says_they_are_together() -> None:
+    model = Pair({"": 0})
+    check_placement(model)
+    model.b.requires_grad_(False).to("meta")
+    with pytest.raises(PlacementError, match="cpu: 20 parameters, 80 B; meta: 20 parameters, 80 B"):
+        check_placement(model)
+
+
+def test_sharded_parts_may_lie_elsewhere_than_the_rest(start_group: Callable[..., None]) -> None:
+    start_group(1, 2)
+    model = Pair()
+    model.b.requires_grad_(False).to("meta")
+    with pytest.raises(PlacementError):
+        check_placement(model)
+    fully_shard(model.b)
+    check_placement(model)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_the_innermost_map_counts_whatever_is_around_it() -> None:
+    outer = nn.Sequential(Pair({"": 0}), nn.Sequential(Pair({"": 0})))
+    check_placement(outer)
+    outer[1][0].hf_device_map = {"": 1}  # type: ignore[index]
+    with pytest.raises(PlacementError):
+        check_placement(outer)
+    outer[1][0].hf_device_map = {"": 0}  # type: ignore[index]
+    outer.hf_device_map = {"": 1}  # type: ignore[assignment]
+    check_placement(outer)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_cuda_without_an_index_is_the_current_device(accelerators: Callable[..., None]) -> None:
+    accelerators(2, current=1)
+    check_placement(Pair({"a": "cuda", "b": 1}))
+    with pytest.raises(PlacementError):
+        check_placement(Pair({"a": "cuda", "b": 0}))
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_the_refusal_of_a_split_names_devices_costs_and_ways_out() -> None:
+    model = Pair(SPLIT)
+    model.a.requires_grad_(False)
+    with pytest.raises(PlacementError) as caught:
+        check_placement(model)
+    said = str(caught.value)
+    assert "(cuda:0: 20 parameters, 80 B; cuda:1: 20 parameters, 80 B)" in said
+    assert "400 B, of which 160 B for parameters, 80 B for gradients and 160 B for the moments of Adam" in said
+    assert 'local_device_map() ({"": local_rank})' in said
+    assert "python train.py instead of torchrun" in said
+    assert "fully_shard" in said
+    assert "allow_split=True" in said
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_allow_split_accepts_a_split_and_no_offloading() -> None:
+    model = Pair(SPLIT)
+    check_placement(model, allow_split=True)
+    with guard_placement(model, allow_split=True):
+        model(VALUES)
+    model.a.to("meta")
+    with pytest.raises(PlacementError, match="2 of its 4"):
+        check_placement(model, allow_split=True)
+
+
+def test_a_group_outweighs_the_environment(start_group: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    start_group(0, 1)
+    check_placement(Pair(SPLIT))
+
+
+@pytest.mark.parametrize("value", ["", "1", "-1"])
+def test_a_world_of_one_may_be_split(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    check_placement(Pair(SPLIT))
+
+
+def test_a_guard_that_passed_checks_again_when_a_group_starts(start_group: Callable[..., None]) -> None:
+    model = Pair(SPLIT)
+    guard_placement(model)
+    model(VALUES)
+    start_group(2, 4)
+    with pytest.raises(PlacementError, match="rank 2 of 4"):
+        model(VALUES)
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_passes_a_guard_and_training_after_it_does_not(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    model = Pair(SPLIT)
+    guard_placement(model)
+    model.eval()(VALUES)
+    model.train()
+    with mode():
+        model(VALUES)
+    model.requires_grad_(False)
+    model(VALUES)
+    model.requires_grad_(True)
+    with pytest.raises(PlacementError):
+        model(VALUES)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_guard_checks_until_it_has_passed_and_then_no_more() -> None:
+    model = Pair(SPLIT)
+    guard_placement(model)
+    for _ in range(2):
+        with pytest.raises(PlacementError):
+            model(VALUES)
+    model.hf_device_map = {"": 0}
+    model(VALUES)
+    model.hf_device_map = SPLIT
+    model(VALUES)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_guard_ends_with_remove_or_its_with_and_leaves_no_hook() -> None:
+    model = Pair(SPLIT)
+    keys = list(model.state_dict())
+    guard = guard_placement(model)
+    assert list(model.state_dict()) == keys
+    guard.remove()
+    guard.remove()
+    model(VALUES)
+    with pytest.raises(PlacementError), guard_placement(model):
+        model(VALUES)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+class Around(nn.Module):
+    """A wrapper that goes past the hooks of what it wraps, as PEFT's did."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, values: Tensor) -> Tensor:
+        result: Tensor = self.inner.forward(values)
+        return result
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_wrapper_that_calls_forward_past_the_hooks_does_not_escape_the_guard() -> None:
+    model = Pair(SPLIT)
+    with guard_placement(model), pytest.raises(PlacementError, match="Pair"):
+        Around(model)(VALUES)
+    Around(model)(VALUES)
+
+
+def pickled(model: nn.Module) -> nn.Module:
+    result: nn.Module = pickle.loads(pickle.dumps(model))
+    return result
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_copy_has_a_guard_of_its_own(duplicate: Callable[[nn.Module], nn.Module]) -> None:
+    model = Pair(SPLIT)
+    guard = guard_placement(model)
+    copied = duplicate(model)
+    guard.remove()
+    model(VALUES)
+    with pytest.raises(PlacementError):
+        copied(VALUES)
+    copied.hf_device_map = {"": 0}  # type: ignore[assignment]
+    copied(VALUES)
+
+
+def test_a_guarded_model_goes_when_its_last_owner_does() -> None:
+    model = Pair()
+    guard_placement(model)
+    gone = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_child_that_is_pickled_alone_does_not_take_the_model_along() -> None:
+    model = Pair()
+    model.large = nn.Linear(1000, 10)
+    guard_placement(model)
+    alone = pickle.dumps(model.a)
+    assert len(alone) < 4000
+    pickle.loads(alone)(VALUES)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_guard_on_a_compiled_model_checks_and_one_inside_does_not_break_the_graph() -> None:
+    model = Pair(SPLIT)
+    compiled = cast(nn.Module, torch.compile(model, backend="eager", fullgraph=True))
+    with guard_placement(model):
+        compiled(VALUES)
+    with guard_placement(compiled), pytest.raises(PlacementError):
+        compiled(VALUES)
+
+
+@pytest.mark.parametrize("api", ["current_device_index", "current_device_idx", "current_device"])
+def test_the_local_rank_is_the_device_on_every_release_of_torch(
+    api: str, accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerators(4, current=2, api=api)
+    assert local_device_map() == {"": 2}
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert local_device_map() == {"": 3}
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_without_an_accelerator_the_map_is_the_cpu(
+    accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerators(0)
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    assert local_device_map() == {"": "cpu"}
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("variables", [{"LOCAL_RANK": "2"}, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}])
+def test_more_ranks_than_accelerators_are_refused_on_every_rank(
+    variables: dict[str, str], accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerators(2)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(DistributedError, match="3 or more ranks run on this machine"):
+        local_device_map()
+    accelerators(3)
+    assert local_device_map() == {"": int(variables["LOCAL_RANK"])}
+
+
+def test_without_a_local_rank_the_device_of_the_group_counts_or_the_only_one(
+    accelerators: Callable[..., None], start_group: Callable[..., None]
+) -> None:
+    start_group(5, 8)
+    accelerators(1)
+    assert local_device_map() == {"": 0}
+    accelerators(4)
+    with pytest.raises(DistributedError, match="which of 4 accelerators belongs to rank 5 of 8: set LOCAL_RANK"):
+        local_device_map()
+    dist.group.WORLD.bound_device_id = torch.device("cuda", 1)  # type: ignore[union-attr]
+    assert local_device_map() == {"": 1}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank found, by case; the environment speaks of another world than the group."""
+    folder = tmp_path_factory.mktemp("placement")
+    return cases_found("tests.distributed.placement_script", folder, SIZE, WORLD_SIZE="7")
+
+
+FINE = [
+    "whole",
+    "whole in ddp",
+    "whole in peft",
+    "one device by two names",
+    "buffer elsewhere",
+    "fsdp",
+    "tensor parallel",
+    "split on purpose",
+]
+REFUSED = {
+    "split": "cuda:1: 20 parameters, 80 B",
+    "split in ddp": "cuda:1: 20 parameters, 80 B",
+    "split in peft": "cuda:1: 84 parameters, 336 B",
+    "frozen part elsewhere": "meta: 30 parameters, 120 B",
+}
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_ranks_train_models_that_lie_on_one_device_each(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert set(rank.values()) == {""}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_rank_refuses_a_split_model_wherever_the_guard_is(found: Found, case: str) -> None:
+    for number, rank in enumerate(found[case]):
+        assert len(rank) == 4
+        for said in rank.values():
+            assert f"rank {number} of {SIZE}" in said
+            assert REFUSED[case] in said
+
+
+def test_on_ranks_a_split_model_may_be_used_and_not_trained(found: Found) -> None:
+    for *used, trained in found["inference"]:
+        assert used == ["", "", ""]
+        assert "must not be trained" in trained
+
+
+def test_a_sharded_model_passes_once_it_is_loaded(found: Found) -> None:
+    for before, after in found["unloaded fsdp"]:
+        assert "never loaded" in before
+        assert after == ""
+
+
+def test_transformers_trainer_counts_entries_of_the_map_and_not_devices(found: Found) -> None:
+    assert all("device_map='auto'" in said for said in found["trainer with one device in two entries"])
+    assert found["trainer with one entry"] == ["", ""]
+
+
+def test_accelerate_takes_the_first_device_on_every_rank_without_a_local_rank(found: Found) -> None:
+    assert found["accelerate without LOCAL_RANK"] == [0, 0]
