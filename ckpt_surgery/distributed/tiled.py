@@ -1,0 +1,244 @@
+"""`tile_mlp`: MLPs that run over one shard of the sequence after the other, so that their middle is never there whole.
+
+Which modules can be tiled, how they are called and how it is undone. What happens in a call is in `shards`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.distributed.shards import SEQUENCE, Tiles
+from ckpt_surgery.runtime.block import BlockForward
+from ckpt_surgery.runtime.errors import SurgeryError
+
+_MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
+
+
+def tile_mlp(
+    module: nn.Module | Iterable[nn.Module],
+    *,
+    num_shards: int | None = None,
+    shard_size: int | None = None,
+    fp32_accumulate: bool = False,
+) -> Tiling:
+    """Run an MLP, or each of several, over shards of its sequence, and recompute each shard in the backward.
+
+    Each module maps one tensor (..., tokens, hidden), of any floating dtype, to one with the same leading shape, each
+    token by itself. Results and gradients are those of the module as it was, up to rounding: gradients of parameters
+    are sums over shards. Tensors of (..., tokens, intermediate) are never there whole. The backward runs the forward
+    again, its last product apart. Dropout draws for one shard after the other: other masks than untiled, and the
+    same ones in the recompute. While gradients are off nothing is kept and nothing recomputed.
+
+    Give either `num_shards`, which are fewer for a sequence with fewer tokens, or `shard_size`, the most tokens that a
+    shard has of each sequence of the batch. `fp32_accumulate` adds up the shards' gradients of bfloat16 and float16
+    parameters in float32, at 4 bytes for each number while a call goes backward, and not while torch compiles.
+
+    Plain autograd joins the shards, so that every parameter gets one gradient: DistributedDataParallel in all its
+    modes, FSDP2 around a module or what holds it, hooks, adapters on frozen layers, `torch.autograd.grad` and
+    checkpointing of whole blocks go on as they do without. torch.compile tiles too.
+
+    What it cannot see: a forward that mixes tokens by operators of its own, and attributes that it sets on itself.
+
+    Returns the tiling: print it, `undo()` it, or use it in a `with`. Raises SurgeryError, and changes nothing, where a
+    module or an option does not do. A call with other than one tensor, or with another kind of result, raises it too,
+    and so does the backward where parameters, buffers or the mode have changed since the forward.
+    """
+    modules = _checked(module)
+    if (num_shards is None) == (shard_size is None):
+        raise SurgeryError(
+            f"num_shards is {num_shards!r} and shard_size is {shard_size!r}: give one of the two, and not the other"
+        )
+    for name, value in (("num_shards", num_shards), ("shard_size", shard_size)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise SurgeryError(f"{name} is {value!r}: give a whole number of 1 or more")
+    if type(fp32_accumulate) is not bool:
+        raise SurgeryError(f"fp32_accumulate is {fp32_accumulate!r}: give True or False")
+    return Tiling([TiledForward(one, num_shards, shard_size, fp32_accumulate) for one in modules])
+
+
+class Tiling:
+    """Tiled modules, until `undo`. Made by `tile_mlp`; also a context manager. Printing it says what is tiled."""
+
+    def __init__(self, forwards: Sequence[TiledForward]) -> None:
+        self._forwards = tuple(forwards)
+        self._undone = False
+        for forward in self._forwards:
+            vars(forward.module)["forward"] = forward
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """What is tiled, each module once."""
+        return tuple(forward.module for forward in self._forwards)
+
+    def __enter__(self) -> Tiling:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._undone:
+            self.undo()
+
+    def __str__(self) -> str:
+        counts = Counter(type(module).__name__ for module in self.modules)
+        kinds = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        first = self._forwards[0]
+        shards = f"{first.num_shards} shards" if first.num_shards else f"shards of {first.shard_size} tokens"
+        return f"{kinds} in {shards}{', undone' if self._undone else ''}"
+
+    def undo(self) -> None:
+        """Give each module the forward back that it had before `tile_mlp`.
+
+        A forward that another library has put on a module since stays, and finds the module untiled. Raises
+        SurgeryError where that was done already.
+        """
+        if self._undone:
+            raise SurgeryError("the tiling was undone before: call tile_mlp again for another one")
+        for forward in self._forwards:
+            forward.retire()
+        self._undone = True
+
+
+class TiledForward:
+    """The `forward` of one module, as an attribute of the module itself: what was there before, on shards.
+
+    `beneath` is the forward that was on the instance before; None for that of the class.
+    """
+
+    def __init__(self, module: nn.Module, num_shards: int | None, shard_size: int | None, wide: bool) -> None:
+        self.module = module
+        self.num_shards = num_shards
+        self.shard_size = shard_size
+        self.wide = wide
+        self.beneath: Callable[..., Any] | None = vars(module).get("forward")
+        self.retired = False
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """What runs the module untiled; never a checkpointed block, as shards are recomputed anyway."""
+        if self.beneath is None:
+            return partial(type(self.module).forward, self.module)
+        return self.beneath.__wrapped__ if isinstance(self.beneath, BlockForward) else self.beneath
+
+    @property
+    def __self__(self) -> nn.Module:
+        return self.module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module on shards of the one tensor that it is given. Raises SurgeryError where it is given more."""
+        if self.retired:
+            return (self.beneath or self.__wrapped__)(*args, **kwargs)
+        forward = self.__wrapped__
+        values = self._only(args, kwargs)
+        if kwargs:
+            (name,) = kwargs
+            forward = partial(_by_name, forward, name)
+        return Tiles(self._place, self.module, forward, self._count(values.shape[SEQUENCE]), self.wide).run(values)
+
+    def retire(self) -> None:
+        """Leave the module, and do nothing from now on but run what is beneath: somebody may still call this."""
+        self.retired = True
+        beneath = self.beneath
+        while isinstance(beneath, (BlockForward, TiledForward)) and beneath.retired:
+            beneath = beneath.beneath
+        attributes = vars(self.module)
+        if attributes.get("forward") is not self:
+            return
+        if beneath is None:
+            del attributes["forward"]
+        else:
+            attributes["forward"] = beneath
+
+    @property
+    def _place(self) -> str:
+        return type(self.module).__name__
+
+    def _only(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        given = (*args, *kwargs.values())
+        if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() < 2:
+            kinds = (f"{t.dim()}-D tensor" if isinstance(t, Tensor) else type(t).__name__ for t in given)
+            raise SurgeryError(
+                f"{self._place} cannot be tiled: it was called with ({', '.join(kinds)}), and not with one tensor "
+                "(..., tokens, hidden) alone; take it out of tile_mlp"
+            )
+        if _holds_shards(self.module):
+            raise SurgeryError(
+                f"{self._place} cannot be tiled: FSDP2 shards a module inside it, which would gather its parameters "
+                "for each shard; give fully_shard the tiled module or what holds it"
+            )
+        return given[0]
+
+    def _count(self, tokens: int) -> int:
+        count = self.num_shards or -(-tokens // (self.shard_size or 1))
+        return max(1, min(count, tokens))
+
+
+def _by_name(forward: Callable[..., Any], name: str, values: Tensor) -> Any:
+    return forward(**{name: values})
+
+
+def _holds_shards(module: nn.Module) -> bool:
+    if not dist.is_available():
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(part, FSDPModule) for part in module.modules() if part is not module)
+
+
+def _checked(given: Any) -> list[nn.Module]:
+    """The modules, each once, if all can be tiled. Raises SurgeryError."""
+    several = isinstance(given, Iterable) and not isinstance(given, nn.Module)
+    modules = list(given) if several else [given]
+    if not modules:
+        raise SurgeryError("there is no module to tile: give one, or several")
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise SurgeryError(f"the module is a {type(module).__name__}: give a torch.nn.Module, or several")
+    unique = list(dict.fromkeys(modules))
+    for module in unique:
+        _check(module)
+    wanted = set(unique)
+    for outer in unique:
+        if any(part in wanted for part in outer.modules() if part is not outer):
+            raise SurgeryError(f"{type(outer).__name__} holds another module to be tiled: give only one of the two")
+    return unique
+
+
+def _check(module: nn.Module) -> None:
+    name = type(module).__name__
+    if isinstance(module, (nn.DataParallel, DistributedDataParallel)):
+        raise SurgeryError(f"{name} holds a model for data parallelism: give the MLPs in it")
+    if type(module).forward is nn.Module.forward and "forward" not in vars(module):
+        raise SurgeryError(f"{name} has no forward: give its members, as a list")
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
+    for path, part in module.named_modules():
+        where = f"{path} of {name}" if path else name
+        if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+            raise SurgeryError(f"{where} is compiled already: call tile_mlp first, and torch.compile after it")
+        if _is_tiled(part):
+            raise SurgeryError(f"{where} is tiled already: undo that tiling first")
+        if isinstance(part, _MIXES_TOKENS) or (isinstance(part, _ConvNd) and set(part.kernel_size) != {1}):
+            raise SurgeryError(
+                f"{where} is a {type(part).__name__}, which mixes tokens or writes buffers: {name} cannot run on "
+                "shards of its sequence; take it out of tile_mlp"
+            )
+
+
+def _is_tiled(module: nn.Module) -> bool:
+    forward = vars(module).get("forward")
+    while forward is not None:
+        if isinstance(forward, TiledForward) and not forward.retired:
+            return True
+        forward = getattr(forward, "beneath", None)
+    return False

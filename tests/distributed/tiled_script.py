@@ -1,0 +1,255 @@
+"""Real ranks on one machine that train models with tiled MLPs: the cases of `CASES`, as JSON for `test_tiled`.
+
+With ours, and with naive ways: `Naive` runs a backward for each shard inside the backward, `Deferred` lets only the
+last shard reach the parameters, `ByHand` none. Started as a process with the file for the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.verification.probe import loss_of, switch_checkpointing
+from tests.ddp_models import SIZE, STEPS, Run, apart, gradients, mean_gradients, rolled, train
+from tests.distributed.tiled_toys import WIDTH, adapted, ids, released, towers
+from tests.rank_cases import run_cases
+
+SHARDS = 3
+TOKENS = 7
+
+Tile = Callable[[nn.Module], object]
+Case = Callable[[], dict[str, Any]]
+Where = Literal["mlp", "layer", "model", "inside"]
+
+
+class Naive(torch.autograd.Function):
+    """The tiled MLP as it is written first: the backward of each shard leaves gradients in the parameters at once."""
+
+    @staticmethod
+    def forward(ctx: Any, module: nn.Module, values: Tensor) -> Tensor:
+        ctx.module = module
+        ctx.save_for_backward(values)
+        return torch.cat([type(module).forward(module, shard) for shard in values.chunk(SHARDS, dim=-2)], -2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        below = []
+        for leaf, result, above in recomputed(ctx, gradient):
+            torch.autograd.backward(result, above)
+            below.append(below_of(leaf))
+        return None, torch.cat(below, -2)
+
+
+class Deferred(Naive):
+    """The first mend: gradients of all shards but the last are set aside, so that parameters hear of the last only."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        *shards, (leaf, result, above) = recomputed(ctx, gradient)
+        below = set_aside(ctx.module, shards)
+        torch.autograd.backward(result, above)
+        return None, torch.cat([*below, below_of(leaf)], -2)
+
+
+class ByHand(Naive):
+    """Another mend: gradients of all shards are put into the parameters by hand, so that those hear nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, torch.cat(set_aside(ctx.module, recomputed(ctx, gradient)), -2)
+
+
+Shard = tuple[Tensor, Tensor, Tensor]
+"""A leaf, the result for it, and the gradient of that."""
+
+
+def recomputed(ctx: Any, gradient: Tensor) -> list[Shard]:
+    (values,) = ctx.saved_tensors
+    leaves = [shard.detach().requires_grad_() for shard in values.chunk(SHARDS, dim=-2)]
+    with torch.enable_grad():
+        results = [type(ctx.module).forward(ctx.module, leaf) for leaf in leaves]
+    return list(zip(leaves, results, gradient.chunk(SHARDS, dim=-2), strict=True))
+
+
+def below_of(leaf: Tensor) -> Tensor:
+    gradient = leaf.grad
+    assert gradient is not None
+    return gradient
+
+
+def set_aside(module: nn.Module, shards: list[Shard]) -> list[Tensor]:
+    """The gradients of the leaves; those of parameters are added to what they have, and nobody is told."""
+    parameters, below = list(module.parameters()), []
+    for leaf, result, above in shards:
+        own, *found = torch.autograd.grad(result, [leaf, *parameters], above)
+        below.append(own)
+        for parameter, one in zip(parameters, found, strict=True):
+            parameter.grad = one if parameter.grad is None else parameter.grad + one
+    return below
+
+
+def naively(function: type[torch.autograd.Function], model: nn.Module) -> None:
+    """Run every MLP of a toy through one of the naive functions."""
+    for module in mlps(model):
+        vars(module)["forward"] = partial(function.apply, module)
+
+
+def ours(model: nn.Module, **options: Any) -> None:
+    tile_mlp(mlps(model), **(options or {"num_shards": SHARDS}))
+
+
+def mlps(model: nn.Module) -> list[nn.Module]:
+    """The MLPs of a toy or of a model of transformers, each once, also under FSDP2, which makes classes of its own."""
+    return [module for name, module in model.named_modules() if name.endswith("mlp")]
+
+
+def toy(model: nn.Module) -> Run:
+    """A toy, and one batch for each rank."""
+    generator = torch.Generator().manual_seed(1)
+    dtype = next(model.parameters()).dtype
+    batches = [{"values": torch.randn(2, TOKENS, WIDTH, generator=generator).to(dtype)} for _ in range(SIZE)]
+    return Run(model, [batches] * STEPS)
+
+
+def text(model: nn.Module) -> Run:
+    """A language model, and one batch for each rank."""
+    return Run(model, [rolled({"input_ids": ids(), "labels": ids()})] * STEPS)
+
+
+def ddp(tile: Tile, model: nn.Module, **options: Any) -> nn.Module:
+    tile(model)
+    return DistributedDataParallel(model, **options)
+
+
+def fsdp(where: Where, model: nn.Module, *, after: bool = False, wrap: bool = False) -> nn.Module:
+    """The model under FSDP2, which shards MLPs, layers, nothing but the whole or modules inside MLPs."""
+    chosen: dict[Where, list[nn.Module]] = {
+        "mlp": mlps(model),
+        "layer": list(model.get_submodule("layers").children()),
+        "model": [],
+        "inside": [module for name, module in model.named_modules() if name.endswith("down")],
+    }
+    if wrap:
+        wrap_blocks(model)
+    if not after:
+        ours(model)
+    for module in (*chosen[where], model):
+        fully_shard(module)
+    if after:
+        ours(model)
+    return model
+
+
+def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
+    """The error, the refusal, or how far gradients are from those of one process without tiles."""
+    try:
+        return train(make(), prepare)
+    except SurgeryError as error:
+        return {"error": str(error), "difference": None}
+
+
+def accumulated(**options: Any) -> dict[str, Any]:
+    """Two backwards on one batch before the step, the first without synchronisation."""
+    run = toy(towers(unused=bool(options)))
+    (batches, *_) = run.steps
+    wanted = mean_gradients(run.model, batches)
+    outer = DistributedDataParallel(run.model, **options)
+    ours(run.model)
+    for again in (False, True):
+        with nullcontext() if again else outer.no_sync():
+            loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
+    found = {name: None if one is None else one / 2 for name, one in gradients(run.model).items()}
+    return {"error": "", "difference": max(apart(wanted[name], found[name]) for name in wanted)}
+
+
+def wide(prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
+    """Summed up in float32, in bfloat16: compared with the mean of what one process, so tiled, has on each batch."""
+    run = toy(towers().bfloat16())
+    ours(run.model, num_shards=SHARDS, fp32_accumulate=True)
+    return train(run, prepare)
+
+
+def fully_sharded(model: nn.Module) -> nn.Module:
+    for module in (*mlps(model), model):
+        fully_shard(module)
+    return model
+
+
+def ours_in(prepare: Callable[[nn.Module], object], model: nn.Module) -> None:
+    ours(model)
+    prepare(model)
+
+
+def case(
+    make: Callable[[], nn.Module], tile: Tile, *, given: Callable[[nn.Module], Run] = toy, **options: Any
+) -> Case:
+    """Steps in DistributedDataParallel with these options."""
+    return partial(trained, lambda: given(make()), partial(ddp, tile, **options))
+
+
+def sharded(where: Where, **options: Any) -> Case:
+    return partial(trained, lambda: toy(towers()), partial(fsdp, where, **options))
+
+
+naive, deferred, by_hand = (partial(naively, function) for function in (Naive, Deferred, ByHand))
+in_wrap, in_wrap_reentrant = partial(ours_in, wrap_blocks), partial(ours_in, partial(wrap_blocks, use_reentrant=True))
+theirs = partial(ours_in, lambda model: switch_checkpointing(model, "non_reentrant"))
+shared, unused = partial(towers, shared=True), partial(towers, unused=True)
+llama = partial(released, "LlamaForCausalLM")
+STATIC: dict[str, Any] = {"static_graph": True}
+UNUSED: dict[str, Any] = {"find_unused_parameters": True}
+CASES: dict[str, Case] = {
+    "naive": case(towers, naive),
+    "naive, static graph": case(towers, naive, **STATIC),
+    "naive, unused parameters": case(towers, naive, **UNUSED),
+    "deferred": case(towers, deferred),
+    "deferred, static graph": case(towers, deferred, **STATIC),
+    "deferred, unused parameters": case(towers, deferred, **UNUSED),
+    "by hand": case(towers, by_hand),
+    "by hand, unused parameters": case(towers, by_hand, **UNUSED),
+    "plain": case(towers, ours),
+    "static graph": case(towers, ours, **STATIC),
+    "unused parameters": case(unused, ours, **UNUSED),
+    "bucket views": case(towers, ours, gradient_as_bucket_view=True),
+    "accumulation": accumulated,
+    "accumulation, unused parameters": partial(accumulated, **UNUSED),
+    "shared": case(shared, ours),
+    "shared, static graph": case(shared, ours, **STATIC),
+    "shared, unused parameters": case(partial(shared, unused=True), ours, **UNUSED),
+    "adapted": case(adapted, ours),
+    "adapted, unused parameters": case(adapted, ours, **UNUSED),
+    "wrapped blocks": case(towers, in_wrap),
+    "wrapped blocks, asked for reentrant": case(towers, in_wrap_reentrant),
+    "wrapped blocks, static graph": case(towers, in_wrap, **STATIC),
+    "llama": case(llama, ours, given=text, **UNUSED),
+    "llama, its own checkpointing": case(llama, theirs, given=text),
+    "wide": partial(wide, DistributedDataParallel),
+    "wide, fsdp of mlps": partial(wide, fully_sharded),
+    "fsdp of mlps": sharded("mlp"),
+    "fsdp of mlps, tiled after": sharded("mlp", after=True),
+    "fsdp of layers": sharded("layer"),
+    "fsdp of layers, tiled after": sharded("layer", after=True),
+    "fsdp of layers, wrapped blocks": sharded("layer", after=True, wrap=True),
+    "fsdp of the model": sharded("model"),
+    "fsdp of the model, tiled after": sharded("model", after=True),
+    "fsdp inside mlps": sharded("inside"),
+}
+
+
+if __name__ == "__main__":
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    adapted(), llama()  # what they import is slow, and is imported once before the ranks are forked
+    run_cases(CASES, sys.argv[1], SIZE)
