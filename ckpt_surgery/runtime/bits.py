@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
+
+_CHUNK = 16 * 2**20
+"""So many bytes of a tensor come from its device at a time."""
 
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
     """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
-    ours, theirs = (t.to_dense() if t.layout != torch.strided else t for t in (ours.detach(), theirs.detach()))
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (ours, theirs)))
+    return torch.equal(_bytes(ours), _bytes(theirs))
+
+
+def digest(tensor: Tensor) -> str:
+    """The sha256 of a tensor's bits, shape and dtype: the same for two tensors where `same_bits` says so."""
+    known = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    for part in torch.split(_bytes(tensor), _CHUNK):
+        known.update(part.cpu().numpy().tobytes())
+    return known.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """All elements in their order, as uint8 of shape (bytes,)."""
+    tensor = tensor.detach()
+    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return dense.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def version(tensor: Tensor) -> int:

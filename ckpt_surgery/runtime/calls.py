@@ -99,7 +99,12 @@ def descends(kind: type, name: str) -> bool:
 
 def facts_of(module: nn.Module) -> FamilyFacts:
     """What `model_patches` knows about the family that a module's class belongs to."""
-    return _facts_of_class(type(module))  # type: ignore[arg-type]  # a class is hashable
+    return _facts_of_class(class_of(module))  # type: ignore[arg-type]  # a class is hashable
+
+
+def class_of(module: nn.Module) -> type[nn.Module]:
+    """The class of a module as its author wrote it: FSDP2 puts one of torch's own before it."""
+    return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from ckpt_surgery.runtime.calls import descends, facts_of
+from ckpt_surgery.runtime.calls import class_of, descends, facts_of
 from model_patches.vocabulary import is_no_block, mixes_positions
 
 Kind = Literal["layer", "plain"]
@@ -86,7 +86,7 @@ def _plain_blocks(
         if not unsupported and not getattr(tower, "supports_gradient_checkpointing", True):
             continue
         elements = list(_elements(name, module))
-        known = [(path, element) for path, element in elements if type(element).__name__ in facts_of(element).blocks]
+        known = [(path, part) for path, part in elements if class_of(part).__name__ in facts_of(part).blocks]
         if not known and (size := _size(module)) >= _MODEL_SHARE * whole:
             known = _blocks_among(name, elements, size / max(_size(tower), 1))
         yield from (Block(path, element, "plain", name) for path, element in known)
@@ -113,14 +113,14 @@ def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]
 
 
 def _may_be_block(stack: str, element: nn.Module) -> bool:
-    kind, facts = type(element), facts_of(element)
+    kind, facts = class_of(element), facts_of(element)
     if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
     return not kind.__module__.startswith("torch.") and not is_no_block(kind.__name__)
 
 
 def _mixes(element: nn.Module) -> bool:
-    return any(mixes_positions(type(part).__name__) for part in element.modules())
+    return any(mixes_positions(class_of(part).__name__) for part in element.modules())
 
 
 def _tower(name: str, modules: dict[str, nn.Module]) -> nn.Module:

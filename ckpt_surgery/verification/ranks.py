@@ -7,7 +7,6 @@ is for the other levels, and a model that is not wrapped in DistributedDataParal
 from __future__ import annotations
 
 import gc
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpt_surgery.runtime.bits import digest
 from ckpt_surgery.verification.compare import compare, noise_floors, weight
 from ckpt_surgery.verification.preserve import gradients_aside
 from ckpt_surgery.verification.probe import RunRecord
@@ -150,7 +150,7 @@ class _Comparison:
         if odd := _odd(told):
             names = tuple(n for facts in told for n in facts if any(other.get(n) != facts[n] for other in told))
             return [Fault("ranks", "the same parameters on every rank", f"others on {odd}", _once(names))]
-        weights = _gathered({name: _digest(p.detach().cpu()) for name, p in parameters.items()}, self.talk)
+        weights = _gathered({name: digest(p) for name, p in parameters.items()}, self.talk)
         return _different(weights, "the same weights on every rank", "parameters")
 
     def _faults_elsewhere(self) -> tuple[list[Fault], bool]:
@@ -201,7 +201,7 @@ class _Comparison:
         return "In reentrant mode each block that uses a parameter reports its gradient, so that none may be shared."
 
     def _unequal_gradients(self, run: RunRecord) -> list[Fault]:
-        digests = {name: None if g is None else _digest(g) for name, g in run.gradients.items()}
+        digests = {name: None if g is None else digest(g) for name, g in run.gradients.items()}
         return _different(_gathered(digests, self.talk), "the same gradients on every rank", "gradients")
 
     def _unlike_joined(self, run: RunRecord) -> list[Fault]:
@@ -303,11 +303,6 @@ def _gathered(value: Any, group: dist.ProcessGroup) -> list[Any]:
     told = [None] * dist.get_world_size(group)
     dist.all_gather_object(told, value, group=group)
     return told
-
-
-def _digest(tensor: Tensor) -> str:
-    flat = tensor.to_dense().contiguous().reshape(-1)
-    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _different(told: Sequence[Mapping[str, str | None]], expected: str, what: str) -> list[Fault]:

@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime import block as surgery_block
-from ckpt_surgery.verification.probe import loss_of, switch_checkpointing
-from ckpt_surgery.verification.tiny import model_classes, tiny_model
+from tests.ddp_models import SIZE, STEPS, Run, released, train
 from tests.rank_cases import run_cases
-
-SIZE = 2
-STEPS = 2
-
-Gradients = dict[str, Tensor | None]
 
 
 class TowerTwice(nn.Module):
@@ -59,62 +51,20 @@ class AttentionLike(nn.Module):
         return result
 
 
-def twice() -> tuple[nn.Module, list[dict[str, Any]]]:
+def twice() -> Run:
     torch.manual_seed(0)
-    return TowerTwice(), [{"images": torch.randn(2, 8), "videos": torch.randn(3, 1, 8)} for _ in range(SIZE)]
+    batches = [{"images": torch.randn(2, 8), "videos": torch.randn(3, 1, 8)} for _ in range(SIZE)]
+    return Run(TowerTwice(), [batches] * STEPS)
 
 
-def released(name: str) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """A tiny model of transformers, and another batch for each rank."""
-    tiny = tiny_model(model_classes()[name].load())
-    ids = tiny.inputs["input_ids"]
-    batches = [{**tiny.inputs, "input_ids": ids.roll(rank, dims=1)} for rank in range(SIZE)]
-    return tiny.model.train(), batches
-
-
-def image_and_video() -> tuple[nn.Module, list[dict[str, Any]]]:
-    """A tiny Qwen2-VL whose vision tower runs for images and once more for videos, with other pixels on each rank."""
-    tiny = tiny_model(model_classes()["Qwen2VLForConditionalGeneration"].load())
-    images = dict(tiny.inputs)
-    videos = images["input_ids"].clone()
-    videos[videos == tiny.model.config.image_token_id] = tiny.model.config.video_token_id
-    both = {name: torch.cat([images[name], images[name]], 1) for name in ("attention_mask", "labels")}
-    both["input_ids"] = torch.cat([images["input_ids"], videos], 1)
-    if "mm_token_type_ids" in images:  # transformers 5: 1 for images, 2 for videos
-        kinds = images["mm_token_type_ids"]
-        both["mm_token_type_ids"] = torch.cat([kinds, 2 * kinds], 1)
-    grid = images["image_grid_thw"]
-    batches = [
-        {
-            **both,
-            "pixel_values": images["pixel_values"] * (1 + rank),
-            "pixel_values_videos": images["pixel_values"] * (3 + rank),
-            "image_grid_thw": grid,
-            "video_grid_thw": grid,
-        }
-        for rank in range(SIZE)
-    ]
-    return tiny.model.train(), batches
-
-
-def train(make: Callable[[], Any], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train for some steps; the error, or how far the gradients are from the mean over the ranks' batches."""
-    model, batches = make()
-    wanted = mean_gradients(model, batches)
-    told: dict[str, Any] = {"error": "", "warnings": [], "reentrant": []}
-    with warnings.catch_warnings(record=True) as caught, recording(told["reentrant"]):
+def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
+    """Train, and note what the surgery warned of and how it checkpointed."""
+    seen: list[bool] = []
+    with warnings.catch_warnings(record=True) as caught, recording(seen):
         warnings.simplefilter("always")
-        outer = prepare(model)
-        try:
-            for _ in range(STEPS):
-                outer.zero_grad()
-                loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
-            told["difference"] = difference(wanted, gradients(model))
-            told["gradients"] = sum(gradient is not None for gradient in gradients(model).values())
-        except RuntimeError as error:
-            told["error"] = " ".join(str(error).split())
-    told["warnings"] = [str(one.message) for one in caught if issubclass(one.category, SurgeryWarning)]
-    return told
+        told = train(make(), prepare)
+    said = [str(one.message) for one in caught if issubclass(one.category, SurgeryWarning)]
+    return {**told, "warnings": said, "reentrant": seen}
 
 
 class recording:
@@ -136,53 +86,13 @@ class recording:
         setattr(surgery_block, "checkpoint", self._original)  # noqa: B010
 
 
-def mean_gradients(model: nn.Module, batches: list[dict[str, Any]]) -> Gradients:
-    """Without checkpointing and without wrapper, one batch after the other."""
-    total: Gradients = {}
-    for batch in batches:
-        model.zero_grad()
-        loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
-        for name, gradient in gradients(model).items():
-            before = total.get(name)
-            share = None if gradient is None else gradient.detach().clone() / len(batches)
-            total[name] = share if before is None else before + share if share is not None else before
-    model.zero_grad()
-    return total
-
-
-def gradients(model: nn.Module) -> Gradients:
-    found: Gradients = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        found[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-    return found
-
-
-def difference(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
-    """The largest absolute difference; infinite where one has a gradient that the other lacks."""
-    worst = 0.0
-    for name, gradient in ours.items():
-        other = theirs[name]
-        if gradient is None or other is None:
-            worst = max(worst, 0.0 if gradient is other or (_zero(gradient) and _zero(other)) else float("inf"))
-        else:
-            worst = max(worst, float((gradient - other).abs().max()))
-    return worst
-
-
-def _zero(gradient: Tensor | None) -> bool:
-    return gradient is None or not bool(gradient.any())
-
-
-def in_ddp(model: nn.Module, *, wrap: dict[str, Any] | None, before: bool = True, unused: bool = False) -> nn.Module:
-    """The model in DistributedDataParallel; with a surgery, or checkpointed as released in reentrant mode."""
-    if wrap is None:
-        switch_checkpointing(model, "reentrant")
-    elif before:
-        wrap_blocks(model, **wrap)
+def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False) -> nn.Module:
+    """The model with a surgery that was asked for reentrant checkpointing, in DistributedDataParallel."""
+    if before:
+        wrap_blocks(model, use_reentrant=True)
     outer = DistributedDataParallel(model, find_unused_parameters=unused)
-    if wrap is not None and not before:
-        wrap_blocks(outer, **wrap)
+    if not before:
+        wrap_blocks(outer, use_reentrant=True)
     return outer
 
 
@@ -197,6 +107,15 @@ def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Modul
     return model
 
 
+def plain_blocks_sharded_first() -> dict[str, Any]:
+    """FSDP2 gives every block a class of torch's own, and they are blocks all the same."""
+    model = TowerTwice()
+    for layer in model.layers:
+        fully_shard(layer)
+    surgery = wrap_blocks(model)
+    return {"checkpointed": [surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks]}
+
+
 def layers_of(model: nn.Module) -> nn.ModuleList:
     return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
 
@@ -207,24 +126,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-REENTRANT = {"use_reentrant": True}
 OFFLOAD = {"offload": "cpu"}
 zamba = partial(released, "ZambaForCausalLM")
 llama = partial(released, "LlamaForCausalLM")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    "zamba as released": partial(train, zamba, partial(in_ddp, wrap=None)),
-    "zamba": partial(train, zamba, partial(in_ddp, wrap=REENTRANT)),
-    "zamba wrapped after DDP": partial(train, zamba, partial(in_ddp, wrap=REENTRANT, before=False)),
-    "llama with unused search as released": partial(train, llama, partial(in_ddp, wrap=None, unused=True)),
-    "llama with unused search": partial(train, llama, partial(in_ddp, wrap=REENTRANT, unused=True)),
-    "image and video as released": partial(train, image_and_video, partial(in_ddp, wrap=None)),
-    "image and video": partial(train, image_and_video, partial(in_ddp, wrap=REENTRANT)),
-    "tower twice": partial(train, twice, partial(in_ddp, wrap=REENTRANT)),
-    "offload": partial(train, zamba, partial(in_ddp, wrap=OFFLOAD)),
-    "fsdp": partial(train, llama, partial(in_fsdp, wrap={}, before=True)),
-    "fsdp first": partial(train, llama, partial(in_fsdp, wrap={}, before=False)),
-    "fsdp with offload": partial(train, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
-    "no wrapper": partial(train, twice, unwrapped),
+    "zamba wrapped after DDP": partial(watched, zamba, partial(in_ddp, before=False)),
+    "llama with unused search": partial(watched, llama, partial(in_ddp, unused=True)),
+    "tower twice": partial(watched, twice, in_ddp),
+    "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
+    "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
+    "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
+    "fsdp first, plain blocks": plain_blocks_sharded_first,
+    "no wrapper": partial(watched, twice, unwrapped),
 }
 
 

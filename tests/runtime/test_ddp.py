@@ -1,14 +1,16 @@
-"""Wrapped models under DistributedDataParallel and FSDP2, on real ranks: the cases of `ddp_script`, which run once."""
+"""Wrapped models under DistributedDataParallel and FSDP2, on real ranks: the cases of `ddp_script`, which run once.
+
+What released checkpointing does under DistributedDataParallel is in `tests/distributed/test_matrix`.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.ddp_models import CLOSE, SIZE
 from tests.rank_cases import Found, cases_found
-from tests.runtime.ddp_script import SIZE
 
 pytestmark = pytest.mark.both
-CLOSE = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -17,14 +19,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return cases_found("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 
-RELEASED = ["zamba as released", "llama with unused search as released", "image and video as released"]
-WRAPPED = ["zamba", "zamba wrapped after DDP", "llama with unused search", "image and video", "tower twice"]
-
-
-@pytest.mark.parametrize("case", RELEASED)
-def test_reentrant_checkpointing_as_released_marks_parameters_ready_twice(found: Found, case: str) -> None:
-    for rank in found[case]:
-        assert "mark a variable ready only once" in rank["error"]
+WRAPPED = ["zamba wrapped after DDP", "llama with unused search", "tower twice"]
 
 
 @pytest.mark.parametrize("case", WRAPPED)
@@ -50,9 +45,13 @@ def test_a_process_group_alone_is_no_ddp(found: Found) -> None:
         assert rank["warnings"] == []
 
 
-@pytest.mark.parametrize("case", ["offload", "fsdp", "fsdp first", "fsdp with offload"])
-def test_offload_and_sharding_change_no_gradient(found: Found, case: str) -> None:
+@pytest.mark.parametrize("case", ["fsdp", "fsdp first", "fsdp with offload"])
+def test_sharding_changes_no_gradient(found: Found, case: str) -> None:
     for rank in found[case]:
         assert rank["error"] == ""
         assert rank["gradients"] > 0
         assert rank["difference"] < CLOSE
+
+
+def test_plain_blocks_are_found_behind_the_classes_of_fsdp(found: Found) -> None:
+    assert found["fsdp first, plain blocks"] == [{"checkpointed": [True, True, True]}] * SIZE

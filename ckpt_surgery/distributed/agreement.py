@@ -1,0 +1,88 @@
+"""How the ranks of a group agree, before they exchange anything of size, that all of them are about to do the same.
+
+Nothing here knows what they agree on: a number that has to be the same on every rank, and whether a rank has a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ckpt_surgery.distributed.errors import DistributedError
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A group as one of its ranks sees it. `numbers` are their ranks in the whole job, in the group's order.
+
+    `devices` are the kinds of device whose tensors the group's backend takes: cpu, cuda and others.
+    """
+
+    group: dist.ProcessGroup | None
+    numbers: tuple[int, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.numbers)
+
+    def device(self, wanted: torch.device | None) -> torch.device:
+        """Where small collectives lie: on the CPU where the backend takes it, else on `wanted` if it takes that."""
+        if "cpu" in self.devices:
+            return torch.device("cpu")
+        return wanted if wanted is not None and wanted.type in self.devices else torch.device(self.devices[0])
+
+    def agree(self, number: int, faulty: bool, device: torch.device) -> tuple[bool, bool]:
+        """Whether `number` (0 to 2**63 - 1) is the same on every rank, and whether any rank has a fault.
+
+        One collective of three int64 on `device`, whatever the ranks are about to do.
+        """
+        told = torch.tensor([number, -number, int(faulty)], dtype=torch.int64, device=device)
+        dist.all_reduce(told, dist.ReduceOp.MAX, self.group)
+        highest, lowest, fault = told.tolist()
+        return highest == -lowest, bool(fault)
+
+    def told(self, value: object) -> list[Any]:
+        """What every rank passed, in the group's order."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, self.group)
+        return values
+
+    def by_value(self, values: Sequence[Hashable]) -> Iterator[tuple[str, Any]]:
+        """Each value once, with the ranks that have it in words; `values` has one for each rank."""
+        for value in dict.fromkeys(values):
+            yield (
+                self._words([number for number, one in zip(self.numbers, values, strict=True) if one == value]),
+                value,
+            )
+
+    def _words(self, numbers: Sequence[int]) -> str:
+        if len(numbers) == self.size:
+            return "every rank"
+        *most, last = map(str, numbers)
+        return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def ranks_of(group: dist.ProcessGroup | None, caller: str) -> Ranks:
+    """The ranks of `group`, or all of them where it is None; `caller` is whom errors name.
+
+    Raises DistributedError where there is no process group, or this rank is not in `group`.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise DistributedError(
+            f"{caller}: there is no process group on this rank. Start the script with torchrun and call "
+            "torch.distributed.init_process_group() before."
+        )
+    if dist.get_rank(group) < 0:
+        raise DistributedError(
+            f"{caller}: rank {dist.get_rank()} is not in the group that it was given. Call it on the group's ranks "
+            "only."
+        )
+    kinds = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]
+    numbers = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+    return Ranks(group, tuple(numbers), tuple(kinds))

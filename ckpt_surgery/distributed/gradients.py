@@ -1,0 +1,306 @@
+"""Gradients of replicas, averaged and compared by hand, for loops that compute the loss around the wrapper.
+
+What makes a loop miss its synchronisation is found elsewhere; here are only the gradients that it left behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from ckpt_surgery.distributed.agreement import Ranks, ranks_of
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.runtime.bits import digest
+
+BUCKET_BYTES = 25 * 2**20
+"""Small gradients travel together up to this size."""
+
+_ALONE = 2**20
+"""From this size on a gradient travels alone: copying it into a bucket and back costs more than a collective."""
+
+_NARROW = (torch.float16, torch.bfloat16, torch.complex32)
+"""Their sums may overflow where their means do not."""
+
+Named = Sequence[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStats:
+    """What one `sync_gradients` did on this rank.
+
+    `collectives` counts all of them, `buckets` those that carried gradients. `parameters` have a gradient now, of
+    `bytes` in total; `created` of them had none on this rank.
+    """
+
+    collectives: int = 0
+    buckets: int = 0
+    parameters: int = 0
+    created: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one rank sees: names and what has to be the same, in order; the names that only explain a difference."""
+
+    facts: tuple[tuple[str, str], ...]
+    frozen: frozenset[str]
+
+
+def sync_gradients(
+    model: nn.Module, group: dist.ProcessGroup | None = None, *, bucket_bytes: int = BUCKET_BYTES
+) -> SyncStats:
+    """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
+
+    For a loop that has to stay as it is and does not go through its DistributedDataParallel: where the wrapper has
+    averaged already, the mean of equal gradients changes no more than rounding. `model` is the module or its wrapper;
+    `group` is the wrapper's where none is given, else that of all ranks. With one rank there is nothing to do.
+
+    Takes part in the same collectives whatever gradients a rank has: one that only compares the models, one that
+    tells which parameters have a gradient anywhere, then one for each gradient of 1 MiB or more, and one for each
+    `bucket_bytes` of the smaller ones of one device and dtype. Zeros stand in where a rank has no gradient, and it
+    gets one, of the parameter's shape, strides and dtype. Where no rank has one it stays None. The result is the sum
+    by the number of ranks, or in half precision the sum of what is divided before, and it is equal to the bit on
+    every rank.
+
+    Needs up to `bucket_bytes` of memory at a time: a gradient that travels alone is not copied if it is contiguous.
+    `bucket_bytes` has to be the same on every rank. With a GradScaler, call it before `unscale_`: what overflows on
+    one rank then does so on every rank. A rank that never calls it keeps the others waiting until the group's timeout.
+
+    Raises DistributedError, on every rank and with the same text, where the models differ between ranks, and where a
+    gradient on any rank cannot be averaged: it is sparse or sharded, has no data, is not where or what its parameter
+    is, or the backend does not take its device. Gradients are as they were then. Raises it on this rank alone where
+    there is no process group or this rank is not in `group`.
+    """
+    module, group = _inside(model, group)
+    ranks = ranks_of(group, "sync_gradients")
+    if ranks.size == 1:
+        return SyncStats()
+    every = list(module.named_parameters())
+    named = [(name, parameter) for name, parameter in every if parameter.requires_grad]
+    device = ranks.device(named[0][1].device if named else None)
+    frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
+    seen = _Seen((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
+    _agree(ranks, seen, _fault(module, named, ranks.devices), device)
+    if not named:
+        return SyncStats(collectives=1)
+    with torch.no_grad():
+        chosen, created = _shared(named, ranks, device)
+        buckets = list(_buckets(chosen, bucket_bytes))
+        for bucket in buckets:
+            _average(bucket, ranks)
+    size = sum(gradient.nbytes for gradient in chosen)
+    return SyncStats(2 + len(buckets), len(buckets), len(chosen), created, size)
+
+
+def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) -> tuple[str, ...]:
+    """The names of the parameters whose gradients differ between ranks; empty where all is well.
+
+    Every rank calls it at the same time and gets the same answer. `model` and `group` as in `sync_gradients`. It
+    compares every bit, with shape and dtype: NaN equals NaN, and 0.0 is not -0.0. A gradient that only some ranks
+    have differs, and so does a parameter that only some ranks have. Every gradient is read in pieces of 16 MiB and
+    hashed on the CPU, so that it is for a step now and then.
+
+    Raises DistributedError, on every rank, where any rank has sharded gradients, which differ by design, or one
+    without data; on this rank alone where there is no process group or this rank is not in `group`.
+    """
+    module, group = _inside(model, group)
+    ranks = ranks_of(group, "gradients_in_sync")
+    if ranks.size == 1:
+        return ()
+    named = list(module.named_parameters())
+    fault = _unreadable(module, named)
+    digests = {} if fault else {name: None if p.grad is None else digest(p.grad) for name, p in named}
+    told = ranks.told((fault, digests))
+    _raise_faults("gradients_in_sync", ranks, [one for one, _ in told])
+    names = dict.fromkeys(name for _, one in told for name in one)
+    return tuple(name for name in names if len({one.get(name, "no such parameter") for _, one in told}) > 1)
+
+
+def _inside(model: nn.Module, group: dist.ProcessGroup | None) -> tuple[nn.Module, dist.ProcessGroup | None]:
+    if not isinstance(model, DistributedDataParallel):
+        return model, group
+    return model.module, model.process_group if group is None else group
+
+
+def _agree(ranks: Ranks, model: _Seen, fault: str, device: torch.device) -> None:
+    """Raise on every rank where any has a fault or sees other facts than another."""
+    number = int.from_bytes(hashlib.sha256(repr(model.facts).encode()).digest()[:8], "big") >> 1
+    same, faulty = ranks.agree(number, bool(fault), device)
+    if same and not faulty:
+        return
+    told = ranks.told((fault, model))
+    _raise_faults("sync_gradients", ranks, [one for one, _ in told])
+    what, values = _first_difference([theirs for _, theirs in told])
+    seen = ", ".join(f"{value} on {who}" for who, value in ranks.by_value(values))
+    raise DistributedError(
+        f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
+        "same model in the same order on every rank, and pass the same bucket_bytes."
+    )
+
+
+def _first_difference(told: Sequence[_Seen]) -> tuple[str, list[str]]:
+    """What differs first between ranks, and what it is on each of them."""
+    known = [dict(model.facts) | dict.fromkeys(model.frozen, "frozen") for model in told]
+    for name in dict.fromkeys(name for model in told for name, _ in model.facts):
+        values = [facts.get(name, "missing") for facts in known]
+        if len(set(values)) > 1:
+            return f"'{name}'", values
+    orders = zip(*([f"'{name}'" for name, _ in model.facts] for model in told), strict=True)
+    place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
+    return f"parameter number {place}", list(names)
+
+
+def _raise_faults(caller: str, ranks: Ranks, faults: Sequence[str]) -> None:
+    if any(faults):
+        seen = " And ".join(f"on {who}, {fault}" for who, fault in ranks.by_value(faults) if fault)
+        raise DistributedError(f"{caller}: {seen}")
+
+
+def _facts(named: Named) -> Iterator[tuple[str, str]]:
+    """What of each parameter has to be the same on every rank, in words.
+
+    Not the number of a device, which each rank has its own of, but which parameters share one: that makes the buckets.
+    """
+    places: dict[torch.device, int] = {}
+    known: dict[Hashable, str] = {}
+    for name, parameter in named:
+        shape, dtype, device = None if _lazy(parameter) else parameter.shape, parameter.dtype, parameter.device
+        wide = _gradient_dtype(parameter)
+        kind = (shape, dtype, wide, device)
+        if kind not in known:
+            place = places.setdefault(device, len(places))
+            size = "no shape yet" if shape is None else f"shape {tuple(shape)}"
+            kept = "" if wide == dtype else f" with gradients of {wide}"
+            others = f", device {place + 1} of the model" if place else ""
+            known[kind] = f"({size}, {dtype}{kept}, {device.type}{others})"
+        yield name, known[kind]
+
+
+def _lazy(parameter: Tensor) -> bool:
+    return bool(is_lazy(parameter))
+
+
+def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
+    """What torch lets its gradient be; since 2.9 that may be another dtype than the parameter's."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype
+
+
+def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str:
+    """Why this rank's gradients cannot be averaged, in sentences that follow "on rank 0,"; empty where they can."""
+    if unreadable := _unreadable(module, named):
+        return unreadable
+    for name, parameter in named:
+        gradient = parameter.grad
+        if _lazy(parameter):
+            return f"'{name}' has no shape yet. Run one forward pass through its lazy module on every rank before."
+        if parameter.device.type not in devices:
+            return (
+                f"'{name}' is on {parameter.device.type}, and the group's backend takes only tensors on "
+                f"{' and '.join(devices)}. Move the model there, or pass a group with another backend."
+            )
+        if gradient is None:
+            continue
+        if gradient.layout != torch.strided:
+            return (
+                f"the gradient of '{name}' is sparse ({gradient.layout}), and only dense ones are averaged here. "
+                "Make the layer without sparse=True, or call to_dense() on its gradient on every rank."
+            )
+        wanted = (parameter.shape, _gradient_dtype(parameter), parameter.device)
+        if (gradient.shape, gradient.dtype, gradient.device) != wanted:
+            return (
+                f"the gradient of '{name}' has shape {tuple(gradient.shape)}, {gradient.dtype}, on {gradient.device}, "
+                f"and should have shape {tuple(parameter.shape)}, {wanted[1]}, on {parameter.device}. Do not move or "
+                "convert the parameter between backward and this call."
+            )
+        if 0 in gradient.stride() and gradient.numel() and _expanded(gradient):
+            return f"elements of the gradient of '{name}' share memory. Assign grad.contiguous() instead."
+    return ""
+
+
+def _unreadable(module: nn.Module, named: Named) -> str:
+    """Why this rank's gradients are not those of a replica, or cannot be read at all."""
+    if _kinds(module.modules(), "FullyShardedDataParallel"):
+        return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
+    sharded = _kinds((one for _, p in named for one in (p, p.grad)), "DTensor")
+    for name, parameter in named:
+        if isinstance(parameter, sharded) or isinstance(parameter.grad, sharded):
+            return (
+                f"'{name}' is a DTensor, of which each rank holds a part: FSDP2 and tensor parallelism synchronise "
+                "gradients themselves. Leave this out, or pass the part of the model that is not sharded."
+            )
+        if parameter.is_meta:
+            return f"'{name}' is on the meta device and has no data. Load its weights before."
+    return ""
+
+
+def _kinds(things: Iterable[object], name: str) -> tuple[type, ...]:
+    """The classes of things that have a base of this name, which is not imported: that takes half a second."""
+    return tuple(kind for kind in {type(one) for one in things} if name in [base.__name__ for base in kind.__mro__])
+
+
+def _expanded(gradient: Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(gradient.stride(), gradient.shape, strict=True))
+
+
+def _shared(named: Named, ranks: Ranks, device: torch.device) -> tuple[list[Tensor], int]:
+    """The gradients that any rank has, in order, and how many of them were made here, of zeros."""
+    present = torch.tensor([p.grad is not None for _, p in named], dtype=torch.uint8, device=device)
+    dist.all_reduce(present, dist.ReduceOp.MAX, ranks.group)
+    gradients, created = [], 0
+    for (_, parameter), wanted in zip(named, present.tolist(), strict=True):
+        if not wanted:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
+            created += 1
+        gradients.append(parameter.grad)
+    return gradients, created
+
+
+def _buckets(gradients: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
+    """The gradients by device and dtype, in lists of at most `limit` bytes; a large one is alone."""
+    filling: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], int]] = {}
+    large = min(limit, _ALONE)
+    for gradient in gradients:
+        size = gradient.nbytes
+        if size >= large:
+            yield [gradient]
+            continue
+        kind = (gradient.device, gradient.dtype)
+        bucket, filled = filling.get(kind, ([], 0))
+        if filled + size > limit:
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(gradient)
+        filling[kind] = (bucket, filled + size)
+    for bucket, _ in filling.values():
+        yield bucket
+
+
+def _average(bucket: Sequence[Tensor], ranks: Ranks) -> None:
+    """Replace the gradients of a bucket by their means.
+
+    What travels has their elements in order and not as they lie in memory: strides may be others on another rank.
+    """
+    parts = [gradient.reshape(-1).contiguous() for gradient in bucket]
+    whole = len(parts) == 1 and not parts[0].is_conj() and not parts[0].is_neg()
+    flat = parts[0] if whole else torch.cat(parts)
+    if flat.dtype in _NARROW:
+        flat.div_(ranks.size)
+    dist.all_reduce(flat, group=ranks.group)
+    if flat.dtype not in _NARROW:
+        flat.div_(ranks.size)
+    if not whole:
+        for part, mean in zip(parts, torch.split(flat, [len(part) for part in parts]), strict=True):
+            part.copy_(mean)
+    for gradient, part in zip(bucket, parts, strict=True):
+        if not gradient.is_contiguous():  # its part is a copy
+            gradient.copy_(part.view_as(gradient))

@@ -1,0 +1,521 @@
+"""Three real ranks that average and compare their gradients: every case of `CASES`, as JSON for `test_gradients`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
+from tests.rank_cases import own_group, run_cases
+
+SIZE = 3
+GROUP_SECONDS = 5
+SAME: Collection[int] = range(SIZE)
+COLLECTIVES = [
+    name
+    for name in ("all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "reduce", "scatter")
+    for name in (name, f"{name}_into_tensor", f"{name}_object", f"{name}_object_list", f"{name}_single")
+    if hasattr(dist, name)
+]
+
+Values = list[Any]
+
+
+def bag(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> nn.ParameterList:
+    """Parameters "0", "1" and so on, of ones."""
+    return nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes)
+
+
+def named(*names: str) -> nn.ParameterDict:
+    """Parameters of one shape in this order."""
+    model = nn.ParameterDict()
+    for name in names:
+        model[name] = nn.Parameter(torch.ones(2))
+    return model
+
+
+def value(index: int, rank: int) -> float:
+    """A gradient that tells where it comes from."""
+    return 10.0 * index + rank + 1
+
+
+def fill(model: nn.Module, held: Collection[int]) -> nn.Module:
+    """Give the parameters of these indices this rank's gradients, and no other one any."""
+    for index, parameter in enumerate(model.parameters()):
+        here = value(index, dist.get_rank())
+        parameter.grad = torch.full_like(parameter, here) if index in held else None
+    return model
+
+
+def values(model: nn.Module) -> Values:
+    return [None if p.grad is None else p.grad.tolist() for p in model.parameters()]
+
+
+def naive(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """The loop that people write."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad, group=group)
+            parameter.grad /= dist.get_world_size(group)
+
+
+def with_naive(held: Sequence[Collection[int]]) -> dict[str, Any]:
+    """What the loop raises; the gradients. Nobody leaves the group before all are through: whoever waits waits on."""
+    model, text = fill(bag((2,), (2,), (2,)), held[dist.get_rank()]), ""
+    with own_group(GROUP_SECONDS) as group:
+        try:
+            naive(model, group)
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+        dist.barrier()
+    return {"error": text, "values": values(model)}
+
+
+def with_ours(held: Sequence[Collection[int]]) -> Values:
+    model = fill(bag((2,), (2,), (2,)), held[dist.get_rank()])
+    sync_gradients(model)
+    return values(model)
+
+
+def overflow(dtype: torch.dtype, every: float, mean: Callable[[nn.Module], Any]) -> float:
+    model = bag((4,), dtype=dtype)
+    gradient = torch.full((4,), every, dtype=dtype)
+    model[0].grad = gradient
+    mean(model)
+    return float(gradient[3])
+
+
+def exact() -> Values:
+    model = bag((2,), dtype=torch.float64)
+    model[0].grad = torch.full((2,), dist.get_rank() + 1 + 2.0**-45, dtype=torch.float64)
+    sync_gradients(model)
+    return values(model)
+
+
+KINDS = (torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.complex64)
+
+
+def mixed() -> dict[str, Any]:
+    model = nn.ParameterList(nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (*KINDS, *KINDS))
+    stats = sync_gradients(fill(model, range(10)))
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    return {
+        "values": [gradient.real.tolist() for gradient in found],
+        "dtypes": [gradient.dtype == p.dtype for gradient, p in zip(found, model.parameters(), strict=True)],
+        "stats": [stats.collectives, stats.buckets, stats.parameters, stats.created, stats.bytes],
+    }
+
+
+def tied() -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    stats = sync_gradients(fill(model, [0]))
+    return {"values": values(model), "parameters": stats.parameters, "bytes": stats.bytes}
+
+
+def frozen() -> Values:
+    model = bag((2,), (2,))
+    fill(model, [0, 1])
+    model[0].requires_grad_(False)
+    sync_gradients(model)
+    return values(model)
+
+
+def strides() -> dict[str, Any]:
+    """The parameter's memory is in channels_last on every rank, the gradient's only on two; one rank has none."""
+    told: dict[str, Any] = {}
+    for name, without in (("held", 9), ("created", 2)):
+        conv = nn.Conv2d(3, 4, 2, bias=False)
+        conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last)
+        own = (torch.arange(48.0) * (dist.get_rank() + 1)).reshape(4, 3, 2, 2)
+        if dist.get_rank() != without:
+            conv.weight.grad = own.to(memory_format=torch.channels_last) if dist.get_rank() else own
+        sync_gradients(conv)
+        gradient = conv.weight.grad
+        assert gradient is not None
+        total = sum(rank + 1 for rank in SAME if rank != without)
+        wanted = (torch.arange(48.0) * total / SIZE).reshape(4, 3, 2, 2)
+        told[name] = [bool((gradient - wanted).abs().max() < 1e-5), list(gradient.stride())]
+    return told
+
+
+def identity() -> dict[str, Any]:
+    """A small gradient, a large one that travels alone, and two of those whose elements do not lie one by one."""
+    model = bag((3,), (600, 600), (600, 600), (300000,))
+    model[0].grad, model[1].grad = torch.ones(3), torch.ones(600, 600)
+    model[2].grad = torch.arange(360000.0).reshape(600, 600).t()
+    model[3].grad = torch.arange(600000.0)[::2]
+    before = [(id(p.grad), p.grad.data_ptr()) for p in model]
+    stats = sync_gradients(model)
+    right = torch.equal(model[2].grad, torch.arange(360000.0).reshape(600, 600).t())
+    right &= torch.equal(model[3].grad, torch.arange(600000.0)[::2])
+    after = [(id(p.grad), p.grad.data_ptr()) for p in model]
+    return {"same": before == after, "right": right, "buckets": stats.buckets}
+
+
+def bounded() -> dict[str, int]:
+    """The largest collective while 100 gradients of 4,000 bytes go through buckets of 10,000."""
+    model, largest = fill(bag(*[(1000,)] * 100), range(100)), 0
+    original = dist.all_reduce
+
+    def all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, tensor.nbytes)
+        return original(tensor, *args, **kwargs)
+
+    setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - a module takes no other function by assignment
+    try:
+        stats = sync_gradients(model, bucket_bytes=10_000)
+    finally:
+        setattr(dist, "all_reduce", original)  # noqa: B010
+    return {"largest": largest, "buckets": stats.buckets}
+
+
+def random_gradients() -> dict[str, Any]:
+    """Of many shapes and dtypes, other ones on every rank; what differs before and after."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7, 3), (700, 700), (5, 2, 3)]
+    model = nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes for dtype in KINDS)
+    for parameter in model:
+        parameter.grad = torch.randn(parameter.shape, dtype=torch.float32, generator=generator).to(parameter.dtype)
+    before = gradients_in_sync(model)
+    sync_gradients(model)
+    return {"before": len(before), "after": list(gradients_in_sync(model)), "finite": finite(model)}
+
+
+def finite(model: nn.Module) -> bool:
+    return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+def wide_gradient() -> str:
+    """A bfloat16 parameter with a float32 gradient, which one rank lacks."""
+    model = bag((2,), dtype=torch.bfloat16)
+    if not hasattr(model[0], "grad_dtype"):
+        return "torch.float32"
+    model[0].grad_dtype = torch.float32
+    if dist.get_rank():
+        model[0].grad = torch.ones(2)
+    sync_gradients(model)
+    return str(model[0].grad.dtype)
+
+
+def subgroup() -> dict[str, Any]:
+    model = fill(bag((1,), (1,)), [0] if dist.get_rank() else [0, 1])
+    group = dist.new_group([0, 2], backend="gloo")
+    told = {"sync": said(lambda: sync_gradients(model, group)), "look": said(lambda: gradients_in_sync(model, group))}
+    if dist.get_rank() != 1:
+        dist.destroy_process_group(group)
+    return {**told, "values": values(model)}
+
+
+def alone() -> dict[str, Any]:
+    """A group of one rank, and a gradient that several could not average."""
+    groups = [dist.new_group([rank], backend="gloo") for rank in SAME]
+    model = sparse_model([dist.get_rank()])
+    stats = sync_gradients(model, groups[dist.get_rank()])
+    names = gradients_in_sync(model, groups[dist.get_rank()])
+    dist.destroy_process_group(groups[dist.get_rank()])
+    return {"collectives": stats.collectives, "names": list(names)}
+
+
+def tower() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def loss(model: nn.Module, rank: int) -> Tensor:
+    batch = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    total: Tensor = model(batch).square().mean()
+    return total
+
+
+def bypassed(**options: Any) -> dict[str, Any]:
+    """A loss of `model.module`, mended; the wrapper's own gradients; those of one process; and averaged twice."""
+    single = tower()
+    for rank in SAME:
+        (loss(single, rank) / SIZE).backward()  # type: ignore[no-untyped-call]
+    model = DistributedDataParallel(tower(), **options)
+    loss(model.module, dist.get_rank()).backward()  # type: ignore[no-untyped-call]
+    before = gradients_in_sync(model)
+    stats = sync_gradients(model)
+    ours = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    told = {"before": list(before), "after": list(gradients_in_sync(model)), "buckets": stats.buckets}
+    told["single"] = apart(ours, single)
+    model.zero_grad(set_to_none=False)
+    loss(model, dist.get_rank()).backward()  # type: ignore[no-untyped-call]
+    told["ddp"] = apart(ours, model)
+    told["ddp in sync"] = list(gradients_in_sync(model))
+    sync_gradients(model)
+    told["twice"] = apart(ours, model)
+    return told
+
+
+def apart(ours: Sequence[Tensor], model: nn.Module) -> float:
+    theirs = [p.grad for p in model.parameters() if p.grad is not None]
+    return max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True))
+
+
+def sparse_model(ranks: Collection[int]) -> nn.Module:
+    """An embedding whose gradient is sparse, and which only these ranks use, and a layer that all use."""
+    model = nn.ModuleDict({"words": nn.Embedding(4, 2, sparse=True), "head": nn.Linear(2, 1)})
+    used = model["words"](torch.tensor([1])) if dist.get_rank() in ranks else torch.ones(1, 2)
+    torch.autograd.backward(model["head"](used).sum())
+    return model
+
+
+def sharded() -> nn.Module:
+    model = tower()
+    fully_shard(model)
+    loss(model, dist.get_rank()).backward()  # type: ignore[no-untyped-call]
+    return model
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """By its name what torch calls so: that one wants an accelerator."""
+
+
+def one_dtensor() -> nn.Module:
+    """Only the last rank's parameter "1" is a DTensor."""
+    mesh, model = init_device_mesh("cpu", (SIZE,)), bag((2,), (2,))
+    fill(model, [0, 1])
+    if dist.get_rank() == 2:
+        model[1] = nn.Parameter(DTensor.from_local(torch.ones(2), mesh, [Replicate()], run_check=False))
+    return model
+
+
+def on_rank(rank: int, there: Callable[[], nn.Module], elsewhere: Callable[[], nn.Module]) -> nn.Module:
+    return there() if dist.get_rank() == rank else elsewhere()
+
+
+def changed(rank: int, change: Callable[[nn.ParameterList], None]) -> nn.Module:
+    """Three parameters with gradients, and on one rank something about them is different."""
+    model = bag((2,), (3,), (2,))
+    fill(model, range(3))
+    if dist.get_rank() == rank:
+        change(model)
+    return model
+
+
+def freeze(model: nn.ParameterList) -> None:
+    model[1].requires_grad_(False)
+
+
+def tie(model: nn.ParameterList) -> None:
+    model[2] = model[0]
+
+
+def expand(model: nn.ParameterList) -> None:
+    model[1].grad = torch.ones(1).expand(3)
+
+
+def convert(model: nn.ParameterList) -> None:
+    model[1].data = model[1].data.double()
+
+
+def lazy() -> nn.Module:
+    """Its layer runs on rank 0 alone."""
+    model = nn.Sequential(nn.LazyLinear(2, bias=False))
+    if dist.get_rank() == 0:
+        torch.autograd.backward(model(torch.ones(1, 2)).sum())
+    return model
+
+
+def two_faults() -> nn.Module:
+    model = sparse_model([0])
+    if dist.get_rank() == 2:
+        model.get_parameter("head.weight").grad = torch.ones(1).expand(1, 2)
+    return model
+
+
+def many_parameters() -> nn.Module:
+    return on_rank(1, lambda: fill(bag((2,)), [0]), lambda: fill(bag((2,), (3,)), [0, 1]))
+
+
+WRONG: dict[str, Callable[[], nn.Module]] = {
+    "sparse": lambda: sparse_model([1]),
+    "sparse everywhere": lambda: sparse_model(SAME),
+    "fully_shard": sharded,
+    "FSDP1": lambda: FullyShardedDataParallel(nn.Linear(2, 2)),
+    "one DTensor": one_dtensor,
+    "other shape": lambda: on_rank(1, lambda: bag((2,), (4,)), lambda: bag((2,), (3,))),
+    "other dtype": lambda: on_rank(0, lambda: bag((2,), dtype=torch.float64), lambda: bag((2,))),
+    "fewer parameters": many_parameters,
+    "other order": lambda: on_rank(2, lambda: named("b", "a"), lambda: named("a", "b")),
+    "frozen on one": lambda: changed(0, freeze),
+    "tied on one": lambda: changed(1, tie),
+    "nothing to train on one": lambda: on_rank(0, lambda: nn.Identity(), lambda: bag((2,))),
+    "meta": lambda: on_rank(1, lambda: bag((2,)).to("meta"), lambda: bag((2,))),
+    "lazy": lazy,
+    "expanded": lambda: changed(1, expand),
+    "converted": lambda: changed(1, convert),
+    "two faults": two_faults,
+}
+
+
+def said(call: Callable[[], object]) -> str:
+    """The text of the error that it raises; empty where it raises none."""
+    try:
+        call()
+    except DistributedError as error:
+        return str(error)
+    return ""
+
+
+def refused(make: Callable[[], nn.Module]) -> dict[str, Any]:
+    """What each of the two says; whether gradients stayed as they were; and whether the ranks still meet after it."""
+    model = make()
+    before = [p.grad for p in model.parameters()]
+    kept = [None if one is None else one.clone() for one in before]
+    told = {"sync": said(lambda: sync_gradients(model)), "look": said(lambda: gradients_in_sync(model))}
+    after = [p.grad for p in model.parameters()]
+    intact = all(one is other for one, other in zip(before, after, strict=True)) and all(
+        same(one, other) for one, other in zip(kept, after, strict=True)
+    )
+    return {**told, "intact": intact, "works after": with_ours([SAME] * SIZE)}
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if isinstance(one, DTensor) and isinstance(other, DTensor):
+        return torch.equal(one.to_local(), other.to_local())
+    return torch.equal(one.to_dense(), other.to_dense())
+
+
+def other_buckets() -> str:
+    return said(lambda: sync_gradients(bag((2,)), bucket_bytes=100 * (1 + dist.get_rank() // 2)))
+
+
+@contextmanager
+def counted() -> Any:
+    """How often each collective of torch.distributed is called."""
+    calls: dict[str, int] = {}
+    originals = {name: getattr(dist, name) for name in COLLECTIVES}
+
+    def watch(name: str) -> Callable[..., Any]:
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            calls[name] = calls.get(name, 0) + 1
+            return originals[name](*args, **kwargs)
+
+        return collective
+
+    for name in originals:
+        setattr(dist, name, watch(name))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def how_many() -> dict[str, Any]:
+    """Collectives for 500 small parameters, of which each rank has gradients of others, by each way."""
+    model = fill(bag(*[(64, 16)] * 500), range(dist.get_rank(), 500, 2))
+    with counted() as ours:
+        stats = sync_gradients(model)
+    with counted() as look:
+        gradients_in_sync(model)
+    with counted() as theirs:
+        naive(model)
+    return {"ours": ours, "stats": stats.collectives, "look": look, "naive": theirs}
+
+
+def seen(*gradients: object) -> list[str]:
+    """What `gradients_in_sync` finds where rank r has `gradients[r]`, a tensor or None, besides an equal one."""
+    model = bag((2,), (2,))
+    model[0].grad = torch.ones(2)
+    mine = gradients[dist.get_rank()]
+    if isinstance(mine, Tensor):
+        model[1] = nn.Parameter(torch.zeros_like(mine))
+        model[1].grad = mine
+    return list(gradients_in_sync(model))
+
+
+def conjugates() -> list[str]:
+    """The same numbers, on one rank as a view that is yet to be conjugated."""
+    plain = torch.tensor([1 + 2j, 3 - 1j])
+    return seen(plain, plain.conj().resolve_conj().conj(), plain)
+
+
+def only_some_have() -> list[str]:
+    """A parameter without gradient: it is news that another rank lacks it."""
+    return list(gradients_in_sync(on_rank(1, lambda: bag((2,)), lambda: bag((2,), (3,)))))
+
+
+def flipped() -> list[str]:
+    """One of a million elements in its last bit."""
+    whole = torch.ones(1000, 1000)
+    other = whole.clone()
+    other[999, 998] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    return seen(whole, whole, other)
+
+
+one, nan = torch.tensor([1.0, 2.0]), torch.tensor([float("nan"), 1.0])
+grid = torch.arange(24.0).reshape(1, 2, 3, 4)
+LOOKS: dict[str, Callable[[], list[str]]] = {
+    "equal": lambda: seen(one, one, one),
+    "flipped": flipped,
+    "one has none": lambda: seen(one, None, one),
+    "none has any": lambda: seen(None, None, None),
+    "equal NaN": lambda: seen(nan, nan, nan),
+    "other NaN": lambda: seen(nan, nan.flip(0), nan),
+    "signed zero": lambda: seen(torch.zeros(2), torch.zeros(2), -torch.zeros(2)),
+    "permuted": lambda: seen(one, one.flip(0), one),
+    "other shape": lambda: seen(one, one, one.reshape(2, 1)),
+    "bfloat16": lambda: seen(one.bfloat16(), one.bfloat16(), one.bfloat16()),
+    "other dtype, same bytes": lambda: seen(torch.zeros(2).half(), torch.zeros(2).half(), torch.zeros(2).bfloat16()),
+    "other strides": lambda: seen(grid, grid.to(memory_format=torch.channels_last), grid),
+    "sparse": lambda: seen(torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), torch.eye(2)),
+    "no dimension": lambda: seen(torch.ones(()), torch.ones(()), torch.ones(())),
+    "no element": lambda: seen(torch.ones(0), torch.ones(0), torch.ones(0)),
+    "conjugates": conjugates,
+    "only some have": only_some_have,
+}
+
+
+FEWER = [[0, 1, 2], [0, 1], [0, 1]]
+OTHERS = [[0, 1], [1, 2], [1, 2]]
+CASES: dict[str, Callable[[], Any]] = {
+    "naive, others": partial(with_naive, OTHERS),
+    "naive, fewer": partial(with_naive, FEWER),
+    "ours, others": partial(with_ours, OTHERS),
+    "ours, fewer": partial(with_ours, FEWER),
+    "ours, nowhere": partial(with_ours, [[0], [0], []]),
+    "float16": partial(overflow, torch.float16, 60000.0, sync_gradients),
+    "float16, naive": partial(overflow, torch.float16, 60000.0, naive),
+    "bfloat16": partial(overflow, torch.bfloat16, 3e38, sync_gradients),
+    "bfloat16, naive": partial(overflow, torch.bfloat16, 3e38, naive),
+    "float64": exact,
+    "mixed": mixed,
+    "tied": tied,
+    "frozen": frozen,
+    "strides": strides,
+    "identity": identity,
+    "bounded": bounded,
+    "random": random_gradients,
+    "wide gradient": wide_gradient,
+    "subgroup": subgroup,
+    "alone": alone,
+    "DDP": bypassed,
+    "DDP with views": partial(bypassed, gradient_as_bucket_view=True),
+    "other buckets": other_buckets,
+    "how many": how_many,
+    **{f"refused: {name}": partial(refused, make) for name, make in WRONG.items()},
+    **{f"look: {name}": look for name, look in LOOKS.items()},
+}
+
+
+if __name__ == "__main__":
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -1,0 +1,121 @@
+"""Four real ranks that train for long, each step with other branches on each rank: what they found, as JSON."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ckpt_surgery.distributed.agreement import ranks_of
+from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
+from ckpt_surgery.runtime.bits import digest
+from tests.rank_cases import run_cases
+
+SIZE = 4
+STEPS = 300
+COMPARED = 20
+"""So many steps lie between two whose gradients are compared with means of all that the ranks have."""
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+
+class Branches(nn.Module):
+    """Five branches of one to four parameters each, twelve in all; a step runs some of them, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(
+            [
+                nn.Linear(8, 8),
+                nn.Linear(8, 8, bias=False),
+                nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8, bias=False)),
+                nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)),
+                nn.Linear(8, 8),
+            ]
+        )
+
+    def forward(self, rows: Tensor, chosen: list[int]) -> Tensor:
+        for index in chosen:
+            rows = rows + self.branches[index](rows).tanh()
+        return rows
+
+
+def train(steps: int, optimizer: Optimizer, *, synced: bool) -> dict[str, Any]:
+    """Train, and count: steps in which this rank lacked gradients, the steps with unequal weights or gradients."""
+    torch.manual_seed(0)
+    model, choice = Branches(), random.Random(dist.get_rank())
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    update = optimizer(model.parameters())
+    told: dict[str, Any] = {"lacked": 0, "created": 0, "collectives": 0, "unequal": 0, "unsynced": 0, "worst": 0.0}
+    for step in range(steps):
+        update.zero_grad()
+        chosen = [index for index in range(len(model.branches)) if choice.random() < 0.4]
+        if chosen:
+            loss = model(torch.randn(4, 8, generator=generator), chosen).square().mean()
+            loss.backward()
+        told["lacked"] += any(p.grad is None for p in model.parameters())
+        wanted = means(model) if step % COMPARED == 0 else None
+        if synced:
+            stats = sync_gradients(model)
+            told["created"] += stats.created
+            told["collectives"] += stats.collectives
+        if wanted is not None:
+            told["unsynced"] += bool(gradients_in_sync(model))
+            told["worst"] = max(told["worst"], apart(model, wanted))
+        update.step()
+        told["unequal"] += not equal_weights(model)
+    told["moved"] = digest(flat(model)) != digest(flat(fresh()))
+    return told
+
+
+def fresh() -> nn.Module:
+    torch.manual_seed(0)
+    return Branches()
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def equal_weights(model: nn.Module) -> bool:
+    same, _ = ranks_of(None, "soak").agree(int(digest(flat(model))[:15], 16), False, torch.device("cpu"))
+    return same
+
+
+def means(model: nn.Module) -> list[Tensor | None]:
+    """By another way: every rank's gradients as objects, added up here."""
+    told: list[Any] = [None] * SIZE
+    dist.all_gather_object(told, [p.grad for p in model.parameters()])
+    found: list[Tensor | None] = []
+    for ranks in zip(*told, strict=True):
+        held = [gradient.double() for gradient in ranks if gradient is not None]
+        found.append(torch.stack(held).sum(0) / SIZE if held else None)
+    return found
+
+
+def apart(model: nn.Module, wanted: list[Tensor | None]) -> float:
+    """The largest difference; infinite where one has a gradient that the other lacks."""
+    worst = 0.0
+    for parameter, mean in zip(model.parameters(), wanted, strict=True):
+        if parameter.grad is None or mean is None:
+            worst = max(worst, 0.0 if parameter.grad is mean else float("inf"))
+        else:
+            worst = max(worst, float((parameter.grad.double() - mean).abs().max()))
+    return worst
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "AdamW": partial(train, STEPS, partial(torch.optim.AdamW, lr=1e-3), synced=True),
+    "SGD": partial(train, STEPS // 5, partial(torch.optim.SGD, lr=1e-2), synced=True),
+    "not synchronised": partial(train, COMPARED + 1, partial(torch.optim.SGD, lr=1e-2), synced=False),
+}
+
+
+if __name__ == "__main__":
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -1,0 +1,280 @@
+"""Gradients averaged and compared by hand: cases of `gradients_script`, and long training in `gradients_soak_script`.
+
+What people write instead is run beside it, so that what goes wrong there is seen to go wrong.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ckpt_surgery.distributed.agreement import Ranks
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.gradients import _facts, _fault, gradients_in_sync, sync_gradients
+from tests.distributed import gradients_soak_script
+from tests.distributed.gradients_script import LOOKS, SIZE, WRONG
+from tests.rank_cases import Found, cases_found
+
+pytestmark = pytest.mark.torch
+ROUNDING = 1e-6
+LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each of three ranks found, by case."""
+    return cases_found("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each of four ranks found in long training."""
+    folder = tmp_path_factory.mktemp("soak")
+    return cases_found("tests.distributed.gradients_soak_script", folder, gradients_soak_script.SIZE)
+
+
+def near(pairs: list[list[float] | None], wanted: list[float | None]) -> bool:
+    """Whether each gradient has the one value wanted in all its elements, or is None as wanted."""
+    return [pair is None for pair in pairs] == [mean is None for mean in wanted] and all(
+        math.isclose(each, mean, rel_tol=ROUNDING)
+        for pair, mean in zip(pairs, wanted, strict=True)
+        if pair is not None and mean is not None
+        for each in pair
+    )
+
+
+def test_a_loop_of_all_reduce_waits_for_a_gradient_that_others_lack(found: Found) -> None:
+    first, *others = found["naive, fewer"]
+    assert "Timed out waiting 5000ms" in first["error"]
+    assert [other["error"] for other in others] == ["", ""]
+
+
+def test_a_loop_of_all_reduce_adds_up_gradients_of_different_parameters(found: Found) -> None:
+    """Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second."""
+    first, second = (1 + 12 + 13) / 3, (11 + 22 + 23) / 3
+    for rank, wanted in enumerate([[first, second, None], [None, first, second], [None, first, second]]):
+        assert found["naive, others"][rank]["error"] == ""
+        assert near(found["naive, others"][rank]["values"], wanted)
+
+
+def test_each_gradient_becomes_the_mean_with_zeros_where_a_rank_has_none(found: Found) -> None:
+    for rank in range(SIZE):
+        assert near(found["ours, fewer"][rank], [2, 12, 21 / 3])
+        assert near(found["ours, others"][rank], [1 / 3, 12, (22 + 23) / 3])
+
+
+def test_where_no_rank_has_a_gradient_it_stays_none(found: Found) -> None:
+    for rank in found["ours, nowhere"]:
+        assert near(rank, [(1 + 2) / 3, None, None])
+
+
+@pytest.mark.parametrize(("dtype", "every"), [("float16", 60000.0), ("bfloat16", 3e38)])
+def test_in_half_precision_a_mean_is_finite_where_the_sum_is_not(found: Found, dtype: str, every: float) -> None:
+    assert found[f"{dtype}, naive"] == [math.inf] * SIZE
+    for mean in found[dtype]:
+        assert math.isclose(mean, every, rel_tol=2.0**-7)
+
+
+def test_float64_is_added_up_in_float64(found: Found) -> None:
+    assert found["float64"] == [[[2 + 2.0**-45] * 2]] * SIZE
+
+
+def test_each_dtype_travels_in_a_bucket_of_its_own(found: Found) -> None:
+    for rank in found["mixed"]:
+        assert all(math.isclose(pair[0], 10 * i + 2, rel_tol=2.0**-7) for i, pair in enumerate(rank["values"]))
+        assert all(rank["dtypes"])
+        assert rank["stats"] == [2 + 5, 5, 10, 0, 2 * 2 * (4 + 2 + 8 + 2 + 8)]
+
+
+def test_a_tied_parameter_counts_once(found: Found) -> None:
+    assert found["tied"] == [{"values": [[[2.0, 2.0]] * 2], "parameters": 1, "bytes": 16}] * SIZE
+
+
+def test_a_frozen_parameter_keeps_the_gradient_that_it_has(found: Found) -> None:
+    for rank, gradients in enumerate(found["frozen"]):
+        assert near(gradients, [rank + 1, 12])
+
+
+def test_values_meet_by_place_where_ranks_have_other_strides_and_each_keeps_its_own(found: Found) -> None:
+    plain, last = [12, 4, 2, 1], [12, 1, 6, 3]
+    assert [rank["held"] for rank in found["strides"]] == [[True, plain], [True, last], [True, last]]
+
+
+def test_a_created_gradient_has_the_strides_of_its_parameter(found: Found) -> None:
+    assert found["strides"][2]["created"] == [True, [12, 1, 6, 3]]
+
+
+def test_a_created_gradient_has_the_dtype_that_its_parameter_wants(found: Found) -> None:
+    assert found["wide gradient"] == ["torch.float32"] * SIZE
+
+
+def test_gradients_are_written_in_place(found: Found) -> None:
+    assert found["identity"] == [{"same": True, "right": True, "buckets": 4}] * SIZE
+
+
+def test_no_bucket_is_larger_than_allowed(found: Found) -> None:
+    assert found["bounded"] == [{"largest": 8000, "buckets": 50}] * SIZE
+
+
+def test_all_ranks_end_with_the_same_bits(found: Found) -> None:
+    """Thirty gradients, of which five are empty and therefore equal before."""
+    assert found["random"] == [{"before": 25, "after": [], "finite": True}] * SIZE
+
+
+def test_a_subgroup_is_averaged_on_its_own_and_refuses_other_ranks(found: Found) -> None:
+    inside, outside, other = found["subgroup"]
+    for rank in (inside, other):
+        assert (rank["sync"], rank["look"]) == ("", "")
+        assert near(rank["values"], [2, 11 / 2])
+    assert near(outside["values"], [2, None])
+    assert outside["sync"].startswith("sync_gradients: rank 1 is not in the group")
+    assert outside["look"].startswith("gradients_in_sync: rank 1 is not in the group")
+
+
+def test_a_group_of_one_rank_has_nothing_to_do(found: Found) -> None:
+    assert found["alone"] == [{"collectives": 0, "names": []}] * SIZE
+
+
+@pytest.mark.parametrize("case", ["DDP", "DDP with views"])
+def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp_and_of_one_process(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["before"] == LAYERS
+        assert rank["after"] == rank["ddp in sync"] == []
+        assert rank["single"] < ROUNDING
+        assert rank["ddp"] < ROUNDING
+
+
+@pytest.mark.parametrize("case", ["DDP", "DDP with views"])
+def test_averaging_what_ddp_has_averaged_changes_nothing_but_rounding(found: Found, case: str) -> None:
+    for rank in found[case]:
+        assert rank["twice"] < ROUNDING
+
+
+def test_500_small_parameters_take_three_collectives(found: Found) -> None:
+    for rank in found["how many"]:
+        assert rank["ours"] == {"all_reduce": 3}
+        assert rank["stats"] == 3
+        assert rank["look"] == {"all_gather_object": 1}
+        assert rank["naive"] == {"all_reduce": 500}
+
+
+TWO, THREE, FOUR = (f"(shape ({size},), torch.float32, cpu)" for size in (2, 3, 4))
+SAID = {
+    "sparse": "on rank 1, the gradient of 'words.weight' is sparse (torch.sparse_coo)",
+    "sparse everywhere": "on every rank, the gradient of 'words.weight' is sparse",
+    "fully_shard": "on every rank, '0.weight' is a DTensor",
+    "FSDP1": "on every rank, the model is sharded by FullyShardedDataParallel",
+    "one DTensor": "on rank 2, '1' is a DTensor",
+    "other shape": f"'1' is {THREE} on ranks 0 and 2, {FOUR} on rank 1",
+    "other dtype": f"'0' is (shape (2,), torch.float64, cpu) on rank 0, {TWO} on ranks 1 and 2",
+    "fewer parameters": f"'1' is {THREE} on ranks 0 and 2, missing on rank 1",
+    "other order": "parameter number 1 is 'a' on ranks 0 and 1, 'b' on rank 2",
+    "frozen on one": f"'1' is frozen on rank 0, {THREE} on ranks 1 and 2",
+    "tied on one": f"'2' is {TWO} on ranks 0 and 2, missing on rank 1",
+    "nothing to train on one": f"'0' is missing on rank 0, {TWO} on ranks 1 and 2",
+    "meta": "on rank 1, '0' is on the meta device",
+    "lazy": "on ranks 1 and 2, '0.weight' has no shape yet",
+    "expanded": "on rank 1, elements of the gradient of '1' share memory",
+    "converted": "on rank 1, the gradient of '1' has shape (3,), torch.float32, on cpu, and should have shape (3,), "
+    "torch.float64, on cpu",
+    "two faults": "And on rank 2, elements of the gradient of 'head.weight' share memory",
+}
+LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
+"""What cannot be compared either."""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(found: Found, case: str) -> None:
+    ranks = found[f"refused: {case}"]
+    assert SAID[case] in ranks[0]["sync"]
+    assert ranks[0]["sync"].startswith("sync_gradients: ")
+    for rank in ranks:
+        assert rank["sync"] == ranks[0]["sync"]
+        assert (SAID[case] in rank["look"]) == (case in LOOKED_AT)
+        assert rank["intact"]
+        assert near(rank["works after"], [2, 12, 22])
+
+
+def test_two_faults_are_both_told(found: Found) -> None:
+    assert "on rank 0, the gradient of 'words.weight' is sparse" in found["refused: two faults"][1]["sync"]
+
+
+def test_other_bucket_sizes_are_refused_on_every_rank(found: Found) -> None:
+    for text in found["other buckets"]:
+        assert "'bucket_bytes' is 100 on ranks 0 and 1, 200 on rank 2" in text
+
+
+DIFFERENT = {
+    "flipped",
+    "one has none",
+    "other NaN",
+    "signed zero",
+    "permuted",
+    "other shape",
+    "other dtype, same bytes",
+    "only some have",
+}
+
+
+@pytest.mark.parametrize("case", LOOKS)
+def test_gradients_are_in_sync_where_every_bit_is_the_same(found: Found, case: str) -> None:
+    assert found[f"look: {case}"] == [["1"] if case in DIFFERENT else []] * SIZE
+
+
+@pytest.mark.parametrize("call", [sync_gradients, gradients_in_sync])
+@pytest.mark.parametrize("available", [True, False])
+def test_without_a_process_group_an_error_says_how_to_get_one(
+    call: object, available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "is_available", lambda: available)
+    assert callable(call)
+    with pytest.raises(DistributedError, match=r"no process group.*torchrun.*init_process_group"):
+        call(nn.Linear(1, 1))
+
+
+def test_a_device_that_the_backend_does_not_take_is_named() -> None:
+    model = nn.Linear(1, 1)
+    text = _fault(model, list(model.named_parameters()), ("cuda",))
+    assert text.startswith("'weight' is on cpu, and the group's backend takes only tensors on cuda.")
+    assert _fault(model, list(model.named_parameters()), ("cpu", "cuda")) == ""
+
+
+def test_ranks_agree_on_which_parameters_share_a_device_and_not_on_its_number() -> None:
+    model = nn.ParameterList(torch.empty(2, device=device) for device in ("cpu", "meta", "cpu"))
+    told = [fact for _, fact in _facts(list(model.named_parameters()))]
+    alike, other = "(shape (2,), torch.float32, cpu)", "(shape (2,), torch.float32, meta, device 2 of the model)"
+    assert told == [alike, other, alike]
+
+
+def test_ranks_agree_on_the_cpu_unless_the_backend_takes_none() -> None:
+    second = torch.device("cuda", 1)
+    assert Ranks(None, (0, 1), ("cpu", "cuda")).device(second) == torch.device("cpu")
+    assert Ranks(None, (0, 1), ("cuda",)).device(second) == second
+    assert Ranks(None, (0, 1), ("cuda",)).device(torch.device("cpu")) == torch.device("cuda")
+
+
+@pytest.mark.parametrize("case", ["AdamW", "SGD"])
+def test_replicas_stay_equal_to_the_bit_while_every_rank_uses_other_branches(soaked: Found, case: str) -> None:
+    for rank in soaked[case]:
+        assert rank["moved"]
+        assert rank["created"] > rank["lacked"] > 0
+        assert (rank["unequal"], rank["unsynced"]) == (0, 0)
+        assert rank["worst"] < ROUNDING
+
+
+def test_no_step_takes_more_collectives_than_another(soaked: Found) -> None:
+    assert [rank["collectives"] for rank in soaked["AdamW"]] == [3 * gradients_soak_script.STEPS] * 4
+
+
+def test_replicas_that_are_not_synchronised_are_seen_to_part(soaked: Found) -> None:
+    for rank in soaked["not synchronised"]:
+        assert rank["unequal"] > 0
+        assert rank["unsynced"] > 0
+        assert rank["worst"] == math.inf
