@@ -1,0 +1,270 @@
+"""`ddp_ready`: what a DistributedDataParallel run of a model needs, and why, by its structure or by steps seen.
+
+Says only; nothing is changed. What a model consists of, as far as that bears on it, is in `parts`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.parts import (
+    experts_of,
+    layers_dropped,
+    outer_blocks,
+    reentrant_modules,
+    shared_parameters,
+    towers_of,
+    trainable,
+    without_reentrant,
+)
+from ckpt_surgery.verification.preserve import left_as_found
+from ckpt_surgery.verification.probe import loss_of
+
+_WIDTH = 110
+_SHOWN = 3  # names in a line of the table
+
+_SEARCH = "find_unused_parameters=True"
+_NON_REENTRANT = "use_reentrant=False"
+_NO_STATIC = "static_graph=False"
+
+_LEFT_WAITING = (
+    "DistributedDataParallel then waits for them: the step ends with each rank's own gradients, and only the next "
+    "forward raises, or a rank hangs."
+)
+_OPTIONAL_INPUT = "A step without the input that these take may leave them without gradient. " + _LEFT_WAITING
+_DROPPED = "LayerDrop may leave out any of these blocks, whose parameters get no gradient in that step then."
+_ROUTED = (
+    "An expert of these lists that is given no token may get no gradient in that step. Batches cannot show that it "
+    "never happens."
+)
+_NEVER_USED = (
+    "These got no gradient in any batch: freeze them with requires_grad_(False), or have them searched for in each "
+    "step. " + _LEFT_WAITING
+)
+_AT_TIMES = "These got a gradient in some of the batches only. " + _LEFT_WAITING
+_BELIEVED = (
+    "static_graph=True is no cure: DistributedDataParallel notes in step 0 which parameters are used and believes it "
+    "ever after. A later step that uses fewer ends with each rank's own gradients, and only the next forward raises."
+)
+_TWICE = (
+    "Several blocks, or calls of a block, use these: with reentrant checkpointing the recompute of each marks them "
+    'ready. DistributedDataParallel raises "Expected to mark a variable ready only once", or, where all else is ready '
+    "by then, adds the later part after the ranks' gradients were averaged, without an error."
+)
+_HIDDEN = (
+    "find_unused_parameters=True and reentrant checkpointing never go together: the search does not see into "
+    "checkpointed blocks, marks their parameters ready as unused, and the backward marks them again, which raises."
+)
+_SWITCH = (
+    "These checkpoint with use_reentrant=True now: call wrap_blocks(model), or "
+    'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One option that a run needs, the reason in a sentence or two, and the parameters or modules it is about.
+
+    No `names` means the whole model.
+    """
+
+    option: str
+    why: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DDPReady:
+    """What a DistributedDataParallel run of a model needs. Printing it gives a table.
+
+    `options` are the keyword arguments for DistributedDataParallel, `use_reentrant` is for checkpointing. Neither
+    reentrant checkpointing nor `static_graph` is ever needed. `measured` tells whether batches were run; without
+    them the needs follow from the structure of the model.
+    """
+
+    model: str
+    needs: tuple[Need, ...]
+    measured: bool
+    use_reentrant: Literal[False] = field(default=False, init=False)
+    static_graph: Literal[False] = field(default=False, init=False)
+
+    @property
+    def find_unused_parameters(self) -> bool:
+        """Whether a step may leave parameters without gradient that DistributedDataParallel waits for."""
+        return any(need.option == _SEARCH for need in self.needs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments for DistributedDataParallel."""
+        return {"find_unused_parameters": True} if self.find_unused_parameters else {}
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name}={value}" for name, value in self.options.items()) or "no options"
+        source = "by the batches that were run" if self.measured else "by its structure, nothing was run"
+        title = f"{self.model}: DistributedDataParallel with {told}, {source}"
+        return "\n".join([title, *_table(self.needs)]) if self.needs else title
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one step showed: parameters without gradient, and how often each block was called."""
+
+    unused: frozenset[str]
+    calls: Mapping[str, int]
+
+
+def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
+    """Say what a DistributedDataParallel run of `model` needs, and why.
+
+    `model` is a model of transformers, also inside PEFT, or any module; one in DistributedDataParallel is looked
+    at inside it. The model comes back as it was.
+
+    Without batches the structure decides: parameters shared between blocks, towers and projectors that a text-only
+    step does not use (frozen ones need nothing), LayerDrop, and experts in lists. What cannot be known by
+    structure is put as "may"; what is no part of the structure is not seen, such as a tower that runs for images
+    and again for videos, or layers of a text model that only read what a tower gives.
+
+    With batches, each the keyword arguments of one step, every one is run forward and backward on this process
+    alone, in training mode, without DistributedDataParallel and without a collective. Then what was seen decides, so
+    give a batch of each kind that the run has; of LayerDrop and experts, which go by chance, the structure still
+    tells. The loss is the output's own, or that of `verification.probe.loss_of`. Costs a copy of the parameters and
+    buffers, and their gradients.
+
+    Measured on a tiny Qwen2-VL: with static_graph=True, a step with images and then one of text leaves all 27
+    gradients of the latter as each rank has them, not averaged, and nothing is raised before the step after it.
+
+    Raises DistributedError where the model is none, a batch is no dict, or a step fails.
+    """
+    target = _checked(model, batches)
+    steps = _run(target, batches)
+    chances = _by_chance(target)
+    searched = [*(_by_steps(target, steps, chances) if steps else _by_structure(target)), *chances]
+    needs = list(searched)
+    if any(need.why != _NEVER_USED for need in searched):
+        needs.append(Need(_NO_STATIC, _BELIEVED))
+    twice = _marked_twice(target, steps)
+    if twice:
+        needs.append(Need(_NON_REENTRANT, _TWICE, twice))
+    if searched:
+        needs.append(Need(_NON_REENTRANT, _HIDDEN))
+    now = reentrant_modules(target) if twice or searched else ()
+    if now:
+        needs.append(Need(_NON_REENTRANT, _SWITCH, now))
+    return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
+
+
+def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
+    """The model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
+    if not isinstance(model, nn.Module):
+        raise DistributedError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+    if isinstance(model, nn.DataParallel):
+        raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            kind = type(batch).__name__
+            raise DistributedError(f"batch {number} is a {kind}: give a dict of the model's keyword arguments")
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _by_structure(model: nn.Module) -> list[Need]:
+    towers = towers_of(model)
+    return [Need(_SEARCH, _OPTIONAL_INPUT, towers)] if towers else []
+
+
+def _by_chance(model: nn.Module) -> list[Need]:
+    """What goes by chance, so that no batch shows that it never happens."""
+    found = ((_DROPPED, layers_dropped(model)), (_ROUTED, experts_of(model)))
+    return [Need(_SEARCH, why, names) for why, names in found if names]
+
+
+def _by_steps(model: nn.Module, steps: Sequence[_Step], chances: Sequence[Need]) -> list[Need]:
+    """What the steps showed of the parameters that do not go by chance."""
+    by_chance = {id(p) for need in chances for name in need.names for p in model.get_submodule(name).parameters()}
+    sure = {name for name, parameter in trainable(model).items() if id(parameter) not in by_chance}
+    never = sure.intersection(*(step.unused for step in steps))
+    at_times = sure.intersection(name for step in steps for name in step.unused) - never
+    found = ((_NEVER_USED, never), (_AT_TIMES, at_times))
+    return [Need(_SEARCH, why, tuple(sorted(names))) for why, names in found if names]
+
+
+def _marked_twice(model: nn.Module, steps: Sequence[_Step]) -> tuple[str, ...]:
+    """Parameters that reentrant checkpointing marks ready more than once: shared ones, or of blocks called again."""
+    again = {name for step in steps for name, times in step.calls.items() if times > 1}
+    called = {id(p) for name in again for p in model.get_submodule(name).parameters()}
+    shared = set(shared_parameters(model))
+    return tuple(name for name, parameter in trainable(model).items() if name in shared or id(parameter) in called)
+
+
+def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Step]:
+    """A step for each batch. Raises DistributedError where one fails."""
+    steps = []
+    with left_as_found(model):
+        without_reentrant(model)  # it may lose gradients, and gives none to `autograd.grad`
+        if not model.training:
+            model.train()
+        for number, batch in enumerate(batches):
+            try:
+                steps.append(_step(model, batch))
+            except Exception as error:
+                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise DistributedError(f"batch {number} fails without DistributedDataParallel too: {text}") from error
+    return steps
+
+
+def _step(model: nn.Module, batch: Mapping[str, Any]) -> _Step:
+    parameters = trainable(model)
+    with torch.enable_grad(), _counting(model) as calls:
+        loss = loss_of(model(**batch))
+    # accumulates nothing: no reducer and no optimizer that waits in the backward takes notice
+    found: Sequence[Tensor | None] = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    unused = (name for name, gradient in zip(parameters, found, strict=True) if gradient is None)
+    return _Step(frozenset(unused), dict(calls))
+
+
+@contextmanager
+def _counting(model: nn.Module) -> Iterator[Counter[str]]:
+    """Count the calls of the outermost blocks, each under its first name."""
+    calls: Counter[str] = Counter()
+    first = {module: name for name, module in reversed(outer_blocks(model).items())}
+    handles = [module.register_forward_pre_hook(_tick(calls, name)) for module, name in first.items()]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tick(calls: Counter[str], name: str) -> Callable[..., None]:
+    def tick(*_: object) -> None:
+        calls[name] += 1
+
+    return tick
+
+
+def _table(needs: Sequence[Need]) -> list[str]:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("needs", "why", "about"):
+        table.add_column(heading, overflow="fold")
+    for need in needs:
+        table.add_row(need.option, need.why, _shortened(need.names))
+    with io.StringIO() as text:
+        Console(file=text, width=_WIDTH, color_system=None).print(table)
+        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return "\n".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]) or "the whole model"

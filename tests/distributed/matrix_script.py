@@ -1,0 +1,205 @@
+"""Released models in DistributedDataParallel on real ranks, as released and after the cure, for `test_matrix`.
+
+Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import peft
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.distributed.ready import ddp_ready
+from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.verification.tiny import model_classes, tiny_config, tiny_inputs, tiny_model
+from tests.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
+from tests.rank_cases import own_group, run_cases
+
+WAIT = 20  # seconds at most that a rank waits for one that has gone on; it ends with the other's group
+
+
+def shared_alone() -> Run:
+    """Only the shared block of a Zamba trains, so that it is the last to be ready each time that it is."""
+    run = released("ZambaForCausalLM")
+    model: Any = run.model
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("shared_transf" in name)
+    model.enable_input_require_grads()
+    return run
+
+
+def zamba2() -> Run:
+    """With two places for its shared block, where a tiny one has a single place."""
+    kind = model_classes()["Zamba2ForCausalLM"]
+    config: Any = tiny_config(kind.config_class())
+    mamba = config.layers_block_type[0]
+    config.layers_block_type = [mamba, "hybrid", mamba, "hybrid"]
+    config.num_hidden_layers, config.hybrid_layer_ids = 4, [1, 3]
+    return made(kind.load(), config)
+
+
+def tied() -> Run:
+    kind = model_classes()["LlamaForCausalLM"]
+    config: Any = tiny_config(kind.config_class())
+    config.tie_word_embeddings = True
+    return made(kind.load(), config)
+
+
+def made(kind: Any, config: Any) -> Run:
+    torch.manual_seed(0)
+    model: nn.Module = kind(config).train()
+    return Run(model, [rolled(tiny_inputs(model))] * STEPS)
+
+
+def lora(*, inputs: bool) -> Run:
+    """Low-rank adapters in a frozen Llama, whose embeddings' outputs need gradient where `inputs` says so."""
+    run = released("LlamaForCausalLM")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model: Any = peft.get_peft_model(cast(Any, run.model), config)
+    if inputs:
+        model.enable_input_require_grads()
+    return Run(model.train(), run.steps)
+
+
+def qwen(*steps: Sequence[str], frozen: bool = False) -> Run:
+    """A tiny Qwen2-VL; for each step the kinds of the ranks' batches: "text", "image", or "video" for both."""
+    tiny = tiny_model(model_classes()["Qwen2VLForConditionalGeneration"].load())
+    model: Any = tiny.model.train()
+    if frozen:
+        model.model.visual.requires_grad_(False)
+    return Run(model, [[_batch(kind, tiny.inputs, model.config, rank) for rank, kind in enumerate(s)] for s in steps])
+
+
+def _batch(kind: str, inputs: Mapping[str, Any], config: Any, rank: int) -> Batch:
+    words = inputs["input_ids"]
+    if kind == "text":
+        special = torch.tensor([config.vision_start_token_id, config.vision_end_token_id, config.image_token_id])
+        ids = words.masked_fill(torch.isin(words, special), 7).roll(rank, dims=1)
+        return {"input_ids": ids, "attention_mask": inputs["attention_mask"], "labels": ids}
+    images = {**inputs, "pixel_values": inputs["pixel_values"] * (1 + rank)}
+    if kind == "image":
+        return images
+    videos = words.masked_fill(words == config.image_token_id, config.video_token_id)
+    twice = {name: torch.cat([inputs[name]] * 2, 1) for name in ("attention_mask", "labels")}
+    if "mm_token_type_ids" in inputs:  # transformers 5: 1 for images, 2 for videos
+        kinds = inputs["mm_token_type_ids"]
+        twice["mm_token_type_ids"] = torch.cat([kinds, 2 * kinds], 1)
+    return {
+        **images,
+        **twice,
+        "input_ids": torch.cat([words, videos], 1),
+        "pixel_values_videos": inputs["pixel_values"] * (3 + rank),
+        "video_grid_thw": inputs["image_grid_thw"],
+    }
+
+
+def uncured(make: Callable[[], Run], mode: Checkpointing | None, **options: Any) -> dict[str, Any]:
+    """As released, checkpointed by the model's own switch, or not at all."""
+
+    def prepare(model: nn.Module) -> nn.Module:
+        if mode is not None:
+            switch_checkpointing(model, mode)
+        return DistributedDataParallel(model, **options)
+
+    return train(make(), prepare)
+
+
+def deserted(make: Callable[[], Run], mode: Checkpointing) -> dict[str, Any]:
+    """As `uncured`, where a rank may wait in vain."""
+    with own_group(WAIT) as group:
+        told = uncured(make, mode, process_group=group)
+        gc.collect()
+    return told
+
+
+def cured(make: Callable[[], Run], **surgery: Any) -> dict[str, Any]:
+    """With the options that the batches ask for, and a surgery."""
+    run = make()
+    ready = ddp_ready(run.model, *(batch for batches in run.steps for batch in batches))
+
+    def prepare(model: nn.Module) -> nn.Module:
+        wrap_blocks(model, **surgery)
+        return DistributedDataParallel(model, **ready.options)
+
+    return {**train(run, prepare), "options": ready.options}
+
+
+def asked_inside() -> dict[str, Any]:
+    """One rank alone asks about a model in a DistributedDataParallel that has just failed; then the ranks meet."""
+    run = qwen(*[["text"] * SIZE] * STEPS)
+    outer = DistributedDataParallel(run.model)
+    told: dict[str, Any] = {"error": "", "options": None}
+    try:
+        for batches in run.steps:
+            loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        told["error"] = str(error)
+    if dist.get_rank() == 0:
+        told["options"] = ddp_ready(outer, *run.steps[0]).options
+    met = torch.ones(1)
+    dist.all_reduce(met)
+    return {**told, "met": int(met)}
+
+
+MODELS: dict[str, Callable[[], Run]] = {
+    "zamba": partial(released, "ZambaForCausalLM"),
+    "zamba, shared alone": shared_alone,
+    "zamba2": zamba2,
+    "tied llama": tied,
+    "t5": partial(released, "T5ForConditionalGeneration"),
+    "gpt_bigcode": partial(released, "GPTBigCodeForCausalLM"),
+    "lora": partial(lora, inputs=False),
+    "lora with inputs": partial(lora, inputs=True),
+    "image": partial(qwen, *[["image"] * SIZE] * STEPS),
+    "image and video": partial(qwen, *[["video"] * SIZE] * STEPS),
+    "text": partial(qwen, *[["text"] * SIZE] * STEPS),
+    "image then text": partial(qwen, ["image"] * SIZE, ["text"] * SIZE),
+    "text beside image": partial(qwen, *[["text", "image"]] * STEPS),
+    "frozen tower": partial(qwen, ["image"] * SIZE, ["text", "image"], frozen=True),
+}
+THREE = partial(qwen, ["image"] * SIZE, ["text"] * SIZE, ["image"] * SIZE)
+GROWING = partial(qwen, ["text"] * SIZE, ["image"] * SIZE)
+SEARCHED = {"find_unused_parameters": True}
+BELIEVED = {"static_graph": True}
+
+
+def cases() -> dict[str, Callable[[], dict[str, Any]]]:
+    found: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, make in MODELS.items():
+        reentrant = deserted if name == "text beside image" else uncured
+        found[f"{name}, reentrant"] = partial(reentrant, make, "reentrant")
+        found[f"{name}, cured"] = partial(cured, make)
+        found[f"{name}, cured with offload"] = partial(cured, make, offload="cpu")
+    for name in ("tied llama", "image", "text"):
+        found[f"{name}, reentrant and searched"] = partial(uncured, MODELS[name], "reentrant", **SEARCHED)
+    modes: tuple[Checkpointing, ...] = ("reentrant", "non_reentrant")
+    for mode in modes:
+        found[f"image then text, {mode} and static"] = partial(uncured, MODELS["image then text"], mode, **BELIEVED)
+    found["image, text, image, static"] = partial(uncured, THREE, None, **BELIEVED)
+    found["text then image, static"] = partial(uncured, GROWING, None, **BELIEVED)
+    found["zamba, released switch"] = partial(uncured, MODELS["zamba"], "non_reentrant")
+    found["image then text, released switch"] = partial(
+        uncured, MODELS["image then text"], "non_reentrant", **SEARCHED
+    )
+    found["asked inside"] = asked_inside
+    return found
+
+
+CASES = cases()
+
+
+if __name__ == "__main__":
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    gc.freeze()  # what was imported need not be looked through after each case
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -1,0 +1,309 @@
+"""What `ddp_ready` says about a model, by its structure and by batches, and that it leaves the model alone.
+
+That what it says is enough, on real ranks, is in `test_matrix`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
+from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.verification.tiny import model_classes, tiny_config, tiny_inputs
+from tests.conftest import installed_major
+from tests.ddp_models import Run, released
+from tests.distributed.matrix_script import lora, qwen, tied
+from tests.runtime.tiny_models import llama, tokens
+
+pytestmark = pytest.mark.both
+
+FIVE = installed_major("transformers") == 5
+SEARCHED = {"find_unused_parameters": True}
+
+
+class SharedToy(nn.Module):
+    """Two blocks, a head, and a projection that some of them have in common."""
+
+    def __init__(self, *, in_blocks: int, in_head: bool) -> None:
+        super().__init__()
+        common = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(AttentionLike(common if n < in_blocks else nn.Linear(4, 4)) for n in range(2))
+        self.head = common if in_head else nn.Linear(4, 4)
+        self.second_head = self.head
+
+    def forward(self, values: Tensor) -> Tensor:
+        for layer in self.layers:
+            values = layer(values)
+        result: Tensor = self.second_head(self.head(values))
+        return result
+
+
+class AttentionLike(nn.Module):
+    """A block."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, values: Tensor) -> Tensor:
+        result: Tensor = self.linear(values).tanh()
+        return result
+
+
+def configured(name: str, **values: Any) -> Any:
+    """A tiny model of transformers whose configuration has these values."""
+    kind = model_classes()[name]
+    config: Any = tiny_config(kind.config_class())
+    for key, value in values.items():
+        setattr(config, key, value)
+    torch.manual_seed(0)
+    return kind.load()(config).train()
+
+
+def about(ready: DDPReady, option: str, word: str = "") -> Need:
+    """The one need of an option whose reason has a word in it."""
+    (need,) = [need for need in ready.needs if need.option == option and word in need.why]
+    return need
+
+
+def options_named(ready: DDPReady) -> list[str]:
+    return [need.option for need in ready.needs]
+
+
+def without_gradient(model: nn.Module, batch: dict[str, Any]) -> set[str]:
+    """The trainable parameters that a plain step leaves without gradient."""
+    model.zero_grad()
+    loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
+    return {name for name, p in model.named_parameters() if p.requires_grad and p.grad is None}
+
+
+def test_a_plain_model_needs_nothing() -> None:
+    run = released("LlamaForCausalLM")
+    for ready in (ddp_ready(run.model), ddp_ready(run.model, *run.steps[0])):
+        assert ready.needs == ()
+        assert ready.options == {}
+        assert (ready.find_unused_parameters, ready.use_reentrant, ready.static_graph) == (False, False, False)
+
+
+def test_tied_embeddings_lie_outside_of_blocks_and_need_nothing() -> None:
+    assert ddp_ready(tied().model).needs == ()
+
+
+def test_a_shared_block_rules_out_reentrant_checkpointing() -> None:
+    ready = ddp_ready(released("ZambaForCausalLM").model)
+    (need,) = ready.needs
+    assert need.option == "use_reentrant=False"
+    assert need.names
+    assert all("shared_transf" in name for name in need.names)
+    assert ready.options == {}
+
+
+@pytest.mark.parametrize(
+    ("in_blocks", "in_head", "shared"), [(2, False, True), (1, True, True), (1, False, False), (0, True, False)]
+)
+def test_sharing_matters_where_a_block_is_among_the_places(in_blocks: int, in_head: bool, shared: bool) -> None:
+    model = SharedToy(in_blocks=in_blocks, in_head=in_head)
+    for ready in (ddp_ready(model), ddp_ready(model, {"values": torch.randn(2, 4)})):
+        assert options_named(ready) == ["use_reentrant=False"] * shared
+        assert [need.names for need in ready.needs] == [("layers.0.linear.weight", "layers.0.linear.bias")] * shared
+
+
+def test_frozen_shared_parameters_need_nothing() -> None:
+    assert ddp_ready(SharedToy(in_blocks=2, in_head=False).requires_grad_(False)).needs == ()
+
+
+def test_a_tower_may_be_unused_and_neither_static_graph_nor_reentrant_helps() -> None:
+    ready = ddp_ready(qwen(["text"]).model)
+    need = about(ready, "find_unused_parameters=True")
+    assert need.names == ("model.visual",)
+    assert " may " in need.why
+    assert "step 0" in about(ready, "static_graph=False").why
+    assert "never go together" in about(ready, "use_reentrant=False").why
+    assert ready.options == SEARCHED
+    assert not ready.measured
+
+
+def test_a_frozen_tower_needs_nothing() -> None:
+    assert ddp_ready(qwen(["text"], frozen=True).model).needs == ()
+
+
+def test_the_projector_of_a_frozen_tower_may_be_unused() -> None:
+    model = released("LlavaForConditionalGeneration").model
+    both = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert [name.rpartition(".")[2] for name in both] == ["multi_modal_projector", "vision_tower"]
+    model.get_submodule(both[1]).requires_grad_(False)
+    assert about(ddp_ready(model), "find_unused_parameters=True").names == both[:1]
+
+
+def test_a_head_beside_text_and_tower_is_no_projector() -> None:
+    model = configured("Gemma3ForSequenceClassification")
+    assert hasattr(model, "score")
+    names = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert names == ("model.multi_modal_projector", "model.vision_tower")
+
+
+@pytest.mark.parametrize("name", ["BlipModel", "Blip2ForConditionalGeneration", "VisionEncoderDecoderModel"])
+def test_a_model_that_always_wants_its_images_has_no_optional_tower(name: str) -> None:
+    assert ddp_ready(configured(name)).needs == ()
+
+
+def test_adapters_have_their_own_names_and_the_frozen_base_has_none() -> None:
+    run = qwen(["image"], ["text"])
+    config = peft.LoraConfig(r=2, target_modules=["qkv", "q_proj"], init_lora_weights=False)
+    model: Any = peft.get_peft_model(run.model, config).train()
+    by_structure = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert by_structure == ("base_model.model.model.visual",)
+    seen = about(ddp_ready(model, run.steps[0][0], run.steps[1][0]), "find_unused_parameters=True").names
+    assert seen
+    assert all(name.startswith(by_structure[0]) and "lora_" in name for name in seen)
+    assert ddp_ready(lora(inputs=False).model).needs == ()
+
+
+def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> None:
+    model = configured("BartForConditionalGeneration", encoder_layerdrop=1.0)
+    names = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert names == ("model.encoder.layers.0", "model.encoder.layers.1")
+    unused = without_gradient(model, tiny_inputs(model))
+    assert {name for name, _ in model.named_parameters() if name.startswith(names)} <= unused
+
+
+def test_layerdrop_is_told_beside_batches_and_its_blocks_are_not_called_useless() -> None:
+    model = configured("Wav2Vec2ForCTC", layerdrop=1.0)
+    ready = ddp_ready(model, tiny_inputs(model))
+    need = about(ready, "find_unused_parameters=True")
+    assert need.names == ("wav2vec2.encoder.layers.0", "wav2vec2.encoder.layers.1")
+    assert "LayerDrop" in need.why
+    assert ready.measured
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_layerdrop_or_with_frozen_blocks_nothing_is_dropped(frozen: bool) -> None:
+    model = configured("Wav2Vec2ForCTC", layerdrop=0.1 if frozen else 0.0)
+    if frozen:
+        model.wav2vec2.encoder.layers.requires_grad_(False)
+    assert ddp_ready(model).needs == ()
+
+
+def test_experts_in_lists_are_named_and_those_without_a_token_get_no_gradient() -> None:
+    model = released("MixtralForCausalLM").model
+    token = {"input_ids": torch.tensor([[5, 5]]), "labels": torch.tensor([[5, 5]])}
+    unused = without_gradient(model, token)
+    ready = ddp_ready(model, token)
+    if FIVE:  # the experts of a layer are one parameter
+        assert unused == set()
+        assert ready.needs == ()
+    else:
+        need = about(ready, "find_unused_parameters=True")
+        assert all(name.endswith("experts") for name in need.names)
+        assert unused
+        assert all(name.startswith(need.names) for name in unused)
+
+
+def test_batches_show_which_parameters_they_leave_out() -> None:
+    run = qwen(["image"], ["text"])
+    image, text = run.steps[0][0], run.steps[1][0]
+    ready = ddp_ready(run.model, image, text)
+    need = about(ready, "find_unused_parameters=True", "some of the batches")
+    assert set(need.names) == without_gradient(run.model, text) != set()
+    assert "step 0" in about(ready, "static_graph=False").why
+    assert ready.options == SEARCHED
+    assert ready.measured
+    alone = ddp_ready(run.model, text)
+    assert about(alone, "find_unused_parameters=True", "freeze").names == need.names
+    assert "static_graph=False" not in options_named(alone)
+    assert ddp_ready(run.model, image).needs == ()
+
+
+def test_what_no_batch_uses_can_be_frozen_instead() -> None:
+    run = released("LlavaForConditionalGeneration")
+    need = about(ddp_ready(run.model, *run.steps[0]), "find_unused_parameters=True", "freeze")
+    parameters = dict(run.model.named_parameters())
+    for name in need.names:
+        parameters[name].requires_grad_(False)
+    assert ddp_ready(run.model, *run.steps[0]).needs == ()
+
+
+def test_batches_show_blocks_that_run_twice_in_a_step() -> None:
+    run = qwen(["video"])
+    (need,) = ddp_ready(run.model, run.steps[0][0]).needs
+    assert need.option == "use_reentrant=False"
+    assert {name for name, _ in run.model.named_parameters() if ".visual.blocks." in name} == set(need.names)
+
+
+@pytest.mark.parametrize("mode", [None, "non_reentrant", "reentrant"])
+def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Checkpointing | None) -> None:
+    run = qwen(["image"], ["text"])
+    switch_checkpointing(run.model, mode)
+    for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):
+        told = [need for need in ready.needs if "wrap_blocks(model)" in need.why]
+        assert len(told) == (mode == "reentrant")
+        assert all("model.visual.blocks.0" in need.names for need in told)
+
+
+def test_a_surgery_in_reentrant_mode_is_right_as_it_is() -> None:
+    run = qwen(["image"], ["text"])
+    wrap_blocks(run.model, use_reentrant=True)
+    ready = ddp_ready(run.model, run.steps[0][0], run.steps[1][0])
+    assert about(ready, "find_unused_parameters=True").names
+    assert not any("wrap_blocks(model)" in need.why for need in ready.needs)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
+def test_the_model_comes_back_as_it_was(mode: Checkpointing, fails: bool) -> None:
+    model = llama(hidden_act="gelu", attention_dropout=0.5).eval()
+    switch_checkpointing(model, mode)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    stepped: list[Tensor] = []
+    next(model.parameters()).register_post_accumulate_grad_hook(stepped.append)
+    before = [(dict(vars(module)), module.training) for module in model.modules()]
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    if fails:
+        with pytest.raises(DistributedError, match="batch 1 fails"):
+            ddp_ready(model, tokens(), {"input_ids": "words"})
+    else:
+        assert ddp_ready(model, tokens()).needs == ()
+    assert [(dict(vars(module)), module.training) for module in model.modules()] == before
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is not None and bool((p.grad == 1).all()) for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert stepped == []
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "said"),
+    [
+        ({}, (), "the model is a dict: give a torch.nn.Module"),
+        (nn.DataParallel(nn.Linear(2, 2)), (), "give model.module instead"),
+        (nn.Linear(2, 2), ({"input": torch.ones(2)}, [1]), "batch 1 is a list: give a dict"),
+        (nn.Linear(2, 2), ({"input": torch.ones(2)}, {"words": 1}), "batch 1 fails .* TypeError: .*words"),
+        (nn.Linear(2, 2).requires_grad_(False), ({"input": torch.ones(2)},), "batch 0 fails .* ValueError"),
+    ],
+    ids=["no module", "DataParallel", "no dict", "wrong input", "nothing to train"],
+)
+def test_what_cannot_be_looked_at_is_refused_in_a_sentence(model: Any, batches: Any, said: str) -> None:
+    with pytest.raises(DistributedError, match=said) as caught:
+        ddp_ready(model, *batches)
+    assert "\n" not in str(caught.value)
+
+
+def test_printed_it_says_where_it_knows_from_and_shortens_long_lists() -> None:
+    run: Run = qwen(["image"], ["text"])
+    by_structure = str(ddp_ready(run.model))
+    assert by_structure.startswith("Qwen2VLForConditionalGeneration: DistributedDataParallel with find_unused")
+    assert "nothing was run" in by_structure.splitlines()[0]
+    seen = str(ddp_ready(run.model, run.steps[0][0], run.steps[1][0]))
+    assert "by the batches that were run" in seen.splitlines()[0]
+    assert "more" in seen
+    assert str(ddp_ready(llama())) == (
+        "LlamaForCausalLM: DistributedDataParallel with no options, by its structure, nothing was run"
+    )
