@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -63,16 +65,24 @@ def plain_table(title: str, found: Sequence[Figure]) -> Table:
     return grid
 
 
+def document(found: Sequence[Figure], **more: object) -> str:
+    """The json of the figures with all their values, and `more` that they were measured with."""
+    figures = {
+        figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
+    }
+    return json.dumps({**more, "processors": os.cpu_count(), "figures": figures}, indent=2) + "\n"
+
+
 def finish(
-    program: str, found: Sequence[Figure], json: str, out: Path, shown: Sequence[RenderableType], width: int
+    program: str, found: Sequence[Figure], text: str, out: Path, shown: Sequence[RenderableType], width: int
 ) -> int:
-    """Write the json into `out` and print what is to be `shown`, `width` columns wide where there is no terminal.
+    """Write `text`, the json, into `out`, and print what is to be `shown`, `width` columns wide without a terminal.
 
     Returns the exit code: 0; 1 where a target is missed; 2 where the json cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json, encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"{program}: {error.filename or out}: {error.strerror or error}.", file=sys.stderr)
         return 2

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
 import statistics
@@ -29,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown: list[RenderableType] = [plain_table(f"activation offload: {machine}", found)]
     if not device:
         shown.append("Peak memory and step time were not measured: torch sees no CUDA device here.")
-    text = as_json(found, versions, device, options.layers)
+    small = {**SMALL, "layers": options.layers, "tokens": SHORT}
+    text = document(found, versions=versions, device=device, small=small, large={**LARGE, "layers": LAYERS})
     return finish("offload", found, text, options.out, shown, PLAIN_WIDTH)
 
 
@@ -252,21 +252,6 @@ def _ratio(name: str, over: float, under: float, target: Target | None = None) -
 
 def _median(each: Cost) -> float:
     return statistics.median(each.seconds)
-
-
-def as_json(found: Sequence[Figure], versions: Mapping[str, str], device: str, layers: int) -> str:
-    """The figures with all their values, and what they were measured with."""
-    document = {
-        "versions": versions,
-        "device": device,
-        "processors": os.cpu_count(),
-        "small": {**SMALL, "layers": layers, "tokens": SHORT},
-        "large": {**LARGE, "layers": LAYERS},
-        "figures": {
-            figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
-        },
-    }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def _say(text: str) -> None:

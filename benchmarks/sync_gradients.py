@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, plain_table
 from benchmarks.stopwatch import high_water
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
     machine = f"{platform.machine()}, {os.cpu_count()} processors"
     shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine}", found)]
-    return finish("sync_gradients", found, as_json(found, versions), options.out, shown, PLAIN_WIDTH)
+    return finish(
+        "sync_gradients", found, document(found, versions=versions, ranks=RANKS), options.out, shown, PLAIN_WIDTH
+    )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -224,19 +226,6 @@ def figures(part: Part, costs: Mapping[str, Cost], difference: float) -> list[Fi
         Figure(f"{part.name}: collectives, {OURS}", (float(costs[OURS].collectives),), "", part.collectives),
         Figure(f"{part.name}: largest difference between the two", (difference,), "", CLOSE),
     ]
-
-
-def as_json(found: Sequence[Figure], versions: Mapping[str, str]) -> str:
-    """The figures with all their values, and what they were measured with."""
-    document = {
-        "versions": versions,
-        "processors": os.cpu_count(),
-        "ranks": RANKS,
-        "figures": {
-            figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
-        },
-    }
-    return json.dumps(document, indent=2) + "\n"
 
 
 if __name__ == "__main__":

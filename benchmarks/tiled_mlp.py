@@ -8,7 +8,6 @@ how far gradients are apart. Prints a table of figures and targets; writes json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -17,13 +16,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -81,7 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
     machine = f"{platform.machine()}, {os.cpu_count()} processors"
     shown = [plain_table(f"tiled MLPs: {machine}", found)]
-    return finish("tiled_mlp", found, as_json(found, versions), options.json, shown, PLAIN_WIDTH)
+    return finish(
+        "tiled_mlp",
+        found,
+        document(found, versions=versions, tokens=TOKENS, sizes=SIZES),
+        options.out,
+        shown,
+        PLAIN_WIDTH,
+    )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -90,7 +96,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--rounds", type=int, default=7, metavar="N", help="timed rounds; the median counts (default: 7)"
     )
     target = ROOT / "out" / "tiled-mlp.json"
-    parser.add_argument("--json", type=Path, default=target, help="the json (default: out/tiled-mlp.json)")
+    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/tiled-mlp.json)")
     return parser.parse_args(arguments)
 
 
@@ -199,20 +205,6 @@ def _apart(cost: Cost, plain: Cost) -> float:
         return float("inf")
     pairs = ((cost.gradients[name], wanted) for name, wanted in plain.gradients.items())
     return max(float((found - wanted).norm() / wanted.norm()) for found, wanted in pairs)
-
-
-def as_json(found: Sequence[Figure], versions: Mapping[str, str]) -> str:
-    """The figures with all their values, and what they were measured with."""
-    document: dict[str, Any] = {
-        "versions": versions,
-        "processors": os.cpu_count(),
-        "tokens": TOKENS,
-        "sizes": SIZES,
-        "figures": {
-            figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
-        },
-    }
-    return json.dumps(document, indent=2) + "\n"
 
 
 if __name__ == "__main__":

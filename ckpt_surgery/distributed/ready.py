@@ -5,7 +5,6 @@ Says only; nothing is changed. What a model consists of, as far as that bears on
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,10 +26,10 @@ from ckpt_surgery.distributed.parts import (
     trainable,
     without_reentrant,
 )
+from ckpt_surgery.runtime.table import text_table
 from ckpt_surgery.verification.preserve import left_as_found
 from ckpt_surgery.verification.probe import loss_of
 
-_WIDTH = 110
 _SHOWN = 3  # names in a line of the table
 
 _SEARCH = "find_unused_parameters=True"
@@ -115,7 +111,8 @@ class DDPReady:
         told = ", ".join(f"{name}={value}" for name, value in self.options.items()) or "no options"
         source = "by the batches that were run" if self.measured else "by its structure, nothing was run"
         title = f"{self.model}: DistributedDataParallel with {told}, {source}"
-        return "\n".join([title, *_table(self.needs)]) if self.needs else title
+        rows = [(need.option, need.why, _shortened(need.names)) for need in self.needs]
+        return "\n".join([title, *text_table(("needs", "why", "about"), rows)]) if rows else title
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,17 +249,6 @@ def _tick(calls: Counter[str], name: str) -> Callable[..., None]:
         calls[name] += 1
 
     return tick
-
-
-def _table(needs: Sequence[Need]) -> list[str]:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("needs", "why", "about"):
-        table.add_column(heading, overflow="fold")
-    for need in needs:
-        table.add_row(need.option, need.why, _shortened(need.names))
-    with io.StringIO() as text:
-        Console(file=text, width=_WIDTH, color_system=None).print(table)
-        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
 
 
 def _shortened(names: Sequence[str]) -> str:

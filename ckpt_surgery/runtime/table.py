@@ -1,8 +1,9 @@
-"""The table that a printed surgery shows."""
+"""Tables as plain text, and the one that a printed surgery shows."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -20,11 +21,21 @@ if TYPE_CHECKING:
 _WIDTH = 110
 
 
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> list[str]:
+    """The lines of a table; the column that is called `right` is aligned there."""
+    table = Table(box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading == right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    with io.StringIO() as text:
+        Console(file=text, width=_WIDTH, color_system=None).print(table)
+        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
 def surgery_table(surgery: Surgery) -> str:
     """What is checkpointed, and a line for each class of blocks in each stack, as plain text."""
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("stack", "block", "checkpointed", "how", "left alone"):
-        table.add_column(heading, justify="right" if heading == "checkpointed" else "left", overflow="fold")
+    rows = []
     done = total = 0
     for stack in surgery.stacks:
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
@@ -33,10 +44,8 @@ def surgery_table(surgery: Surgery) -> str:
             done, total = done + len(chosen), total + len(blocks)
             how = _how(surgery, blocks[0]) if stack.wanted else ""
             why = _why(surgery, stack, blocks, len(chosen))
-            table.add_row(stack.name or "(the model)", kind.__name__, f"{len(chosen)} of {len(blocks)}", how, why)
-    with io.StringIO() as text:
-        Console(file=text, width=_WIDTH, color_system=None).print(table)
-        lines = [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+            rows.append((stack.name or "(the model)", kind.__name__, f"{len(chosen)} of {len(blocks)}", how, why))
+    lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
     return "\n".join([f"{type(surgery.model).__name__}: {done} of {total} blocks {_manner(surgery)}", *lines])
 
 

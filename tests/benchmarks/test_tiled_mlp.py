@@ -69,9 +69,9 @@ def test_what_is_kept_and_its_peak_fall_with_shards() -> None:
 
 def test_the_json_says_what_was_measured(tmp_path: Path) -> None:
     target = tmp_path / "new" / "tiled.json"
-    assert main(["--rounds", "1", "--json", str(target)]) in (0, 1)  # times of steps so short mean nothing
+    assert main(["--rounds", "1", "--out", str(target)]) in (0, 1)  # times of steps so short mean nothing
     figures = json.loads(target.read_text(encoding="utf-8"))["figures"]
     assert figures["MLP, 16 shards: gradients, largest difference"]["verdict"] == "ok"
     assert figures["layer, untiled: peak"]["unit"] == "MiB"
     (tmp_path / "file").touch()
-    assert main(["--rounds", "1", "--json", str(tmp_path / "file" / "tiled.json")]) == 2
+    assert main(["--rounds", "1", "--out", str(tmp_path / "file" / "tiled.json")]) == 2

@@ -1,0 +1,265 @@
+"""Cross-entropy of a linear head without its logits, whatever devices the head and the hidden states are on.
+
+Computes one loss. Shifting labels, scaling by the number of items and calling it from a model are the caller's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+
+_LIGER_DEVICES = frozenset({"cuda", "xpu"})
+_FEWEST_ROWS = 256
+
+
+def fused_linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None = None,
+    *,
+    chunk_size: int | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    softcap: float | None = None,
+    prefer: Literal["liger"] | None = None,
+) -> Tensor:
+    """Cross-entropy of `hidden @ weight.T + bias` against `labels`, for `chunk_size` tokens at a time.
+
+    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size) and whole, `bias` (vocabulary), all of one
+    floating dtype unless autocast is on; `labels` are (...) of any integer dtype. Nothing is shifted here: where
+    position i predicts token i + 1, call it with `hidden[:, :-1]` and `labels[:, 1:]`. `softcap` makes the logits
+    `softcap * tanh(logits / softcap)`.
+
+    Each may be on a device of its own. The work is done on that of `weight`, one chunk of hidden states at a time goes
+    there, and every gradient comes back on the device and in the dtype of its input. The loss is on the device of
+    `hidden`. Products are in the dtype of the inputs, or in autocast's; what follows them, the loss and the sums for
+    the gradients of `weight` and `bias`, in float32, or in float64 for float64. The backward computes the logits once
+    more: four products in a step in place of three, no gradient is held between forward and backward, and the scale of
+    a gradient scaler is in before anything is rounded to half precision.
+
+    A chunk of logits takes `chunk_size * vocabulary` elements of 4 bytes (8 in float64); two such tensors are alive at
+    most. The default is as many rows as give a chunk the number of elements of `hidden`, at least 256.
+
+    `reduction` is "mean" over the labels that are not `ignore_index`, "sum", or "none" for losses of the shape of
+    `labels`. For another divisor divide the sum. Where all labels are ignored the mean is 0, with gradients of 0.
+
+    `prefer="liger"` hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all on
+    one GPU, float32 or bfloat16, reduced, and a gradient for `hidden` wherever the head gets one. It has chunks of its
+    own.
+
+    Under DistributedDataParallel call it in the forward of the wrapped module, not on what that returned: `weight`
+    would be used behind its back. There is no second derivative: a backward with `create_graph=True` raises
+    RuntimeError.
+
+    Raises ValueError for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap` that is not
+    positive; TypeError for dtypes that do not fit. A label outside the vocabulary raises RuntimeError on CPU and fails
+    an assertion on a GPU, as it does for F.cross_entropy: to look costs a synchronisation.
+    """
+    _check_shapes(hidden, weight, labels, bias)
+    _check_options(chunk_size, reduction, softcap, prefer)
+    dtype = _product_dtype(hidden, weight, labels, bias)
+    flat, targets = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1).long()
+    if prefer == "liger" and _liger_can(flat, weight, targets, bias, reduction, dtype):
+        liger = _liger()
+        if liger is not None:
+            options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
+            return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
+    rows = chunk_size or max(hidden.numel() // weight.shape[0], _FEWEST_ROWS)
+    losses: Tensor = _TokenLosses.apply(flat, weight, bias, targets, rows, ignore_index, softcap, dtype)  # type: ignore[no-untyped-call]
+    if reduction == "none":
+        return losses.reshape(labels.shape)
+    if reduction == "sum":
+        return losses.sum()
+    return losses.sum() / (targets != ignore_index).sum().clamp(min=1).to(losses.device)
+
+
+class _TokenLosses(torch.autograd.Function):
+    """The loss of every token, (tokens,), on the device of `hidden`; 0 where its label is ignored.
+
+    `hidden` is (tokens, hidden size). Reductions are left to autograd, which hands the backward a gradient per token.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        rows: int,
+        ignore_index: int,
+        softcap: float | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        head, shift = weight.to(dtype), None if bias is None else bias.to(weight.device, dtype)
+        wide = _at_least_float32(dtype)
+        losses = torch.zeros(len(hidden), dtype=wide, device=weight.device)
+        normalisers = torch.zeros_like(losses)
+        for chunk in _chunks(len(hidden), rows):
+            states, targets = hidden[chunk].to(weight.device, dtype), labels[chunk].to(weight.device)
+            chosen, normalisers[chunk] = _chosen(_logits(states, head, shift, softcap), targets, ignore_index)
+            losses[chunk] = torch.where(targets == ignore_index, 0, normalisers[chunk] - chosen)
+        ctx.save_for_backward(hidden, weight, bias, labels, normalisers)
+        ctx.options = (rows, ignore_index, softcap, dtype)
+        return losses.to(hidden.device)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # once_differentiable stays silent where `upstream` needs no gradient
+            raise RuntimeError(
+                "fused_linear_cross_entropy has no second derivative: leave out create_graph=True, or compute the "
+                "loss with F.linear and F.cross_entropy"
+            )
+        hidden, weight, bias, labels, normalisers = ctx.saved_tensors
+        rows, ignore_index, softcap, dtype = ctx.options
+        head, shift = weight.to(dtype), None if bias is None else bias.to(weight.device, dtype)
+        wide, device = _at_least_float32(dtype), weight.device
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias, dtype=wide, device=device) if ctx.needs_input_grad[2] else None
+        for chunk in _chunks(len(hidden), rows):
+            states, targets = hidden[chunk].to(device, dtype), labels[chunk].to(device)
+            scale = torch.where(targets == ignore_index, 0, upstream[chunk].to(device))
+            logits = _logits(states, head, shift, softcap)
+            gradient = _of_logits(logits, normalisers[chunk], _places(targets, ignore_index), scale, softcap)
+            if of_bias is not None:
+                of_bias += gradient.sum(0)
+            gradient = gradient.to(dtype)
+            if of_hidden is not None:
+                of_hidden[chunk].copy_(gradient @ head)
+            if of_weight is not None:
+                _add_product(of_weight, gradient.t(), states)
+            del logits, gradient  # or they live until those of the next chunk are there
+        if of_weight is not None:
+            of_weight = of_weight.to(weight.dtype)
+        if of_bias is not None:
+            of_bias = of_bias.to(bias)
+        return of_hidden, of_weight, of_bias, None, None, None, None, None
+
+
+def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
+    """In float32 at least, and in memory of their own."""
+    logits = F.linear(states, weight, bias).to(_at_least_float32(states.dtype))
+    return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)
+
+
+def _chosen(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """For each row the logit of its target, and the logarithm of the sum of the exponentials of all."""
+    chosen = logits.gather(1, _places(targets, ignore_index))[:, 0]
+    return chosen, torch.logsumexp(logits, dim=-1)
+
+
+def _of_logits(logits: Tensor, normalisers: Tensor, places: Tensor, scale: Tensor, softcap: float | None) -> Tensor:
+    """The gradient of the logits before their softcap; `scale` is that of each row's loss. Overwrites `logits`."""
+    slope = None if softcap is None else (logits / softcap).square_().neg_().add_(1)
+    gradient = logits.sub_(normalisers[:, None]).exp_()
+    gradient.scatter_add_(1, places, gradient.new_full(places.shape, -1))
+    gradient.mul_(scale[:, None])
+    return gradient if slope is None else gradient.mul_(slope)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _places(targets: Tensor, ignore_index: int) -> Tensor:
+    """The column of each row's target, (rows, 1); any column where it is ignored."""
+    return torch.where(targets == ignore_index, 0, targets)[:, None]
+
+
+def _chunks(tokens: int, rows: int) -> Iterator[slice]:
+    return (slice(start, start + rows) for start in range(0, tokens, rows))
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _product_dtype(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> torch.dtype:
+    """In which dtype F.linear would multiply on the device of `weight`."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"labels are class indices of an integer dtype, not {labels.dtype}")
+    dtypes = {"hidden": hidden.dtype, "weight": weight.dtype} | ({} if bias is None else {"bias": bias.dtype})
+    if not all(dtype.is_floating_point for dtype in dtypes.values()):
+        raise TypeError(f"hidden, weight and bias have to be floating point, not {_listed(dtypes)}")
+    device = weight.device.type
+    used = set(dtypes.values())
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        used = {one if one == torch.float64 else torch.get_autocast_dtype(device) for one in used}
+    if len(used) != 1:
+        raise TypeError(f"hidden, weight and bias have to be of one dtype outside autocast, not {_listed(dtypes)}")
+    return used.pop()
+
+
+def _listed(dtypes: dict[str, torch.dtype]) -> str:
+    return ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+
+
+def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> None:
+    if weight.ndim != 2 or not weight.shape[0]:
+        raise ValueError(
+            f"weight has to be (vocabulary, hidden size), not {tuple(weight.shape)}; gather it where it is sharded"
+        )
+    if hidden.ndim < 1 or hidden.shape[-1] != weight.shape[1]:
+        raise ValueError(f"hidden has to end in the {weight.shape[1]} columns of weight, not be {tuple(hidden.shape)}")
+    if labels.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"labels have to be {tuple(hidden.shape[:-1])}, one for each vector of hidden, not {tuple(labels.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has to be ({weight.shape[0]},), one for each row of weight, not {tuple(bias.shape)}")
+
+
+def _check_options(chunk_size: int | None, reduction: str, softcap: float | None, prefer: str | None) -> None:
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap has to be above 0, not {softcap}; None is for logits without one")
+    if prefer not in (None, "liger"):
+        raise ValueError(f'prefer is "liger" or None, not {prefer!r}')
+
+
+def _liger_can(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, reduction: str, dtype: torch.dtype
+) -> bool:
+    """Where its kernel gives what this module promises.
+
+    It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler's
+    factor is in them, which float16 cannot take, and computes them only where `hidden` needs one. Those of unreduced
+    losses are wrong up to 0.8.1.
+    """
+    of_head = [weight] if bias is None else [weight, bias]
+    devices = {value.device for value in (hidden, labels, *of_head)}
+    wanted = hidden.requires_grad or not any(value.requires_grad for value in of_head)
+    return (
+        len(devices) == 1
+        and hidden.device.type in _LIGER_DEVICES
+        and dtype in (torch.float32, torch.bfloat16)
+        and reduction != "none"
+        and len(hidden) > 0
+        and wanted
+    )
+
+
+def _liger() -> Callable[..., Tensor] | None:
+    """Liger's loss, where it is installed and can sum gradients in float32."""
+    try:
+        module = importlib.import_module("liger_kernel.transformers.functional")
+    except ImportError:
+        return None
+    loss: Callable[..., Tensor] = module.liger_fused_linear_cross_entropy
+    return loss if "accum_dtype" in inspect.signature(loss).parameters else None
