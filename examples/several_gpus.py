@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from textwrap import shorten
 
 import torch.distributed as dist
 from torch import Tensor
@@ -37,7 +38,7 @@ def main() -> None:
         warnings.simplefilter("always")
         ddp.module(**inputs).loss.backward()
     say(f"   as written:       {verdict(ddp)}")
-    say(f"   watch_ddp:        {str(told[-1].message).partition(';')[0]}")
+    say(f"   watch_ddp:        {shorten(str(told[-1].message), 95, placeholder=' ...')}")
     ddp.zero_grad()
     loss: Tensor = call_through_ddp(ddp, lambda model: model(**inputs).loss)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -250,6 +250,9 @@ def command_faults(line: str, shown: tuple[str, ...] = ()) -> list[str]:
             code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
             found = [f"{line}: {printed}"] if code not in (0, 1) else []
             return found if fits(shown, printed) else [*found, f"{line} prints {printed}"]
+        case ["torchrun", *options, script] if (ROOT / script).is_file():
+            code, printed = process("-m", "torch.distributed.run", *options, str(ROOT / script))
+            return [] if code == 0 and fits(shown, printed) else [f"{line} prints {printed}"]
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             known = re.findall(r"^([a-z]+):.*##", makefile, re.MULTILINE)
@@ -383,6 +386,8 @@ def test_all_that_the_changelog_says_is_so() -> None:
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
         ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
         ("console", "$ make dmeo\n", "no target dmeo"),
+        ("console", "$ torchrun --nproc-per-node 2 examples/one_gpu.py\n", "not known"),
+        ("console", "$ torchrun --nproc-per-nodes 2 examples/several_gpus.py\n", "unrecognized arguments"),
         ("console", "$ python -m pip install .[cuda]\n", "install .[cuda]"),
         ("console", "$ python benchmarks/reply.py 4.52.4 4.53.0\n", "not known"),
         ("console", "$ python benchmarks/replay.py 1.0.0 4.53.0\n", "invalid choice"),

@@ -1,0 +1,78 @@
+"""What a fused loss stands beside: a small head with inputs, the loss with all logits, a count of products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+TOKENS, WIDTH, VOCABULARY = 12, 6, 17
+
+
+def case(dtype: torch.dtype = torch.float64, *, bias: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Hidden states, head, labels of which every third is ignored, and a bias; all need gradient."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(3, TOKENS // 3, WIDTH), torch.randn(VOCABULARY, WIDTH)
+    labels = torch.randint(0, VOCABULARY, (3, TOKENS // 3))
+    labels.view(-1)[::3] = -100
+    shift = torch.randn(VOCABULARY) if bias else None
+    return ready(hidden, dtype), ready(weight, dtype), labels, None if shift is None else ready(shift, dtype)
+
+
+def ready(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype).requires_grad_()
+
+
+def plain(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    softcap: float | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
+    logits = F.linear(hidden, weight, bias).flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    losses = F.cross_entropy(logits, labels.flatten(), reduction=reduction, ignore_index=ignore_index)
+    return losses.reshape(labels.shape) if reduction == "none" else losses
+
+
+def gradients(loss: Tensor, *inputs: Tensor | None) -> list[Tensor]:
+    """Under an upstream gradient that is another for each token where the loss is one for each."""
+    upstream = torch.linspace(-1, 2, loss.numel(), dtype=loss.dtype).reshape(loss.shape) if loss.ndim else None
+    return list(torch.autograd.grad(loss, [one for one in inputs if one is not None], upstream))
+
+
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference, as a share of the largest value of each."""
+    assert [one.dtype for one in ours] == [one.dtype for one in theirs]
+    pairs = [(one.double(), other.double()) for one, other in zip(ours, theirs, strict=True)]
+    return max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products and keeps the size of the largest tensor that an operator makes, and products' dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+        self.largest = 0
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            self.count += 1
+            self.dtypes.add(result.dtype)
+        if isinstance(result, Tensor):
+            self.largest = max(self.largest, result.numel())
+        return result
