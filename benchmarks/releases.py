@@ -1,6 +1,6 @@
-"""The sources of released transformers versions: fetched from PyPI once, checked against a pin, unpacked into a cache.
+"""The sources of released transformers versions, and of other packages that rules are tried on.
 
-Nothing here imports transformers or runs what it unpacked.
+Fetched from PyPI once, checked against a pin, unpacked into a cache. Nothing here imports or runs what it unpacked.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ SHA256 = {
 }
 """The sha256 of each release's source distribution on PyPI, in hexadecimal."""
 
+OTHER_SHA256 = {
+    ("accelerate", "1.15.0"): "5654f8c5eaa0d4fa68b33e287a97765da6849bf6d51dcac874e73fbbddfb6134",
+    ("trl", "1.12.0"): "494ec6cfd07097bb8116cc7bec299b067dd765d1c19ed3eca2d874a29979f229",
+}
+"""The same for other packages, by name and version."""
+
+_SOURCES = {"accelerate": "src/accelerate", "transformers": "src/transformers", "trl": "trl"}
+"""Where a package's source lies in its source distribution."""
+
 STAMP = ".unpacked"
 CACHE_VARIABLE = "CKPT_SURGERY_CACHE"
 
@@ -44,11 +53,17 @@ class Release:
     version: str
     sha256: str
     cache: Path
+    package: str = "transformers"
 
     @property
     def name(self) -> str:
         """What the release calls its own top folder."""
-        return f"transformers-{self.version}"
+        return f"{self.package}-{self.version}"
+
+    @property
+    def source(self) -> str:
+        """Where its source lies in that folder."""
+        return _SOURCES[self.package]
 
     @property
     def folder(self) -> Path:
@@ -69,7 +84,21 @@ def fetch(version: str) -> Path:
 
     Raises ReleaseError for a version without a pin, a failed download, a wrong hash, or a broken cache.
     """
-    release = _release(version)
+    return _fetched(_release(version))
+
+
+def fetch_package(package: str, version: str) -> Path:
+    """Return the source folder of a pinned release of another package (`trl`), in the same way.
+
+    Raises ReleaseError as `fetch` does.
+    """
+    if (package, version) not in OTHER_SHA256:
+        known = ", ".join(" ".join(pin) for pin in OTHER_SHA256)
+        raise ReleaseError(f"{package} {version} has no pinned hash here: the packages known are {known}")
+    return _fetched(Release(version, OTHER_SHA256[package, version], _cache(), package))
+
+
+def _fetched(release: Release) -> Path:
     if not release.folder.exists():
         try:
             release.cache.mkdir(parents=True, exist_ok=True)
@@ -80,7 +109,7 @@ def fetch(version: str) -> Path:
                 f"make room there, or name another folder in {CACHE_VARIABLE}"
             ) from error
     _require_whole(release)
-    return release.folder / "src" / "transformers"
+    return release.folder / release.source
 
 
 def pinned_ruff(version: str) -> str:
@@ -97,8 +126,13 @@ def _release(version: str) -> Release:
         raise ReleaseError(
             f"transformers {version} has no pinned hash here: the releases known are {', '.join(SHA256)}"
         )
+    return Release(version, SHA256[version], _cache())
+
+
+def _cache() -> Path:
+    """The folder that holds all releases."""
     cache = os.environ.get(CACHE_VARIABLE) or user_cache_dir("ckpt_surgery", appauthor=False)
-    return Release(version, SHA256[version], Path(cache).expanduser().absolute() / "releases")
+    return Path(cache).expanduser().absolute() / "releases"
 
 
 def _install(release: Release) -> None:
@@ -120,9 +154,9 @@ def _install(release: Release) -> None:
 def _download(release: Release, folder: Path) -> Path:
     """Have pip fetch the source distribution. pip checks the hash before it runs any of the release's code."""
     wish = folder / "requirement.txt"
-    wish.write_text(f"transformers=={release.version} --hash=sha256:{release.sha256}\n", encoding="ascii")
+    wish.write_text(f"{release.package}=={release.version} --hash=sha256:{release.sha256}\n", encoding="ascii")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-deps", "--no-binary", "transformers", "--require-hashes", "-r", str(wish), "-d", str(folder)]
+    command += ["--no-deps", "--no-binary", release.package, "--require-hashes", "-r", str(wish), "-d", str(folder)]
     if importlib.util.find_spec("setuptools"):
         # pip asks the release for its metadata; with the setuptools at hand that takes 1 s, isolated 13 s.
         command.append("--no-build-isolation")
@@ -158,17 +192,17 @@ def _unpack(archive: Path, tree: Path, release: Release) -> None:
     """Unpack the parts that are needed; links and paths that lead out of `tree` are refused."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            tar.extractall(tree, members=_wanted(tar, release.name), filter="data")
+            tar.extractall(tree, members=_wanted(tar, release), filter="data")
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ReleaseError(f"{archive} cannot be unpacked ({error}): delete it and run again") from error
-    if not (tree / "src" / "transformers").is_dir():
-        raise ReleaseError(f"{archive} holds no {release.name}/src/transformers: it is not that release's source")
+    if not (tree / release.source).is_dir():
+        raise ReleaseError(f"{archive} holds no {release.name}/{release.source}: it is not that release's source")
 
 
-def _wanted(tar: tarfile.TarFile, top: str) -> Iterator[tarfile.TarInfo]:
+def _wanted(tar: tarfile.TarFile, release: Release) -> Iterator[tarfile.TarInfo]:
     for member in tar:
-        inner = member.name.removeprefix(f"{top}/")
-        if inner.startswith("src/transformers/") or inner in ("pyproject.toml", "setup.py"):
+        inner = member.name.removeprefix(f"{release.name}/")
+        if inner.startswith(f"{release.source}/") or inner in ("pyproject.toml", "setup.py"):
             yield member.replace(name=inner, deep=False)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from codemods import (
+    conditional_collective,
+    ddp_bypass,
     gradient_container,
     inline_checkpoint,
     keyword_gradient,
@@ -10,7 +12,9 @@ from codemods import (
     nested_output,
     plain_block,
     positional_past_state,
+    reentrant_under_ddp,
     signature_order,
+    split_device_map,
     unfiltered_past_state,
     unreachable_checkpointing,
 )
@@ -27,6 +31,10 @@ RULES: tuple[Rule, ...] = (
     Rule.of("CKPT008", unfiltered_past_state),
     Rule.of("CKPT009", unreachable_checkpointing),
     Rule.of("CKPT010", nested_output),
+    Rule.of("CKPT101", ddp_bypass),
+    Rule.of("CKPT102", conditional_collective),
+    Rule.of("CKPT103", split_device_map),
+    Rule.of("CKPT104", reentrant_under_ddp),
 )
 
 _BY_CODE = {rule.code: rule for rule in RULES}

@@ -51,7 +51,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One argument of the new call: an old one (`source` is its position there) or a gap's default."""
+    """One argument of the new call: an old one (`source` is its position there), a gap's default, or a new one."""
 
     source: int | None
     keyword: str | None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from codemods.arguments import Piece
-from codemods.facts import Call
+from codemods.facts import Span
 from codemods.finding import Edit
 from codemods.layout import Place, render_call
 from codemods.rule import Context
 
 
-def call_edit(context: Context, path: str, call: Call, pieces: tuple[Piece, ...]) -> Edit:
-    """Replace the call's text by the same call with the arguments that `pieces` say."""
+def call_edit(context: Context, path: str, call: Span, pieces: tuple[Piece, ...]) -> Edit:
+    """Replace the text of the call at a span by the same call with the arguments that `pieces` say."""
     source = context.source(path)
-    start, end = source.range(call.span)
+    start, end = source.range(call)
     place = Place(
         indent=source.indent(start),
         before=start - source.line_start(start),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from codemods.extract_build import Builder, dotted, span_of, text_of
 from codemods.extract_calls import MethodReader
+from codemods.extract_script import extract_script
 from codemods.facts import Build, Class, CopiedFrom, FileFacts, Forward, Import, Maker, Parameter, Span
 
 _FLAGS = {
@@ -67,6 +68,7 @@ class _FileReader:
             cleared=self._cleared(tree),
             generated_from=generated.group(1) if generated else "",
             copies=tuple(self._copies(tree)),
+            script=extract_script(tree, self.source),
         )
 
     def _read(self, statements: Iterable[ast.stmt], guard: str) -> None:

@@ -1,4 +1,4 @@
-"""What one file says, as plain frozen values: classes, stacks, call sites, inline branches.
+"""What one file says, as plain frozen values: classes, stacks, call sites, inline branches, training scripts.
 
 No decision is taken here and nothing of another file is known, so a file's facts depend on its text
 alone and can be cached by its digest. `extract.py` makes them; `tree_index.py` joins them. What there are
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from codemods.script_facts import ScriptFacts
 
 Path: TypeAlias = tuple[str, ...]
 """How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
@@ -211,3 +214,5 @@ class FileFacts:
     generated_from: str
     """The modular file named in a generated file's header, or empty."""
     copies: tuple[CopiedFrom, ...]
+    script: ScriptFacts | None = None
+    """What it says as a training script; None for a file that is none."""

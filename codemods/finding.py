@@ -43,8 +43,9 @@ class Finding:
     """One rule's hit at one place.
 
     `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
-    the model that calls it. `family` is the model's folder name (`gpt_bigcode`), or the file's stem
-    where there is no such folder. `edits` is empty where the repair is left to a person.
+    the model that calls it; in a training script the function (`Trainer.fit`), empty at module level.
+    `family` is the model's folder name (`gpt_bigcode`), or the file's stem where there is no such folder.
+    `edits` is empty where the repair is left to a person.
     """
 
     code: str

@@ -73,9 +73,10 @@ def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
 
 def _line(piece: Piece, lines: list[_Line]) -> _Line:
     if piece.source is None:
-        return _Line("", piece.text, f"# {piece.comment}")
+        prefix = f"{piece.keyword}=" if piece.keyword else ""
+        return _Line(prefix, piece.text, f"# {piece.comment}" if piece.comment else "")
     old = lines[piece.source]
-    if piece.keyword == "**":
+    if piece.keyword in ("*", "**"):
         return old
     return replace(old, prefix=f"{piece.keyword}=" if piece.keyword else "")
 

@@ -12,6 +12,7 @@ from codemods.facts import Span
 from codemods.finding import Applicability, Edit, Finding
 from codemods.generated import Lineages
 from codemods.refs import Ref
+from codemods.script_facts import ScriptFacts, Spot
 from codemods.source_text import SourceText
 from codemods.tree_index import TreeIndex
 from model_patches import family_facts, family_of
@@ -52,6 +53,25 @@ class Context:
     def meaning(self, block: Ref) -> Meaning:
         """What the parameters of a block's forward mean: its own family's facts."""
         return Meaning(block.name, family_facts(block.path))
+
+    def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
+        """The checked files that are training scripts, and what they say as such."""
+        for path in self.tree.checked:
+            script = self.tree.files[path].script
+            if script:
+                yield path, script
+
+    def at(
+        self,
+        code: str,
+        path: str,
+        spot: Spot,
+        message: str,
+        applicability: Applicability,
+        edits: tuple[Edit, ...] = (),
+    ) -> Finding:
+        """A finding about a place in a training script; it is about the function there."""
+        return self.finding(code, path, spot.span, spot.scope, message, applicability, edits, spot.first_line)
 
     def finding(
         self,

@@ -151,7 +151,7 @@ def _edits(
             if pieces is None or pieces_of.setdefault(site, pieces) != pieces:
                 return ()
     for site, pieces in pieces_of.items():
-        edits[call_edit(context, site.owner.path, site.call, pieces)] = None
+        edits[call_edit(context, site.owner.path, site.call.span, pieces)] = None
     return tuple(edits)
 
 

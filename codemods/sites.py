@@ -78,7 +78,7 @@ def site_finding(
     pieces: tuple[Piece, ...] | None = None,
 ) -> Finding:
     """A finding about a call: at the argument's `span`, or at the call; `pieces` are the repair."""
-    edits = (call_edit(context, site.owner.path, site.call, pieces),) if pieces else ()
+    edits = (call_edit(context, site.owner.path, site.call.span, pieces),) if pieces else ()
     return context.finding(
         code,
         site.owner.path,

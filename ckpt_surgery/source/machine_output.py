@@ -137,7 +137,8 @@ def _sarif_result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        location["logicalLocations"] = [{"name": finding.class_name, "kind": "type"}]
+        kind = "function" if finding.code.startswith("CKPT1") else "type"
+        location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,
         "ruleIndex": rule_index,

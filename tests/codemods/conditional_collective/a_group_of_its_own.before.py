@@ -1,0 +1,11 @@
+# file: train.py
+import torch
+import torch.distributed as dist
+
+
+def pair(value, rank, group, members):
+    if rank in members:
+        dist.all_reduce(value, group=group)
+    if rank < 2:
+        dist.broadcast(value, 0, group)
+        dist.barrier(group)

@@ -1,0 +1,11 @@
+# CKPT102 unsafe | dist.all_reduce(p.grad) | mix the gradients of different parameters
+# file: train.py
+import torch
+import torch.distributed as dist
+
+
+def average(model):
+    for name, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        dist.all_reduce(p.grad)

@@ -1,0 +1,10 @@
+# CKPT102 unsafe | dist.all_reduce(loss) | `dist.get_rank() == 0` on line 6 decides
+# file: train.py
+import torch
+import torch.distributed as dist
+
+
+def log(loss):
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+        print(loss)

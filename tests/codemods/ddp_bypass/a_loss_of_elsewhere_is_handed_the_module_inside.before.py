@@ -1,0 +1,11 @@
+# CKPT101 unknown | diffusion_loss(ddp.module, batch) | if it runs it
+# file: train.py
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(model, loader, diffusion_loss):
+    ddp = DDP(model)
+    for batch in loader:
+        loss = diffusion_loss(ddp.module, batch)
+        loss.backward()

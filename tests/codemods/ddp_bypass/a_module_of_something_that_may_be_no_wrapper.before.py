@@ -1,0 +1,9 @@
+# CKPT101 unknown | model.module(batch) | this file does not tell
+# file: train.py
+import torch.distributed as dist
+
+
+def train_epoch(model, loader):
+    for batch in loader:
+        loss = model.module(batch).loss
+        loss.backward()

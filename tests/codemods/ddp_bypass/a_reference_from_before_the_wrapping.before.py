@@ -1,0 +1,13 @@
+# CKPT101 unsafe | inner(batch)
+# file: train.py
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(model, loader):
+    inner = model
+    model = DDP(model)
+    for batch in loader:
+        out = inner(batch)
+        loss = torch.nn.functional.cross_entropy(out.logits, batch.labels)
+        loss.backward()

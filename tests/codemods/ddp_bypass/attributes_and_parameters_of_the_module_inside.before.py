@@ -1,0 +1,12 @@
+# file: train.py
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(model, loader):
+    ddp = DDP(model)
+    for batch in loader:
+        loss = ddp(batch).loss * ddp.module.config.weight
+        loss = loss + sum(p.pow(2).sum() for p in ddp.module.parameters())
+        loss.backward()
+    ddp.module.save_pretrained("out")

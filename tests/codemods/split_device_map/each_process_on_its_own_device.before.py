@@ -1,0 +1,8 @@
+# file: train.py
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+import os
+
+rank = int(os.environ["LOCAL_RANK"])
+model = AutoModelForCausalLM.from_pretrained("m", device_map={"": rank})
+other = AutoModelForCausalLM.from_pretrained("m", device_map="cuda")
+Trainer(model, TrainingArguments("out")).train()
