@@ -230,7 +230,7 @@ def process(*words: str) -> tuple[int, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     # in continuous integration pytest shortens no line of its summary
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
-    environment["PYTHONPATH"] = path
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}  # torchrun warns where the number is not set
     done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

@@ -63,7 +63,9 @@ def test_the_first_backward_of_a_static_graph_is_averaged_from_the_outputs_only(
         assert rank == {"bypassed": bypassed, "equal": not bypassed}
 
 
-@pytest.mark.parametrize("name", ["bypassed", "bypassed in part", "bypassed after accumulation"])
+@pytest.mark.parametrize(
+    "name", ["bypassed", "bypassed in part", "bypassed before accumulation", "bypassed after accumulation"]
+)
 def test_a_watch_of_steps_speaks_before_the_step(found: Found, name: str) -> None:
     for number, rank in enumerate(found[f"step, {name}"]):
         assert rank["early"] == 0

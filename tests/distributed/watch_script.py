@@ -202,6 +202,19 @@ def bypassed_after_accumulation(training: Training) -> None:
     backward(training.bypass())
 
 
+def bypassed_after_an_unused_forward(training: Training) -> None:
+    """The forward under no_sync whose backward never came is no excuse any more."""
+    with training.ddp.no_sync():
+        training.loss()
+    backward(training.loss())
+    backward(training.bypass())
+
+
+def accumulating(training: Training) -> None:
+    with training.ddp.no_sync():
+        backward(training.loss())
+
+
 def bypassed_after_evaluation(training: Training) -> None:
     with torch.no_grad():
         training.ddp(training.batch())
@@ -233,6 +246,7 @@ WRONG: dict[str, Scenario] = {
     "bypassed in part": bypassed_in_part,
     "bypassed afterwards": bypassed_afterwards,
     "bypassed after accumulation": bypassed_after_accumulation,
+    "bypassed after an unused forward": bypassed_after_an_unused_forward,
     "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
 }
@@ -440,6 +454,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "static graph, metrics first": partial(first_of_a_static_graph, metrics_before),
     "step, bypassed": partial(before_the_step, bypassed),
     "step, bypassed in part": partial(before_the_step, bypassed_in_part),
+    "step, bypassed before accumulation": partial(before_the_step, bypassed, accumulating),
     "step, averaged later": partial(before_the_step, bypassed, lambda training: backward(training.loss())),
     "step, dropped": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad()),
     "step, zeroed": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad(False)),
