@@ -241,8 +241,7 @@ class _Detour(nn.Module):
 
     def __init__(self, inner: nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
-        vars(self).update(forward=run, named_modules=inner.named_modules)
-        vars(self).update(named_buffers=inner.named_buffers, named_parameters=inner.named_parameters)
+        vars(self).update(forward=run, named_modules=inner.named_modules)  # buffers are those of the model
 
 
 def checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:

@@ -73,6 +73,10 @@ def test_a_watch_of_steps_speaks_before_the_step(found: Found, name: str) -> Non
         assert f"only rank {number} has" in rank["texts"][0]
 
 
+def test_a_watch_of_steps_speaks_once_of_a_gradient(found: Found) -> None:
+    assert [rank["bypassed"] for rank in found["step, twice"]] == [1, 1]
+
+
 @pytest.mark.parametrize("name", ["averaged later", "dropped", "zeroed", "accumulated"])
 def test_a_watch_of_steps_is_silent_where_nothing_is_left(found: Found, name: str) -> None:
     for rank in found[f"step, {name}"]:
@@ -113,6 +117,7 @@ def test_a_method_that_raises_leaves_the_wrapper_whole(found: Found) -> None:
         assert rank["errors"][0] == "KeyError: 'no such batch'"
         assert "has no method 'not_there'" in rank["errors"][1]
         assert "has no method 'reentrant'" in rank["errors"][2]
+        assert "refused before the method" in rank["errors"][3]
 
 
 def test_a_method_finds_the_wrapper_whole(found: Found) -> None:

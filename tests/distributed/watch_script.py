@@ -215,6 +215,14 @@ def accumulating(training: Training) -> None:
         backward(training.loss())
 
 
+def bypassed_after_a_step(training: Training) -> None:
+    """Nor is it after a step."""
+    with training.ddp.no_sync():
+        training.loss()
+    training.step()
+    backward(training.bypass())
+
+
 def bypassed_after_evaluation(training: Training) -> None:
     with torch.no_grad():
         training.ddp(training.batch())
@@ -247,6 +255,7 @@ WRONG: dict[str, Scenario] = {
     "bypassed afterwards": bypassed_afterwards,
     "bypassed after accumulation": bypassed_after_accumulation,
     "bypassed after an unused forward": bypassed_after_an_unused_forward,
+    "bypassed after a step": bypassed_after_a_step,
     "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
 }
@@ -404,6 +413,10 @@ def called_through(**options: Any) -> dict[str, Any]:
     }
 
 
+def refuse(module: nn.Module, inputs: Any) -> None:
+    raise KeyError("refused before the method")
+
+
 def called_and_raising() -> dict[str, Any]:
     """A method that raises, and one that is not there, leave the wrapper as it was."""
     training = Training()
@@ -413,6 +426,12 @@ def called_and_raising() -> dict[str, Any]:
             call_through_ddp(training.ddp, method, training.batch())
         except (KeyError, DistributedError) as error:
             seen.append(f"{type(error).__name__}: {error}")
+    handle = training.ddp.register_forward_pre_hook(refuse)
+    try:
+        call_through_ddp(training.ddp, "compute_loss", training.batch())
+    except KeyError as error:
+        seen.append(str(error))
+    handle.remove()
     backward(training.loss())
     whole = training.ddp.module is inner and list(training.ddp.state_dict()) == keys
     return {"errors": seen, "whole": whole, "equal": training.equal(), "bypassed": training.watch.bypassed}
@@ -455,6 +474,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "step, bypassed": partial(before_the_step, bypassed),
     "step, bypassed in part": partial(before_the_step, bypassed_in_part),
     "step, bypassed before accumulation": partial(before_the_step, bypassed, accumulating),
+    "step, twice": partial(before_the_step, bypassed, lambda training: training.optimizer.step()),
     "step, averaged later": partial(before_the_step, bypassed, lambda training: backward(training.loss())),
     "step, dropped": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad()),
     "step, zeroed": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad(False)),
