@@ -7,11 +7,13 @@ rank, without a word: each rank then trains a model of its own, and rank 0's is 
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -19,15 +21,19 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.calls import tensors
 
 _CURE = (
-    "call the wrapper itself, or call_through_ddp(ddp, method, ...); where the loop must stay as it is, "
-    "sync_gradients(model) before the optimizer's step"
+    "call the wrapper itself, or call_through_ddp(ddp, method, ...); a loop that must stay as it is needs "
+    "sync_gradients(model) before the optimizer's step, and no watch"
 )
+
+
+_CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Kind(Enum):
@@ -41,8 +47,9 @@ class _Kind(Enum):
 class DDPWatch:
     """Looks at every backward that reaches the parameters of one DistributedDataParallel, until `remove`.
 
-    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards (those inside reentrant checkpointing
-    one by one), or with `when="step"` the optimizer's steps, whose gradients were left as this rank computed them.
+    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards (more than once where reentrant
+    checkpointing runs others inside), or with `when="step"` the optimizer's steps, whose gradients were left as this
+    rank computed them.
     """
 
     def __init__(
@@ -59,12 +66,13 @@ class DDPWatch:
         self._prepared = False  # the reducer awaits a backward
         self._reached_since = False  # and one has reached a parameter since
         self._learnt = not ddp.static_graph  # a static graph's first reduction hangs on the outputs of the forward
-        self._from_outputs = 0  # running backwards that began at an output that was marked
+        self._running: WeakSet[_Backward] = WeakSet()  # those that began at an output that was marked
+        self._last_from_outputs = -1
         self._unspent: set[int] = set()  # forwards under no_sync that no backward has come back to
         self._forwards = 0
         self._task = -1
         self._kind = _Kind.AVERAGED
-        self._left: dict[int, nn.Parameter] = {}
+        self._left: dict[int, Tensor] = {}
         self._names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
         self._handles: list[RemovableHandle] = [ddp.register_forward_hook(self._after_forward)]
         for parameter in ddp.module.parameters():
@@ -80,6 +88,12 @@ class DDPWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_running"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _running=WeakSet())
 
     def remove(self) -> None:
         """Look no more. A second time does nothing."""
@@ -97,19 +111,21 @@ class DDPWatch:
             self._unspent.clear()
         else:
             self._unspent.add(self._forwards)
-        if not (synchronises and self._learnt):
-            for tensor in tensors(outputs):
-                if tensor.requires_grad:
+        if not synchronises or not self._learnt:
+            # DDP learns a static graph from what torch knows how to look into
+            for tensor in tensors(outputs) if self._learnt else tree_leaves(outputs):
+                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
                     tensor.register_hook(partial(self._from_output, self._forwards))  # type: ignore[no-untyped-call]
 
     def _from_output(self, forward: int, gradient: Tensor) -> None:
         """A backward begins at an output of a marked forward: inner backwards of reentrant checkpointing are its."""
         self._unspent.discard(forward)
-        self._from_outputs += 1
-        Variable._execution_engine.queue_callback(self._from_output_ends)
+        self._last_from_outputs = torch._C._current_graph_task_id()
+        backward = _Backward(self._from_outputs_ends)
+        self._running.add(backward)
+        Variable._execution_engine.queue_callback(backward)
 
-    def _from_output_ends(self) -> None:
-        self._from_outputs -= 1
+    def _from_outputs_ends(self) -> None:
         if self._prepared and not self._learnt:
             self._learnt, self._reached_since = True, True
 
@@ -117,24 +133,32 @@ class DDPWatch:
         task = torch._C._current_graph_task_id()
         if task != self._task:
             self._task = task
-            self._kind = self._judged()
-            if self._kind is _Kind.LEFT and self._when == "backward":
-                self._tell(self._names[id(parameter)])
+            self._kind = self._judged(parameter)
+            if self._kind is _Kind.LEFT:
+                self._leave(parameter)
         if self._kind is _Kind.LEFT:
-            self._left[id(parameter)] = parameter  # type: ignore[assignment]
+            self._left[id(parameter)] = parameter
         elif self._left and self._kind is _Kind.AVERAGED:
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
-    def _judged(self) -> _Kind:
+    def _judged(self, first: Tensor) -> _Kind:
         """What becomes of the backward that reaches its first parameter now; the reducer has not seen it yet."""
-        if not self._learnt:
-            return _Kind.AVERAGED if self._prepared and self._from_outputs else _Kind.LEFT
+        if self._prepared and not self._learnt:
+            if not self._running:  # what uses the outputs, as a head outside the model, is reached before they are
+                Variable._execution_engine.queue_callback(partial(self._first_ends, self._task, first))
+            return _Kind.AVERAGED
         if self._prepared and not (self._reached_since and self._finished()):
             self._reached_since = True
             return _Kind.AVERAGED
-        if self._from_outputs or self._unspent:  # unspent: the loss may have left the forward by another way
+        if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
             return _Kind.ACCUMULATED
         return _Kind.LEFT
+
+    def _first_ends(self, task: int, parameter: Tensor) -> None:
+        """The first backward of a static graph was averaged if it came from outputs, and not otherwise."""
+        if self._last_from_outputs != task:
+            self._left[id(parameter)] = parameter
+            self._leave(parameter)
 
     def _finished(self) -> bool:
         """Whether the reducer has averaged what its last forward asked for."""
@@ -144,33 +168,66 @@ class DDPWatch:
             return False
         return True
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        left = [p for p in self._left.values() if p.grad is not None and bool(p.grad.count_nonzero())]
-        self._left.clear()
-        self._unspent.clear()
-        if left and self._when == "step":
-            self._tell(self._names[id(left[0])])
-
-    def _tell(self, name: str) -> None:
-        self.bypassed += 1
-        model = type(self._ddp.module).__name__
+    def _leave(self, parameter: Tensor) -> None:
+        """A backward whose gradients nobody averages."""
         if self._when == "step":
-            what = f"the optimizer is about to step with a gradient of {name} of {model} that only rank {_rank()} has"
-        elif self._prepared:
+            return
+        place = f"a backward reached {self._names[id(parameter)]} of {type(self._ddp.module).__name__}"
+        if self._prepared:
             what = (
-                f"a backward reached {name} of {model} after DistributedDataParallel had averaged those of its last "
-                f"forward: these gradients stay on rank {_rank()}; either the loss passed the wrapper by, or several "
-                "forwards need one backward (add their losses)"
+                f"{place} after DistributedDataParallel had averaged those of its last forward: these gradients stay "
+                f"on rank {_rank()}; either the loss passed the wrapper by, or several forwards need one backward "
+                "(add their losses)"
             )
         else:
             what = (
-                f"a backward reached {name} of {model} without a forward of its DistributedDataParallel: "
-                f"the gradients stay those of rank {_rank()}"
+                f"{place} without a forward of its DistributedDataParallel: the gradients stay those of rank {_rank()}"
             )
+        self._tell(f"{what}; {_CURE}")
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._unspent.clear()
+        if self._when == "backward":
+            return
+        place = "the optimizer is about to step with"
+        if self._left:
+            owned = [self._left.pop(id(p), None) for group in optimizer.param_groups for p in group["params"]]
+            found = next((p for p in owned if p is not None and _has_gradient(p)), None)
+            if found is not None:
+                name, model = self._names[id(found)], type(self._ddp.module).__name__
+                self._tell(f"{place} a gradient of {name} of {model} that only rank {_rank()} has; {_CURE}")
+                return
+        if self._prepared and self._learnt and self._reached_since and not self._finished():
+            self._tell(
+                f"{place} gradients that DistributedDataParallel has not averaged: it still waits for those of other "
+                "parameters of its last forward; find_unused_parameters=True looks for what a step does not use, and "
+                "ddp_ready(model, batch) names it"
+            )
+
+    def _tell(self, text: str) -> None:
+        self.bypassed += 1
         if self._action == "raise":
-            raise DistributedError(f"{what}; {_CURE}")
+            raise DistributedError(text)
         if self.bypassed == 1:
-            warnings.warn(f"{what}; {_CURE}", DistributedWarning, stacklevel=2)
+            warnings.warn(text, DistributedWarning, stacklevel=2)
+
+
+class _Backward:
+    """A backward that runs. The engine alone holds it, and lets go of it when the backward has ended or failed."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def __call__(self) -> None:
+        self._end()
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    """Whether there is a gradient, and it is not all zeros."""
+    gradient = parameter.grad
+    if gradient is None:
+        return False
+    return bool((gradient._values() if gradient.is_sparse else gradient).count_nonzero())
 
 
 def watch_ddp(
@@ -186,11 +243,14 @@ def watch_ddp(
     `"raise"` raises DistributedError, in the backward or in the step. Nothing is sent to other ranks: each watches
     itself.
 
-    It knows what DDP does: one backward is averaged for every forward with gradients, whatever it starts from; a
-    second one is not. Accumulation under `no_sync`, outputs that are not used, several forwards before one backward,
-    reentrant checkpointing and forwards without gradients are no faults. A backward beside a forward under `no_sync`
-    that still waits for its own is taken for that. `ddp.forward(...)` called directly, which runs no hooks, is not
-    seen. A loop with `sync_gradients` needs no watch.
+    It knows what DDP does: one backward is averaged for every forward with gradients, whatever it starts from, if it
+    reaches every parameter that DDP waits for; a second one is not. Accumulation under `no_sync`, outputs that are not
+    used, several forwards before one backward, reentrant checkpointing and forwards without gradients are no faults.
+
+    What it cannot see: `ddp.forward(...)` called directly, which runs no hooks; parameters that got `requires_grad`
+    after it was made, which DDP does not average either; what another DistributedDataParallel or `sync_gradients`
+    averages (remove the watch there). Backwards beside a forward under `no_sync` whose own backward has not come yet
+    are taken for that, until the next forward that synchronises or the optimizer's step.
 
     Returns a watch to `remove()`. Raises DistributedError where there is nothing to watch.
     """
@@ -216,32 +276,38 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
     devices are dealt with as there, too. The wrapper's hooks run, those of the inner model do not, unless the method
     calls the model. Nothing is left behind, also where the method raises.
 
+    What a trainer has put around the model's own forward, as accelerate's autocast, is not around the method: put it
+    there (`with accelerator.autocast():`). Other threads must not call the wrapper meanwhile.
+
     Raises DistributedError where `ddp` is none, or its model has no such method.
     """
     wrapper = checked_ddp(ddp, "call_through_ddp")
     inner = wrapper.module
-    function = getattr(inner, method, None) if isinstance(method, str) else partial(method, inner)
+    function = getattr(inner, method, None) if isinstance(method, str) else method
     if not callable(function):
         raise DistributedError(f"{type(inner).__name__} has no method {method!r}: give the name of one, or a function")
     modules = vars(wrapper)["_modules"]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         modules["module"] = inner
-        return function(*args, **kwargs)
+        return function(*args, **kwargs) if isinstance(method, str) else function(inner, *args, **kwargs)
 
-    modules["module"] = _Detour(inner, run)
+    modules["module"] = _standing_in(inner, run)
     try:
         return wrapper(*args, **kwargs)
     finally:
         modules["module"] = inner
 
 
-class _Detour(nn.Module):
-    """Stands in for the inner model from the call of the wrapper to that of the method."""
+def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+    """A module that has all that a model has, but its hooks, and another forward.
 
-    def __init__(self, inner: nn.Module, run: Callable[..., Any]) -> None:
-        super().__init__()
-        vars(self).update(forward=run, named_modules=inner.named_modules)  # buffers are those of the model
+    It takes the model's place from the call of the wrapper to that of the method: hooks of the wrapper may look at it.
+    """
+    other = object.__new__(type(model))
+    hooks = {name: OrderedDict[int, Any]() for name in _CALL_HOOKS}
+    vars(other).update({**vars(model), **hooks, "forward": forward, "_compiled_call_impl": None})
+    return other
 
 
 def checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:

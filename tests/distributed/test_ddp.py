@@ -55,7 +55,9 @@ def test_steps_that_the_user_keeps_local_are_no_fault(found: Found) -> None:
     assert not found["local steps"][0]["equal"]
 
 
-@pytest.mark.parametrize(("name", "bypassed"), [("plain", 0), ("bypassed", 1), ("metrics", 1)])
+@pytest.mark.parametrize(
+    ("name", "bypassed"), [("plain", 0), ("head outside", 0), ("bypassed", 1), ("metrics", 1), ("opaque", 1)]
+)
 def test_the_first_backward_of_a_static_graph_is_averaged_from_the_outputs_only(
     found: Found, name: str, bypassed: int
 ) -> None:
@@ -85,6 +87,26 @@ def test_a_watch_of_steps_is_silent_where_nothing_is_left(found: Found, name: st
 
 def test_in_any_order_of_forwards_and_backwards_the_watch_says_what_is_true(found: Found) -> None:
     assert found["random"] == [[], []]
+
+
+def test_a_step_while_ddp_still_waits_is_told(found: Found) -> None:
+    for rank in found["unfinished"]:
+        assert rank["bypassed"] == 1
+        assert not rank["equal"]
+        assert "still waits for those of other parameters" in rank["texts"][0]
+        assert "find_unused_parameters=True" in rank["texts"][0]
+
+
+def test_only_the_parameters_of_the_optimizer_count_and_sparse_ones_too(found: Found) -> None:
+    assert found["other parameters"] == [[0, 1, 1]] * SIZE
+
+
+def test_a_parameter_among_the_outputs_blinds_no_watch_and_keeps_no_hooks(found: Found) -> None:
+    assert found["leaves in the outputs"] == [{"bypassed": 1, "hooks": 0}] * SIZE
+
+
+def test_a_watched_model_can_be_copied_and_saved(found: Found) -> None:
+    assert found["copied"] == [True, True]
 
 
 def test_it_raises_where_it_is_told_to(found: Found) -> None:
@@ -121,7 +143,7 @@ def test_a_method_that_raises_leaves_the_wrapper_whole(found: Found) -> None:
 
 
 def test_a_method_finds_the_wrapper_whole(found: Found) -> None:
-    assert found["seen from inside"] == [True, True]
+    assert found["seen from inside"] == [[True] * 4] * SIZE
 
 
 def test_bad_input_costs_one_sentence(found: Found) -> None:

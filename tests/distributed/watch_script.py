@@ -6,11 +6,15 @@ are the same on all ranks afterwards.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -28,15 +32,25 @@ SIZE = 2
 STEPS = 6
 ROUNDS = 20
 
-Outputs = dict[str, Tensor]
 Scenario = Callable[["Training"], None]
+
+
+@dataclass
+class Outputs:
+    """What torch's own tools do not look into."""
+
+    loss: Tensor
+    logits: Tensor
+    hidden: Tensor
+    scale: Tensor
 
 
 class Model(nn.Module):
     """Two blocks, perhaps checkpointed, and a head; keeps its last loss."""
 
-    def __init__(self, reentrant: bool | None = None) -> None:
+    def __init__(self, reentrant: bool | None = None, opaque: bool = False) -> None:
         super().__init__()
+        self.opaque = opaque
         torch.manual_seed(0)
         self.embed = nn.Linear(4, 4)
         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
@@ -45,17 +59,19 @@ class Model(nn.Module):
         self.last_loss = torch.zeros(())
         self.register_buffer("calls", torch.zeros(()))
 
-    def forward(self, values: Tensor) -> Outputs:
+    def forward(self, values: Tensor) -> Any:
         loss, logits = self.compute_loss(values)
         self.last_loss = loss
-        return {"loss": loss, "logits": logits, "unused": logits * 2}
+        outputs = {"loss": loss, "logits": logits, "hidden": self.last_hidden, "scale": self.head.bias}
+        return Outputs(**outputs) if self.opaque else outputs
 
     def compute_loss(self, values: Tensor) -> tuple[Tensor, Tensor]:
         values = self.embed(values)
         for block in self.blocks:
             plain = self.reentrant is None
             values = block(values) if plain else checkpoint(block, values, use_reentrant=bool(self.reentrant))
-        logits = self.head(values.tanh())
+        self.last_hidden = values.tanh()
+        logits = self.head(self.last_hidden)
         return logits.square().mean(), logits
 
     def fails(self, values: Tensor) -> Tensor:
@@ -235,6 +251,27 @@ def second_backward(training: Training) -> None:
     backward(second)
 
 
+def head_outside(training: Training) -> None:
+    """A head that is called on the outputs is reached before they are."""
+    backward(training.model.head(training.ddp(training.batch())["hidden"]).sum())
+
+
+def failed_then_bypassed(training: Training) -> None:
+    """A backward that fails under no_sync, and a loss that passes by much later."""
+    with training.ddp.no_sync(), contextlib.suppress(MemoryError):
+        hidden = training.ddp(training.batch())["hidden"]
+        hidden.register_hook(out_of_memory)
+        backward(hidden.sum())
+    training.ddp.zero_grad()
+    backward(training.loss())
+    training.step()
+    backward(training.bypass())
+
+
+def out_of_memory(gradient: Tensor) -> None:
+    raise MemoryError("an activation too many")
+
+
 HARMLESS: dict[str, Scenario] = {
     "plain": plain,
     "ignored outputs": ignored_outputs,
@@ -246,6 +283,7 @@ HARMLESS: dict[str, Scenario] = {
     "evaluation": evaluation,
     "halves": halves,
     "through": through,
+    "head outside": head_outside,
     "gradients of inputs": gradients_of_inputs,
 }
 WRONG: dict[str, Scenario] = {
@@ -258,6 +296,7 @@ WRONG: dict[str, Scenario] = {
     "bypassed after a step": bypassed_after_a_step,
     "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
+    "failed, then bypassed": failed_then_bypassed,
 }
 KINDS: dict[str, dict[str, Any]] = {
     "plain model": {},
@@ -293,9 +332,10 @@ def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
     return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
 
 
-def first_of_a_static_graph(scenario: Scenario) -> dict[str, Any]:
+def first_of_a_static_graph(scenario: Scenario, *, opaque: bool = False) -> dict[str, Any]:
     """The first backward of a static graph, which DDP averages from the outputs only."""
     training = Training(static_graph=True)
+    training.model.opaque = opaque
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scenario(training)
@@ -350,6 +390,63 @@ def random_steps() -> list[str]:
                     training.step()
                     waiting.clear()  # the weights that they were computed with are gone
     return wrong
+
+
+def unfinished() -> dict[str, Any]:
+    """A parameter that no loss reaches, and nobody told DDP: the step is made of each rank's own gradients."""
+    training = Training(when="step")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        backward(training.ddp(training.batch())["hidden"].sum())
+        training.optimizer.step()
+    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
+
+
+def other_parameters() -> list[int]:
+    """A watch of the steps of one optimizer, while parameters of another were reached; then a sparse gradient."""
+    training = Training(when="step")
+    training.watch.remove()
+    head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
+    found = []
+    with warnings.catch_warnings(), watch_ddp(training.ddp, head, when="step") as watch:
+        warnings.simplefilter("ignore")
+        backward(training.model.embed(training.batch()).sum())
+        head.step()
+        found.append(watch.bypassed)
+        backward(training.bypass())
+        head.step()
+        found.append(watch.bypassed)
+    table = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    with warnings.catch_warnings(), watch_ddp(table, optimizer, when="step") as watch:
+        warnings.simplefilter("ignore")
+        backward(table.module(torch.tensor([1])).sum())
+        optimizer.step()
+        found.append(watch.bypassed)
+    return found
+
+
+def leaves_in_the_outputs() -> dict[str, int]:
+    """A parameter among the outputs is no sign of where a backward began, and keeps no hooks."""
+    training = Training()
+    for _ in range(3):
+        with training.ddp.no_sync():
+            backward(training.loss())
+    training.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backward(training.loss())
+        backward(training.bypass())
+    return {"bypassed": training.watch.bypassed, "hooks": len(training.model.head.bias._backward_hooks or {})}
+
+
+def copied() -> bool:
+    """A watched model can be copied and saved; the copy has no watch."""
+    training = Training()
+    copy = deepcopy(training.ddp.module)
+    torch.save(training.ddp, io.BytesIO())
+    return not any(getattr(p, "_post_accumulate_grad_hooks", None) for p in copy.parameters())
 
 
 def raising(scenario: Scenario, **options: Any) -> str:
@@ -454,11 +551,25 @@ def bad_input() -> list[str]:
     return told
 
 
-def seen_from_inside() -> bool:
-    """The method finds the wrapper whole."""
+def seen_from_inside() -> list[bool]:
+    """The method finds the wrapper whole, a hook of the wrapper a model with all its parts; its own do not run."""
     training = Training()
-    found: bool = call_through_ddp(training.ddp, lambda model: training.ddp.module is model)
-    return found
+    training.model.eval()
+    keys = list(training.ddp.state_dict())
+    seen: list[bool] = []
+
+    def look(ddp: nn.Module, inputs: Any) -> None:
+        inner: Any = ddp.module
+        seen.extend([list(ddp.state_dict()) == keys, isinstance(inner.head, nn.Linear), not inner.training])
+
+    training.model.register_forward_hook(out_of_place)
+    training.ddp.register_forward_pre_hook(look)
+    whole = call_through_ddp(training.ddp, lambda model: training.ddp.module is model)
+    return [whole, *seen]
+
+
+def out_of_place(*_: object) -> None:
+    raise AssertionError("the hooks of the model are for its own forward")
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -470,6 +581,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "local steps": partial(watched, local_steps),
     "static graph, plain first": partial(first_of_a_static_graph, lambda training: backward(training.loss())),
     "static graph, bypassed first": partial(first_of_a_static_graph, bypassed),
+    "static graph, head outside first": partial(first_of_a_static_graph, head_outside),
+    "static graph, opaque first": partial(
+        first_of_a_static_graph, lambda training: backward(training.ddp(training.batch()).loss), opaque=True
+    ),
     "static graph, metrics first": partial(first_of_a_static_graph, metrics_before),
     "step, bypassed": partial(before_the_step, bypassed),
     "step, bypassed in part": partial(before_the_step, bypassed_in_part),
@@ -486,6 +601,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "raise in the step": partial(raising, bypassed, when="step"),
     "raise after the average": partial(raising, second_backward),
     "raise not": partial(raising, plain),
+    "unfinished": unfinished,
+    "other parameters": other_parameters,
+    "leaves in the outputs": leaves_in_the_outputs,
+    "copied": copied,
     "removed": removed,
     "accelerated": accelerated,
     "called through": called_through,
