@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -56,9 +57,9 @@ def fused_linear_cross_entropy(
     one GPU, float32 or bfloat16, reduced, and a gradient for `hidden` wherever the head gets one. It has chunks of its
     own.
 
-    Under DistributedDataParallel call it in the forward of the wrapped module, not on what that returned: `weight`
-    would be used behind its back. There is no second derivative: a backward with `create_graph=True` raises
-    RuntimeError.
+    Under DistributedDataParallel and FSDP2 call it in the forward of the wrapped module, or with `call_through_ddp`,
+    not on what the wrapper returned: `weight` would be used behind its back. There is no second derivative: a
+    backward with `create_graph=True` raises RuntimeError.
 
     Raises ValueError for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap` that is not
     positive; TypeError for dtypes that do not fit. A label outside the vocabulary raises RuntimeError on CPU and fails
@@ -208,10 +209,14 @@ def _listed(dtypes: dict[str, torch.dtype]) -> str:
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> None:
-    if weight.ndim != 2 or not weight.shape[0]:
-        raise ValueError(
-            f"weight has to be (vocabulary, hidden size), not {tuple(weight.shape)}; gather it where it is sharded"
+    if any(hasattr(value, "device_mesh") for value in (hidden, weight, bias)):
+        raise TypeError(
+            "hidden, weight and bias have to be whole, and one is a DTensor: call this in the forward of the module "
+            'that FSDP2 holds, where they are, or on full_tensor(grad_placements=[Partial("avg")]); full_tensor() alone '
+            "would keep each rank's gradient to itself"
         )
+    if weight.ndim != 2 or not weight.shape[0]:
+        raise ValueError(f"weight has to be (vocabulary, hidden size), and whole, not {tuple(weight.shape)}")
     if hidden.ndim < 1 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(f"hidden has to end in the {weight.shape[1]} columns of weight, not be {tuple(hidden.shape)}")
     if labels.shape != hidden.shape[:-1]:
@@ -227,8 +232,8 @@ def _check_options(chunk_size: int | None, reduction: str, softcap: float | None
         raise ValueError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap has to be above 0, not {softcap}; None is for logits without one")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap has to be above 0 and finite, not {softcap}; None is for logits without one")
     if prefer not in (None, "liger"):
         raise ValueError(f'prefer is "liger" or None, not {prefer!r}')
 

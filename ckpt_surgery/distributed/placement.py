@@ -90,7 +90,8 @@ def guard_placement(model: nn.Module, *, allow_split: bool = False) -> Placement
     DistributedDataParallel or PEFT, or be wrapped later. For wrappers that call `model.forward`, past its hooks, the
     check is also made before the model's direct children run. Copies and pickles of the model keep it for good.
 
-    While torch compiles nothing is checked: guard what `torch.compile` returns, not what it is given.
+    While torch compiles nothing is checked: guard what `torch.compile` returns, not what it is given. After
+    `model.compile()`, which returns nothing, call `check_placement` instead.
 
     Raises nothing; a training forward raises PlacementError as `check_placement` does, before anything is computed.
     """

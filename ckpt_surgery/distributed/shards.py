@@ -153,12 +153,24 @@ class _WideSum:
     """The gradients of one parameter for all shards, added up in float32 on their way to it."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
-        self.total: Tensor | None = None
+        self._total: Tensor | None = None
+        self._task = -1
         self._end: Tensor = _End.apply(self, parameter)  # type: ignore[no-untyped-call]
 
     def tap(self) -> Tensor:
         """The parameter for one shard: its gradient goes into the sum."""
         return cast(Tensor, _Tap.apply(self, self._end))  # type: ignore[no-untyped-call]
+
+    def add(self, gradient: Tensor) -> None:
+        """Add the gradient of one shard; what a backward that failed has left is forgotten."""
+        task = torch._C._current_graph_task_id()
+        kept = self._total if self._task == task else None
+        self._total, self._task = gradient.float() if kept is None else kept.add_(gradient), task
+
+    def taken(self) -> Tensor | None:
+        """The sum, which is then none."""
+        total, self._total = self._total, None
+        return total
 
 
 class _Tap(torch.autograd.Function):
@@ -176,8 +188,7 @@ class _Tap(torch.autograd.Function):
                 "fp32_accumulate=True knows no gradients of the gradients of parameters (create_graph=True): leave it "
                 "False, which does"
             )
-        total = ctx.sum.total
-        ctx.sum.total = gradient.float() if total is None else total.add_(gradient)
+        ctx.sum.add(gradient)
         return None, None
 
 
@@ -193,5 +204,5 @@ class _End(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: None) -> tuple[None, Tensor | None]:
-        total, ctx.sum.total = ctx.sum.total, None
+        total = ctx.sum.taken()
         return None, None if total is None else total.to(ctx.dtype)

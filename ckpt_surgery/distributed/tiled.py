@@ -48,6 +48,8 @@ def tile_mlp(
     checkpointing of whole blocks go on as they do without. torch.compile tiles too.
 
     What it cannot see: a forward that mixes tokens by operators of its own, and attributes that it sets on itself.
+    Hooks of the modules inside run once for each shard, and in the recompute: a router whose logits are collected by
+    hooks (`output_router_logits` of transformers 5) must not be tiled.
 
     Returns the tiling: print it, `undo()` it, or use it in a `with`. Raises SurgeryError, and changes nothing, where a
     module or an option does not do. A call with other than one tensor, or with another kind of result, raises it too,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -91,9 +93,9 @@ def compare(speaker: Speaker, expected: dict[str, Tensor], step: Callable[[], Te
         for _ in range(STEPS):
             speaker.zero_grad()
             step().backward()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         return {**told, "error": " ".join(str(error).split())}
-    found = {name: parameter.grad for name, parameter in speaker.named_parameters()}
+    found = {name: whole(parameter.grad) for name, parameter in speaker.named_parameters()}
     told["difference"] = max(
         float("inf") if gradient is None else float((gradient - expected[name]).abs().max())
         for name, gradient in found.items()
@@ -107,6 +109,38 @@ def inside(*, tied: bool, unused: bool, silent: int | None = None, checkpointed:
     outer = DistributedDataParallel(speaker, find_unused_parameters=unused)
     mine = batch(dist.get_rank(), silent=silent)
     return compare(speaker, expected, lambda: outer(*mine))
+
+
+def whole(gradient: Tensor | None) -> Tensor | None:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+
+def sharded() -> dict[str, Any]:
+    """In the forward of the module that FSDP2 holds, the head is whole."""
+    speaker = Speaker(tied=False, checkpointed=False)
+    expected = wanted(speaker, None)
+    fully_shard(speaker)
+    mine = batch(dist.get_rank(), silent=None)
+    return compare(speaker, expected, lambda: speaker(*mine))
+
+
+def sharded_head(gather: Callable[[DTensor], Tensor]) -> dict[str, Any]:
+    """A head that FSDP2 holds by itself, and a loss on what is made of its weight."""
+    speaker = Speaker(tied=False, checkpointed=False)
+    expected = wanted(speaker, None)
+    for part in (speaker.embedding, speaker.block, speaker.head):
+        fully_shard(part)
+    ids, labels = batch(dist.get_rank(), silent=None)
+    weight, bias = (cast(DTensor, one) for one in (speaker.head.weight, speaker.head.bias))
+    return compare(
+        speaker,
+        expected,
+        lambda: fused_linear_cross_entropy(speaker.states(ids), gather(weight), labels, gather(bias)),
+    )
+
+
+def averaged(shard: DTensor) -> Tensor:
+    return shard.full_tensor(grad_placements=[Partial("avg")])
 
 
 def alone() -> dict[str, Any]:
@@ -134,6 +168,10 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "loss in a checkpoint": partial(inside, tied=True, unused=False, checkpointed=True),
     "loss in a checkpoint, unused looked for": partial(inside, tied=False, unused=True, checkpointed=True),
     "loss outside": outside,
+    "sharded": sharded,
+    "sharded head": partial(sharded_head, lambda shard: shard),
+    "sharded head, gathered": partial(sharded_head, DTensor.full_tensor),
+    "sharded head, gathered and averaged": partial(sharded_head, averaged),
     "alone": alone,
 }
 

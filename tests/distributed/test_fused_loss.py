@@ -217,14 +217,19 @@ def test_a_label_outside_the_vocabulary_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"weight": torch.zeros(0)}, ValueError, "gather it where it is sharded"),
-        ({"weight": torch.zeros(0, WIDTH)}, ValueError, "weight has to be (vocabulary, hidden size), not (0, 6)"),
+        ({"weight": torch.zeros(0)}, ValueError, "and whole, not (0,)"),
+        (
+            {"weight": torch.zeros(0, WIDTH)},
+            ValueError,
+            "weight has to be (vocabulary, hidden size), and whole, not (0, 6)",
+        ),
         ({"hidden": torch.zeros(3, 4, 7)}, ValueError, "hidden has to end in the 6 columns of weight"),
         ({"labels": torch.zeros(4, 3, dtype=torch.long)}, ValueError, "labels have to be (3, 4)"),
         ({"bias": torch.zeros(5)}, ValueError, "bias has to be (17,)"),
         ({"chunk_size": 0}, ValueError, "chunk_size is a number of tokens of at least 1, not 0"),
         ({"reduction": "average"}, ValueError, "not 'average'"),
         ({"softcap": 0.0}, ValueError, "softcap has to be above 0"),
+        ({"softcap": math.inf}, ValueError, "and finite, not inf"),
         ({"softcap": math.nan}, ValueError, "softcap has to be above 0"),
         ({"prefer": "cce"}, ValueError, "prefer is \"liger\" or None, not 'cce'"),
         ({"labels": torch.zeros(3, 4)}, TypeError, "labels are class indices of an integer dtype"),

@@ -318,6 +318,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 INSIDE = [
+    "sharded",
+    "sharded head, gathered and averaged",
     "tied",
     "tied, unused looked for",
     "own head",
@@ -343,3 +345,9 @@ def test_ranks_that_do_not_meet_keep_gradients_of_their_own(found: Found) -> Non
 def test_a_loss_computed_outside_the_wrapped_module_is_refused_by_ddp(found: Found) -> None:
     for rank in found["loss outside"]:
         assert "mark a variable ready only once" in rank["error"]
+
+
+def test_a_sharded_head_is_refused_and_gathering_it_alone_would_be_wrong(found: Found) -> None:
+    for rank in found["sharded head"]:
+        assert "one is a DTensor: call this in the forward of the module that FSDP2 holds" in rank["error"]
+    assert all(rank["difference"] > 1e-2 for rank in found["sharded head, gathered"])

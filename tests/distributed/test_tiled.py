@@ -319,6 +319,25 @@ def test_float32_sums_change_nothing_in_other_dtypes_and_start_again_with_each_b
         assert all(map(torch.equal, first, second))
 
 
+def test_float32_sums_forget_a_backward_that_failed() -> None:
+    module, values = gated().bfloat16(), given().bfloat16()
+    shards = []
+
+    def fail(*_: object) -> None:
+        shards.append(len(shards))
+        if len(shards) == 2:
+            raise MemoryError("one shard too many")
+
+    with tile_mlp(module, num_shards=3, fp32_accumulate=True):
+        wanted = torch.autograd.grad(module(values).square().sum(), [*module.parameters()])
+        handle = module.down.register_full_backward_pre_hook(fail)
+        loss = module(values).square().sum()
+        with pytest.raises(MemoryError):
+            torch.autograd.grad(loss, [*module.parameters()], retain_graph=True)
+        handle.remove()
+        assert all(map(torch.equal, wanted, torch.autograd.grad(loss, [*module.parameters()])))
+
+
 def test_float32_sums_refuse_gradients_of_gradients_of_parameters() -> None:
     module = gated().bfloat16()
     with tile_mlp(module, num_shards=3, fp32_accumulate=True):
