@@ -212,8 +212,8 @@ def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor |
     if any(hasattr(value, "device_mesh") for value in (hidden, weight, bias)):
         raise TypeError(
             "hidden, weight and bias have to be whole, and one is a DTensor: call this in the forward of the module "
-            'that FSDP2 holds, where they are, or on full_tensor(grad_placements=[Partial("avg")]); full_tensor() alone '
-            "would keep each rank's gradient to itself"
+            'that FSDP2 holds, where they are, or on full_tensor(grad_placements=[Partial("avg")]); without '
+            "grad_placements each rank would keep its gradient to itself"
         )
     if weight.ndim != 2 or not weight.shape[0]:
         raise ValueError(f"weight has to be (vocabulary, hidden size), and whole, not {tuple(weight.shape)}")

@@ -321,7 +321,7 @@ def test_float32_sums_change_nothing_in_other_dtypes_and_start_again_with_each_b
 
 def test_float32_sums_forget_a_backward_that_failed() -> None:
     module, values = gated().bfloat16(), given().bfloat16()
-    shards = []
+    shards: list[int] = []
 
     def fail(*_: object) -> None:
         shards.append(len(shards))
