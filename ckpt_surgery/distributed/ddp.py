@@ -32,7 +32,6 @@ _CURE = (
     "sync_gradients(model) before the optimizer's step, and no watch"
 )
 
-
 _CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 

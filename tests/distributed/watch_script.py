@@ -48,9 +48,9 @@ class Outputs:
 class Model(nn.Module):
     """Two blocks, perhaps checkpointed, and a head; keeps its last loss."""
 
-    def __init__(self, reentrant: bool | None = None, opaque: bool = False) -> None:
+    def __init__(self, reentrant: bool | None = None) -> None:
         super().__init__()
-        self.opaque = opaque
+        self.opaque = self.headless = False
         torch.manual_seed(0)
         self.embed = nn.Linear(4, 4)
         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
@@ -60,19 +60,24 @@ class Model(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, values: Tensor) -> Any:
+        if self.headless:
+            return {"hidden": self.compute_hidden(values)}
         loss, logits = self.compute_loss(values)
         self.last_loss = loss
         outputs = {"loss": loss, "logits": logits, "hidden": self.last_hidden, "scale": self.head.bias}
         return Outputs(**outputs) if self.opaque else outputs
 
     def compute_loss(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.last_hidden = self.compute_hidden(values)
+        logits = self.head(self.last_hidden)
+        return logits.square().mean(), logits
+
+    def compute_hidden(self, values: Tensor) -> Tensor:
         values = self.embed(values)
         for block in self.blocks:
             plain = self.reentrant is None
             values = block(values) if plain else checkpoint(block, values, use_reentrant=bool(self.reentrant))
-        self.last_hidden = values.tanh()
-        logits = self.head(self.last_hidden)
-        return logits.square().mean(), logits
+        return values.tanh()
 
     def fails(self, values: Tensor) -> Tensor:
         raise KeyError("no such batch")
@@ -332,10 +337,10 @@ def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
     return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
 
 
-def first_of_a_static_graph(scenario: Scenario, *, opaque: bool = False) -> dict[str, Any]:
+def first_of_a_static_graph(scenario: Scenario, **ways: bool) -> dict[str, Any]:
     """The first backward of a static graph, which DDP averages from the outputs only."""
     training = Training(static_graph=True)
-    training.model.opaque = opaque
+    vars(training.model).update(ways)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scenario(training)
@@ -581,7 +586,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "local steps": partial(watched, local_steps),
     "static graph, plain first": partial(first_of_a_static_graph, lambda training: backward(training.loss())),
     "static graph, bypassed first": partial(first_of_a_static_graph, bypassed),
-    "static graph, head outside first": partial(first_of_a_static_graph, head_outside),
+    "static graph, head outside first": partial(first_of_a_static_graph, head_outside, headless=True),
     "static graph, opaque first": partial(
         first_of_a_static_graph, lambda training: backward(training.ddp(training.batch()).loss), opaque=True
     ),
