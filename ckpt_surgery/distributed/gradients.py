@@ -25,8 +25,11 @@ BUCKET_BYTES = 25 * 2**20
 _ALONE = 2**20
 """From this size on a gradient travels alone: copying it into a bucket and back costs more than a collective."""
 
-_NARROW = (torch.float16, torch.bfloat16, torch.complex32)
+_NARROW = (torch.float16, torch.bfloat16)
 """Their sums may overflow where their means do not."""
+
+_SUMMED = (*_NARROW, torch.float32, torch.float64, torch.complex64, torch.complex128)
+"""Others, such as float8, some backends do not add up, and torch does not divide."""
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -60,8 +63,9 @@ def sync_gradients(
     """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
 
     For a loop that has to stay as it is and does not go through its DistributedDataParallel: where the wrapper has
-    averaged already, the mean of equal gradients changes no more than rounding. `model` is the module or its wrapper;
-    `group` is the wrapper's where none is given, else that of all ranks. With one rank there is nothing to do.
+    averaged already, the mean of equal gradients changes no more than rounding. `model` is the module or its wrapper,
+    compiled or not; `group` is the wrapper's where none is given, else that of all ranks. A frozen parameter counts
+    as long as it has a `.grad`, on which SGD would step. With one rank there is nothing to do.
 
     Takes part in the same collectives whatever gradients a rank has: one that only compares the models, one that
     tells which parameters have a gradient anywhere, then one for each gradient of 1 MiB or more, and one for each
@@ -71,24 +75,25 @@ def sync_gradients(
     every rank.
 
     Needs up to `bucket_bytes` of memory at a time: a gradient that travels alone is not copied if it is contiguous.
-    `bucket_bytes` has to be the same on every rank. With a GradScaler, call it before `unscale_`: what overflows on
-    one rank then does so on every rank. A rank that never calls it keeps the others waiting until the group's timeout.
+    `bucket_bytes`, 1 or more, has to be the same on every rank. With a GradScaler, call it before `unscale_`: what
+    overflows on one rank then does so on every rank. A rank that never calls it keeps the others waiting until the
+    group's timeout.
 
     Raises DistributedError, on every rank and with the same text, where the models differ between ranks, and where a
     gradient on any rank cannot be averaged: it is sparse or sharded, has no data, is not where or what its parameter
-    is, or the backend does not take its device. Gradients are as they were then. Raises it on this rank alone where
-    there is no process group or this rank is not in `group`.
+    is, its dtype is not one that is summed, or the backend does not take its device. Gradients are as they were then.
+    Raises it on this rank alone where there is no process group, this rank is not in `group`, or `model` is no module.
     """
-    module, group = _inside(model, group)
+    module, group = _inside(model, group, "sync_gradients")
     ranks = ranks_of(group, "sync_gradients")
     if ranks.size == 1:
         return SyncStats()
     every = list(module.named_parameters())
-    named = [(name, parameter) for name, parameter in every if parameter.requires_grad]
+    named = [(name, parameter) for name, parameter in every if parameter.requires_grad or parameter.grad is not None]
     device = ranks.device(named[0][1].device if named else None)
     frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
     seen = _Seen((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
-    _agree(ranks, seen, _fault(module, named, ranks.devices), device)
+    _agree(ranks, seen, _no_size(bucket_bytes) or _fault(module, named, ranks.devices), device)
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
@@ -109,25 +114,40 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
     hashed on the CPU, so that it is for a step now and then.
 
     Raises DistributedError, on every rank, where any rank has sharded gradients, which differ by design, or one
-    without data; on this rank alone where there is no process group or this rank is not in `group`.
+    that cannot be read; on this rank alone where there is no process group, this rank is not in `group`, or `model`
+    is no module.
     """
-    module, group = _inside(model, group)
+    module, group = _inside(model, group, "gradients_in_sync")
     ranks = ranks_of(group, "gradients_in_sync")
     if ranks.size == 1:
         return ()
     named = list(module.named_parameters())
-    fault = _unreadable(module, named)
-    digests = {} if fault else {name: None if p.grad is None else digest(p.grad) for name, p in named}
+    fault, digests = _unreadable(module, named), dict[str, str | None]()
+    try:
+        digests = {} if fault else {name: None if p.grad is None else digest(p.grad) for name, p in named}
+    except Exception as error:  # the others wait for what this rank has to say
+        fault = f"a gradient cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"
     told = ranks.told((fault, digests))
     _raise_faults("gradients_in_sync", ranks, [one for one, _ in told])
     names = dict.fromkeys(name for _, one in told for name in one)
     return tuple(name for name in names if len({one.get(name, "no such parameter") for _, one in told}) > 1)
 
 
-def _inside(model: nn.Module, group: dist.ProcessGroup | None) -> tuple[nn.Module, dist.ProcessGroup | None]:
+def _inside(
+    model: nn.Module, group: dist.ProcessGroup | None, caller: str
+) -> tuple[nn.Module, dist.ProcessGroup | None]:
+    if not isinstance(model, nn.Module):
+        raise DistributedError(f"{caller}: the model is a {type(model).__name__}: give a torch.nn.Module")
+    model = getattr(model, "_orig_mod", model)  # what torch.compile holds
     if not isinstance(model, DistributedDataParallel):
         return model, group
     return model.module, model.process_group if group is None else group
+
+
+def _no_size(bucket_bytes: object) -> str:
+    if isinstance(bucket_bytes, int) and bucket_bytes >= 1:
+        return ""
+    return f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
 
 
 def _agree(ranks: Ranks, model: _Seen, fault: str, device: torch.device) -> None:
@@ -142,13 +162,14 @@ def _agree(ranks: Ranks, model: _Seen, fault: str, device: torch.device) -> None
     seen = ", ".join(f"{value} on {who}" for who, value in ranks.by_value(values))
     raise DistributedError(
         f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
-        "same model in the same order on every rank, and pass the same bucket_bytes."
+        "same model in the same order on every rank, with no gradient left of what is frozen, and pass the same "
+        "bucket_bytes."
     )
 
 
 def _first_difference(told: Sequence[_Seen]) -> tuple[str, list[str]]:
     """What differs first between ranks, and what it is on each of them."""
-    known = [dict(model.facts) | dict.fromkeys(model.frozen, "frozen") for model in told]
+    known = [dict.fromkeys(model.frozen, "frozen") | dict(model.facts) for model in told]
     for name in dict.fromkeys(name for model in told for name, _ in model.facts):
         values = [facts.get(name, "missing") for facts in known]
         if len(set(values)) > 1:
@@ -174,13 +195,14 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
     for name, parameter in named:
         shape, dtype, device = None if _lazy(parameter) else parameter.shape, parameter.dtype, parameter.device
         wide = _gradient_dtype(parameter)
-        kind = (shape, dtype, wide, device)
+        kind = (shape, dtype, wide, device, parameter.requires_grad)
         if kind not in known:
             place = places.setdefault(device, len(places))
             size = "no shape yet" if shape is None else f"shape {tuple(shape)}"
             kept = "" if wide == dtype else f" with gradients of {wide}"
             others = f", device {place + 1} of the model" if place else ""
-            known[kind] = f"({size}, {dtype}{kept}, {device.type}{others})"
+            held = "" if parameter.requires_grad else ", frozen with a gradient"
+            known[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
         yield name, known[kind]
 
 
@@ -189,8 +211,11 @@ def _lazy(parameter: Tensor) -> bool:
 
 
 def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
-    """What torch lets its gradient be; since 2.9 that may be another dtype than the parameter's."""
-    return getattr(parameter, "grad_dtype", None) or parameter.dtype
+    """What torch lets its gradient be; since 2.9 that may be another dtype than the parameter's, or any that it is."""
+    wanted: torch.dtype | None = getattr(parameter, "grad_dtype", parameter.dtype)
+    if wanted is None:
+        return parameter.dtype if parameter.grad is None else parameter.grad.dtype
+    return wanted
 
 
 def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str:
@@ -219,6 +244,11 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str:
                 f"the gradient of '{name}' has shape {tuple(gradient.shape)}, {gradient.dtype}, on {gradient.device}, "
                 f"and should have shape {tuple(parameter.shape)}, {wanted[1]}, on {parameter.device}. Do not move or "
                 "convert the parameter between backward and this call."
+            )
+        if gradient.dtype not in _SUMMED:
+            return (
+                f"the gradient of '{name}' is {gradient.dtype}, which cannot be summed. Train the parameter in a "
+                "wider dtype, or freeze it and set its gradient to None on every rank."
             )
         if 0 in gradient.stride() and gradient.numel() and _expanded(gradient):
             return f"elements of the gradient of '{name}' share memory. Assign grad.contiguous() instead."
@@ -259,7 +289,8 @@ def _shared(named: Named, ranks: Ranks, device: torch.device) -> tuple[list[Tens
         if not wanted:
             continue
         if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
+            with torch.inference_mode(False):  # else no later backward could add to it
+                parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
             created += 1
         gradients.append(parameter.grad)
     return gradients, created

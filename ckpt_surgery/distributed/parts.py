@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -18,6 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.native import FLAG, options_of, takes_switch
+
+_TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
+"""Names of inputs of a model that may come from token ids."""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -46,28 +50,47 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
 def towers_of(model: nn.Module) -> tuple[str, ...]:
     """What a step of text alone may not use: the topmost modules, or parameters, of towers and projectors.
 
-    Only trainable ones of a model of transformers that takes token ids, wants no other input, and has beside its
-    text model, which takes embeddings, parts with sub-configurations of their own.
+    Only trainable ones of a model of transformers that takes token ids and wants no other input. Beside its text
+    model, which takes embeddings, it has parts with sub-configurations of their own; where one configuration is for
+    all, it holds models that take something else.
     """
     found = next(((name, module) for name, module in model.named_modules() if takes_switch(module)), None)
     if found is None:
         return ()
     root, core = found
+    if not _token_ids_alone_will_do(core):
+        return ()
     text, others = _text_and_other_configs(core)
+    parts = _beside_text(core, text, others) if others else _of_other_inputs(core)
+    return tuple(f"{root}.{part}" if root else part for part in sorted(parts))
+
+
+def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
+    """The topmost modules, or parameters, beside the text model and around the others, by their configurations."""
     texts = [name for name, module in core.named_modules() if type(vars(module).get("config")) is text]
     towers = [name for name, module in core.named_modules() if type(vars(module).get("config")) in others]
-    if not (texts and towers) or not _text_alone_will_do(core, core.get_submodule(texts[0])):
-        return ()
+    if not (texts and towers) or not _takes(core.get_submodule(texts[0]), "inputs_embeds"):
+        return set()
     around = core.get_submodule(_common([texts[0], *towers]))
     kept = {id(p) for name in texts for p in core.get_submodule(name).parameters()} | _heads(core)
     inside = {id(p) for p in around.parameters()}
     modules = dict(core.named_modules())
-    parts = {
+    return {
         _topmost(name, modules, kept)
         for name, parameter in trainable(core).items()
         if id(parameter) in inside and id(parameter) not in kept
     }
-    return tuple(f"{root}.{part}" if root else part for part in sorted(parts))
+
+
+def _of_other_inputs(core: nn.Module) -> set[str]:
+    """The outermost models inside that take nothing of the text; what lies around them is not known."""
+    found: dict[str, nn.Module] = {}
+    for name, module in core.named_modules():
+        other = takes_switch(module) and not _takes(module, *_TEXT)
+        if other and found.keys().isdisjoint(enclosing(name)):
+            found[name] = module
+    kept = _heads(core)  # a model that holds them is the text's, whatever it calls its input
+    return {n for n, module in found.items() if trainable(module) and kept.isdisjoint(map(id, module.parameters()))}
 
 
 def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
@@ -82,16 +105,18 @@ def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
     return type(text), parts - {type(text)} if text is not config else set()
 
 
-def _text_alone_will_do(core: nn.Module, text: nn.Module) -> bool:
-    """Whether the forward asks for token ids alone, and the text model takes the embeddings that it makes of them.
+def _token_ids_alone_will_do(core: nn.Module) -> bool:
+    """Whether the forward takes token ids and asks for nothing else.
 
     Contrastive models, which can return their own loss, want both inputs for it.
     """
     parameters = inspect.signature(core.forward).parameters
     wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    if "input_ids" not in parameters or "return_loss" in parameters or not wanted <= {"input_ids"}:
-        return False
-    return "inputs_embeds" in inspect.signature(text.forward).parameters
+    return "input_ids" in parameters and "return_loss" not in parameters and wanted <= {"input_ids"}
+
+
+def _takes(module: nn.Module, *names: str) -> bool:
+    return not inspect.signature(module.forward).parameters.keys().isdisjoint(names)
 
 
 def _common(names: list[str]) -> str:
@@ -103,8 +128,11 @@ def _common(names: list[str]) -> str:
 
 def _heads(core: nn.Module) -> set[int]:
     """The parameters of the input and the output embeddings."""
-    parts = (core.get_input_embeddings(), core.get_output_embeddings())  # type: ignore[operator]
-    return {id(parameter) for part in parts if part is not None for parameter in part.parameters()}
+    parts: list[Any] = []
+    for find in (core.get_input_embeddings, core.get_output_embeddings):
+        with suppress(NotImplementedError):  # some families do not say
+            parts.append(find())  # type: ignore[operator]
+    return {id(parameter) for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()}
 
 
 def _topmost(name: str, modules: Mapping[str, nn.Module], kept: set[int]) -> str:
@@ -114,26 +142,29 @@ def _topmost(name: str, modules: Mapping[str, nn.Module], kept: set[int]) -> str
 
 
 def layers_dropped(model: nn.Module) -> tuple[str, ...]:
-    """Blocks with trainable parameters in a tower that has LayerDrop."""
-    modules = dict(model.named_modules())
-    return tuple(
-        block.name
-        for block in find_blocks(model)
-        if not block.inside
-        and any(p.requires_grad for p in block.module.parameters())
-        and _layerdrop(block.name, modules) > 0
-    )
+    """Blocks with trainable parameters in a tower that has LayerDrop; its lists where no block is found in it."""
+    rates = {name: rate for name, module in model.named_modules() if (rate := _layerdrop(module)) is not None}
+    blocks = [(block, _nearest(block.name, rates)) for block in find_blocks(model) if not block.inside]
+    with_blocks = {tower for _, tower in blocks}
+    found = [block.name for block, tower in blocks if rates.get(tower, 0.0) > 0 and trainable(block.module)]
+    for name, rate in rates.items():
+        if rate > 0 and name not in with_blocks:
+            lists = ((n, m) for n, m in model.get_submodule(name).named_children() if isinstance(m, CONTAINERS))
+            found += [f"{name}.{child}" if name else child for child, module in lists if trainable(module)]
+    return tuple(found)
 
 
-def _layerdrop(block: str, modules: Mapping[str, nn.Module]) -> float:
-    """The share that is dropped by the nearest module around a block whose forward reads one."""
-    for outer in (*enclosing(block), ""):
-        module = modules[outer]
-        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-        for name in code.co_names if isinstance(code, CodeType) else ():
-            if name.endswith("layerdrop"):
-                return float(getattr(module, name, getattr(vars(module).get("config"), name, 0.0)))
-    return 0.0
+def _nearest(block: str, rates: Mapping[str, float]) -> str:
+    return next((outer for outer in enclosing(block) if outer in rates), "")
+
+
+def _layerdrop(module: nn.Module) -> float | None:
+    """The share of its layers that a module drops, if its forward reads one."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    for name in code.co_names if isinstance(code, CodeType) else ():
+        if name.endswith("layerdrop"):
+            return float(getattr(module, name, getattr(vars(module).get("config"), name, 0.0)))
+    return None
 
 
 def experts_of(model: nn.Module) -> tuple[str, ...]:

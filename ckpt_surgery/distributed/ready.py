@@ -41,14 +41,17 @@ _LEFT_WAITING = (
     "forward raises, or a rank hangs."
 )
 _OPTIONAL_INPUT = "A step without the input that these take may leave them without gradient. " + _LEFT_WAITING
-_DROPPED = "LayerDrop may leave out any of these blocks, whose parameters get no gradient in that step then."
+_DROPPED = (
+    "LayerDrop may leave out any of these blocks, or elements of these lists, whose parameters get no gradient in "
+    "that step then."
+)
 _ROUTED = (
     "An expert of these lists that is given no token may get no gradient in that step. Batches cannot show that it "
     "never happens."
 )
 _NEVER_USED = (
-    "These got no gradient in any batch: freeze them with requires_grad_(False), or have them searched for in each "
-    "step. " + _LEFT_WAITING
+    "These got no gradient in any batch given: if no batch of the run gives them one, freeze them with "
+    "requires_grad_(False), else have them searched for in each step. " + _LEFT_WAITING
 )
 _AT_TIMES = "These got a gradient in some of the batches only. " + _LEFT_WAITING
 _BELIEVED = (
@@ -63,6 +66,11 @@ _TWICE = (
 _HIDDEN = (
     "find_unused_parameters=True and reentrant checkpointing never go together: the search does not see into "
     "checkpointed blocks, marks their parameters ready as unused, and the backward marks them again, which raises."
+)
+_INSIDE = (
+    "These got their gradients from a backward inside the backward, as of reversible blocks or checkpoint(..., "
+    "use_reentrant=True) in a forward. The search marks them ready as unused, and the backward marks them again, "
+    "which raises: checkpoint with use_reentrant=False, or freeze what gets no gradient and leave the search out."
 )
 _SWITCH = (
     "These checkpoint with use_reentrant=True now: call wrap_blocks(model), or "
@@ -88,7 +96,7 @@ class DDPReady:
 
     `options` are the keyword arguments for DistributedDataParallel, `use_reentrant` is for checkpointing. Neither
     reentrant checkpointing nor `static_graph` is ever needed. `measured` tells whether batches were run; without
-    them the needs follow from the structure of the model.
+    them the needs follow from the structure of the model, and none means only that no optional part is known.
     """
 
     model: str
@@ -109,7 +117,9 @@ class DDPReady:
 
     def __str__(self) -> str:
         told = ", ".join(f"{name}={value}" for name, value in self.options.items()) or "no options"
-        source = "by the batches that were run" if self.measured else "by its structure, nothing was run"
+        known = "" if self.needs else ", in which no optional part is known"
+        unsure = f"by its structure{known}. Nothing was run: a batch of each kind makes sure"
+        source = "by the batches that were run" if self.measured else unsure
         title = f"{self.model}: DistributedDataParallel with {told}, {source}"
         rows = [(need.option, need.why, _shortened(need.names)) for need in self.needs]
         return "\n".join([title, *text_table(("needs", "why", "about"), rows)]) if rows else title
@@ -117,9 +127,13 @@ class DDPReady:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one step showed: parameters without gradient, and how often each block was called."""
+    """What one step showed, and how often each block was called.
+
+    `unused` are the parameters without gradient; `inside` have one, and the graph of the loss does not reach them.
+    """
 
     unused: frozenset[str]
+    inside: frozenset[str]
     calls: Mapping[str, int]
 
 
@@ -131,14 +145,17 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
 
     Without batches the structure decides: parameters shared between blocks, towers and projectors that a text-only
     step does not use (frozen ones need nothing), LayerDrop, and experts in lists. What cannot be known by
-    structure is put as "may"; what is no part of the structure is not seen, such as a tower that runs for images
-    and again for videos, or layers of a text model that only read what a tower gives.
+    structure is put as "may". No needs then mean that no optional part is known, not that there is none: a batch of
+    each kind makes sure. Heads and poolers that a loss does not use are only seen with batches, and so are a tower
+    that runs for images and again for videos, layers of a text model that only read what a tower gives, and towers
+    that are neither models of their own nor have a configuration of their own.
 
     With batches, each the keyword arguments of one step, every one is run forward and backward on this process
     alone, in training mode, without DistributedDataParallel and without a collective. Then what was seen decides, so
     give a batch of each kind that the run has; of LayerDrop and experts, which go by chance, the structure still
-    tells. The loss is the output's own, or that of `verification.probe.loss_of`. Costs a copy of the parameters and
-    buffers, and their gradients.
+    tells. The loss is the output's own, or that of `verification.probe.loss_of`. The steps run with stand-ins for the
+    trainable parameters, which share their memory: hooks on parameters are not called. Costs a copy of the parameters
+    and buffers, and their gradients.
 
     Measured on a tiny Qwen2-VL: with static_graph=True, a step with images and then one of text leaves all 27
     gradients of the latter as each rank has them, not averaged, and nothing is raised before the step after it.
@@ -157,6 +174,9 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
         needs.append(Need(_NON_REENTRANT, _TWICE, twice))
     if searched:
         needs.append(Need(_NON_REENTRANT, _HIDDEN))
+    inside = {name for step in steps for name in step.inside} if searched else set()
+    if inside:
+        needs.append(Need(_NON_REENTRANT, _INSIDE, tuple(sorted(inside))))
     now = reentrant_modules(target) if twice or searched else ()
     if now:
         needs.append(Need(_NON_REENTRANT, _SWITCH, now))
@@ -173,6 +193,8 @@ def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
         if not isinstance(batch, Mapping):
             kind = type(batch).__name__
             raise DistributedError(f"batch {number} is a {kind}: give a dict of the model's keyword arguments")
+    if batches and any(parameter.is_inference() for parameter in model.parameters()):
+        raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
@@ -208,27 +230,71 @@ def _marked_twice(model: nn.Module, steps: Sequence[_Step]) -> tuple[str, ...]:
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Step]:
     """A step for each batch. Raises DistributedError where one fails."""
     steps = []
-    with left_as_found(model):
-        without_reentrant(model)  # it may lose gradients, and gives none to `autograd.grad`
+    with torch.inference_mode(False), left_as_found(model), _stand_ins(model) as holders:
+        without_reentrant(model)  # it may lose gradients
         if not model.training:
             model.train()
         for number, batch in enumerate(batches):
             try:
-                steps.append(_step(model, batch))
+                steps.append(_step(model, batch, holders))
             except Exception as error:
                 text = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 raise DistributedError(f"batch {number} fails without DistributedDataParallel too: {text}") from error
     return steps
 
 
-def _step(model: nn.Module, batch: Mapping[str, Any]) -> _Step:
-    parameters = trainable(model)
+def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _Step:
     with torch.enable_grad(), _counting(model) as calls:
         loss = loss_of(model(**batch))
-    # accumulates nothing: no reducer and no optimizer that waits in the backward takes notice
-    found: Sequence[Tensor | None] = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    unused = (name for name, gradient in zip(parameters, found, strict=True) if gradient is None)
-    return _Step(frozenset(unused), dict(calls))
+    reached = _leaves(loss)
+    # not `autograd.grad`, which does not see what a custom backward accumulates by a backward of its own
+    loss.backward()  # type: ignore[no-untyped-call]
+    unused = frozenset(name for name, among in holders.items() if all(one.grad is None for one in among))
+    outside = {name for name, among in holders.items() if any(id(one) in reached for one in among)}
+    for among in holders.values():
+        for parameter in among:
+            parameter.grad = None
+    return _Step(unused, frozenset(holders) - unused - outside, dict(calls))
+
+
+def _leaves(loss: Tensor) -> set[int]:
+    """The identities of the tensors at which the graph of the loss ends, as DistributedDataParallel looks for them."""
+    waiting, seen, leaves = [loss.grad_fn], set[Any](), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            leaves.add(id(leaf))
+        waiting.extend(following for following, _ in node.next_functions)
+    return leaves
+
+
+@contextmanager
+def _stand_ins(model: nn.Module) -> Iterator[Mapping[str, Sequence[nn.Parameter]]]:
+    """Put another parameter over the same memory in the place of each trainable one; both, by name.
+
+    A reducer, which hangs on the parameter that it was given, takes no notice then. What a module keeps of its
+    parameters elsewhere stays, so that either of the two may get the gradient.
+    """
+    own = trainable(model)
+    others = {id(parameter): nn.Parameter(parameter.detach()) for parameter in own.values()}
+    for parameter in own.values():
+        vars(others[id(parameter)]).update(vars(parameter))
+    places = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+        if id(parameter) in others
+    ]
+    for module, name, parameter in places:
+        module._parameters[name] = others[id(parameter)]
+    try:
+        yield {name: (parameter, others[id(parameter)]) for name, parameter in own.items()}
+    finally:
+        for module, name, parameter in places:
+            module._parameters[name] = parameter
 
 
 @contextmanager

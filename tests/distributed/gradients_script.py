@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.errors import DistributedError
 from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
+from ckpt_surgery.runtime.bits import same_bits
 from tests.rank_cases import own_group, run_cases
 
 SIZE = 3
@@ -125,12 +127,17 @@ def tied() -> dict[str, Any]:
     return {"values": values(model), "parameters": stats.parameters, "bytes": stats.bytes}
 
 
-def frozen() -> Values:
-    model = bag((2,), (2,))
+def frozen() -> dict[str, Any]:
+    """Frozen with a gradient that is left, on which SGD steps; trained; and frozen without a gradient."""
+    model = bag((2,), (2,), (2,))
     fill(model, [0, 1])
     model[0].requires_grad_(False)
+    model[2].requires_grad_(False)
+    before = list(gradients_in_sync(model))
     sync_gradients(model)
-    return values(model)
+    found = values(model)
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    return {"before": before, "values": found, "weights": [float(p.detach()[0]) for p in model]}
 
 
 def strides() -> dict[str, Any]:
@@ -209,6 +216,45 @@ def wide_gradient() -> str:
         model[0].grad = torch.ones(2)
     sync_gradients(model)
     return str(model[0].grad.dtype)
+
+
+def any_gradient() -> list[Any]:
+    """bfloat16 parameters that take a gradient of any dtype: float32 ones on all ranks, and none on one rank."""
+    model = bag((2,), (2,), dtype=torch.bfloat16)
+    if not hasattr(model[0], "grad_dtype"):
+        return ["torch.float32", "torch.bfloat16"]
+    for index, dtype in enumerate((torch.float32, torch.bfloat16)):
+        model[index].grad_dtype = None
+        if index == 0 or dist.get_rank():
+            model[index].grad = torch.ones(2, dtype=dtype)
+    sync_gradients(model)
+    return [str(p.grad.dtype) for p in model]
+
+
+def in_inference_mode() -> dict[str, Any]:
+    """Averaged there, where two ranks have no gradient; then a backward adds to it."""
+    model = bag((2,))
+    fill(model, [0] if dist.get_rank() == 0 else [])
+    with torch.inference_mode():
+        sync_gradients(model)
+    model[0].sum().backward()
+    return {"inference": model[0].grad.is_inference(), "values": values(model)}
+
+
+def compiled() -> dict[str, Any]:
+    """A compiled DistributedDataParallel whose group holds two of the ranks: which numbers a rank ends with."""
+    group = dist.new_group([0, 2], backend="gloo")
+    told: dict[str, Any] = {"values": None}
+    if dist.get_rank() != 1:
+        inner = bag((2,))
+        model: Any = torch.compile(DistributedDataParallel(inner, process_group=group), backend="eager")
+        fill(inner, [0])
+        told = {"before": list(gradients_in_sync(model)), "stats": sync_gradients(model).parameters}
+        told["values"] = values(inner)
+        del model
+        gc.collect()
+        dist.destroy_process_group(group)
+    return told
 
 
 def subgroup() -> dict[str, Any]:
@@ -324,6 +370,22 @@ def convert(model: nn.ParameterList) -> None:
     model[1].data = model[1].data.double()
 
 
+def frozen_with_one_gradient() -> nn.Module:
+    """Frozen everywhere; one rank still has a gradient."""
+    model = bag((2,), (3,))
+    freeze(model)
+    return fill(model, [0, 1] if dist.get_rank() == 1 else [0])
+
+
+def narrow(dtype: torch.dtype, ranks: Collection[int] = SAME) -> nn.Module:
+    """A large gradient, which travels first, and one of a dtype that is not added up."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(2**19)), nn.Parameter(torch.ones(3).to(dtype))])
+    model[0].grad = torch.full((2**19,), dist.get_rank() + 1.0)
+    if dist.get_rank() in ranks:
+        model[1].grad = torch.ones(3).to(dtype)
+    return model
+
+
 def lazy() -> nn.Module:
     """Its layer runs on rank 0 alone."""
     model = nn.Sequential(nn.LazyLinear(2, bias=False))
@@ -354,6 +416,7 @@ WRONG: dict[str, Callable[[], nn.Module]] = {
     "fewer parameters": many_parameters,
     "other order": lambda: on_rank(2, lambda: named("b", "a"), lambda: named("a", "b")),
     "frozen on one": lambda: changed(0, freeze),
+    "frozen, one gradient left": frozen_with_one_gradient,
     "tied on one": lambda: changed(1, tie),
     "nothing to train on one": lambda: on_rank(0, lambda: nn.Identity(), lambda: bag((2,))),
     "meta": lambda: on_rank(1, lambda: bag((2,)).to("meta"), lambda: bag((2,))),
@@ -361,6 +424,8 @@ WRONG: dict[str, Callable[[], nn.Module]] = {
     "expanded": lambda: changed(1, expand),
     "converted": lambda: changed(1, convert),
     "two faults": two_faults,
+    "float8": lambda: narrow(torch.float8_e4m3fn),
+    "complex32 on one": lambda: narrow(torch.complex32, [1]),
 }
 
 
@@ -391,7 +456,31 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
         return one is other
     if isinstance(one, DTensor) and isinstance(other, DTensor):
         return torch.equal(one.to_local(), other.to_local())
-    return torch.equal(one.to_dense(), other.to_dense())
+    return same_bits(one, other)
+
+
+class Unreadable(Tensor):
+    """What reads its elements fails."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is Tensor.detach:
+            raise RuntimeError("not to be read")
+        return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def unreadable() -> dict[str, Any]:
+    model = fill(bag((2,)), [0])
+    if dist.get_rank() == 1:
+        model.get_parameter("0").grad = torch.ones(2).as_subclass(Unreadable)
+    return {"look": said(lambda: gradients_in_sync(model)), "works after": with_ours([SAME] * SIZE)}
+
+
+def bad_buckets() -> list[str]:
+    model = fill(bag((2,)), [0])
+    wrong: list[Any] = [0, -1, 1.5, "a"]
+    told = [said(partial(sync_gradients, model, bucket_bytes=size)) for size in wrong]
+    return [*told, said(lambda: sync_gradients(model, bucket_bytes=dist.get_rank()))]
 
 
 def other_buckets() -> str:
@@ -506,11 +595,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "bounded": bounded,
     "random": random_gradients,
     "wide gradient": wide_gradient,
+    "any gradient": any_gradient,
+    "inference mode": in_inference_mode,
     "subgroup": subgroup,
+    "compiled": compiled,
     "alone": alone,
     "DDP": bypassed,
     "DDP with views": partial(bypassed, gradient_as_bucket_view=True),
     "other buckets": other_buckets,
+    "bad buckets": bad_buckets,
+    "unreadable": unreadable,
     "how many": how_many,
     **{f"refused: {name}": partial(refused, make) for name, make in WRONG.items()},
     **{f"look: {name}": look for name, look in LOOKS.items()},

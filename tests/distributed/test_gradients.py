@@ -6,6 +6,7 @@ What people write instead is run beside it, so that what goes wrong there is see
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -97,9 +98,11 @@ def test_a_tied_parameter_counts_once(found: Found) -> None:
     assert found["tied"] == [{"values": [[[2.0, 2.0]] * 2], "parameters": 1, "bytes": 16}] * SIZE
 
 
-def test_a_frozen_parameter_keeps_the_gradient_that_it_has(found: Found) -> None:
-    for rank, gradients in enumerate(found["frozen"]):
-        assert near(gradients, [rank + 1, 12])
+def test_a_frozen_parameter_is_averaged_as_long_as_it_has_a_gradient_because_sgd_steps_on_it(found: Found) -> None:
+    for rank in found["frozen"]:
+        assert rank["before"] == ["0", "1"]
+        assert near(rank["values"], [2, 12, None])
+        assert rank["weights"] == found["frozen"][0]["weights"] == [-1, -11, 1]
 
 
 def test_values_meet_by_place_where_ranks_have_other_strides_and_each_keeps_its_own(found: Found) -> None:
@@ -113,6 +116,24 @@ def test_a_created_gradient_has_the_strides_of_its_parameter(found: Found) -> No
 
 def test_a_created_gradient_has_the_dtype_that_its_parameter_wants(found: Found) -> None:
     assert found["wide gradient"] == ["torch.float32"] * SIZE
+
+
+def test_a_gradient_that_may_have_any_dtype_keeps_its_own(found: Found) -> None:
+    assert found["any gradient"] == [["torch.float32", "torch.bfloat16"]] * SIZE
+
+
+def test_a_gradient_made_in_inference_mode_is_one_that_later_backwards_add_to(found: Found) -> None:
+    for rank in found["inference mode"]:
+        assert not rank["inference"]
+        assert near(rank["values"], [1 + 1 / 3])
+
+
+def test_a_compiled_wrapper_is_averaged_in_its_own_group(found: Found) -> None:
+    inside, outside, other = found["compiled"]
+    assert outside["values"] is None
+    for rank in (inside, other):
+        assert rank["before"] == ["0"]
+        assert near(rank["values"], [2])  # of 1 and 3; over all ranks there would be a fault or a wait
 
 
 def test_gradients_are_written_in_place(found: Found) -> None:
@@ -176,7 +197,9 @@ SAID = {
     "other dtype": f"'0' is (shape (2,), torch.float64, cpu) on rank 0, {TWO} on ranks 1 and 2",
     "fewer parameters": f"'1' is {THREE} on ranks 0 and 2, missing on rank 1",
     "other order": "parameter number 1 is 'a' on ranks 0 and 1, 'b' on rank 2",
-    "frozen on one": f"'1' is frozen on rank 0, {THREE} on ranks 1 and 2",
+    "frozen on one": f"'1' is {THREE[:-1]}, frozen with a gradient) on rank 0, {THREE} on ranks 1 and 2",
+    "frozen, one gradient left": "'1' is frozen on ranks 0 and 2, (shape (3,), torch.float32, cpu, frozen with a "
+    "gradient) on rank 1",
     "tied on one": f"'2' is {TWO} on ranks 0 and 2, missing on rank 1",
     "nothing to train on one": f"'0' is missing on rank 0, {TWO} on ranks 1 and 2",
     "meta": "on rank 1, '0' is on the meta device",
@@ -184,6 +207,8 @@ SAID = {
     "expanded": "on rank 1, elements of the gradient of '1' share memory",
     "converted": "on rank 1, the gradient of '1' has shape (3,), torch.float32, on cpu, and should have shape (3,), "
     "torch.float64, on cpu",
+    "float8": "on every rank, the gradient of '1' is torch.float8_e4m3fn, which cannot be summed",
+    "complex32 on one": "on rank 1, the gradient of '1' is torch.complex32, which cannot be summed",
     "two faults": "And on rank 2, elements of the gradient of 'head.weight' share memory",
 }
 LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
@@ -209,6 +234,28 @@ def test_two_faults_are_both_told(found: Found) -> None:
 def test_other_bucket_sizes_are_refused_on_every_rank(found: Found) -> None:
     for text in found["other buckets"]:
         assert "'bucket_bytes' is 100 on ranks 0 and 1, 200 on rank 2" in text
+
+
+def test_bucket_sizes_that_are_none_are_refused_on_every_rank(found: Found) -> None:
+    for rank in found["bad buckets"]:
+        *everywhere, on_one = rank
+        for text, size in zip(everywhere, ("0", "-1", "1.5", "'a'"), strict=True):
+            assert text.startswith(f"sync_gradients: on every rank, bucket_bytes is {size}. Give a whole number")
+        assert on_one.startswith("sync_gradients: on rank 0, bucket_bytes is 0.")
+
+
+def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank_and_the_group_works_on(found: Found) -> None:
+    for rank in found["unreadable"]:
+        assert rank["look"] == (
+            "gradients_in_sync: on rank 1, a gradient cannot be read: RuntimeError: not to be read"
+        )
+        assert near(rank["works after"], [2, 12, 22])
+
+
+@pytest.mark.parametrize("call", [sync_gradients, gradients_in_sync])
+def test_what_is_no_module_is_refused(call: Callable[..., object]) -> None:
+    with pytest.raises(DistributedError, match=f"{call.__name__}: the model is a list: give a torch.nn.Module"):
+        call([nn.Parameter(torch.ones(1))])
 
 
 DIFFERENT = {

@@ -5,12 +5,17 @@ That what it says is enough, on real ranks, is in `test_matrix`.
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import peft
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed.errors import DistributedError
@@ -20,41 +25,13 @@ from ckpt_surgery.verification.tiny import model_classes, tiny_config, tiny_inpu
 from tests.conftest import installed_major
 from tests.ddp_models import Run, released
 from tests.distributed.matrix_script import lora, qwen, tied
+from tests.distributed.ready_toys import BackwardInside, KeepsItsWeight, SharedToy
 from tests.runtime.tiny_models import llama, tokens
 
 pytestmark = pytest.mark.both
 
 FIVE = installed_major("transformers") == 5
 SEARCHED = {"find_unused_parameters": True}
-
-
-class SharedToy(nn.Module):
-    """Two blocks, a head, and a projection that some of them have in common."""
-
-    def __init__(self, *, in_blocks: int, in_head: bool) -> None:
-        super().__init__()
-        common = nn.Linear(4, 4)
-        self.layers = nn.ModuleList(AttentionLike(common if n < in_blocks else nn.Linear(4, 4)) for n in range(2))
-        self.head = common if in_head else nn.Linear(4, 4)
-        self.second_head = self.head
-
-    def forward(self, values: Tensor) -> Tensor:
-        for layer in self.layers:
-            values = layer(values)
-        result: Tensor = self.second_head(self.head(values))
-        return result
-
-
-class AttentionLike(nn.Module):
-    """A block."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.linear = linear
-
-    def forward(self, values: Tensor) -> Tensor:
-        result: Tensor = self.linear(values).tanh()
-        return result
 
 
 def configured(name: str, **values: Any) -> Any:
@@ -191,6 +168,60 @@ def test_without_layerdrop_or_with_frozen_blocks_nothing_is_dropped(frozen: bool
     assert ddp_ready(model).needs == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "rate", "lists"),
+    [
+        ("FSMTForConditionalGeneration", "encoder_layerdrop", ["model.encoder.layers"]),
+        ("FlaubertModel", "layerdrop", ["attentions", "layer_norm1", "ffns", "layer_norm2"]),
+    ],
+)
+def test_where_no_block_is_found_the_lists_of_what_layerdrop_drops_are_named(
+    name: str, rate: str, lists: list[str]
+) -> None:
+    model = configured(name, **{rate: 1.0})
+    for ready in (ddp_ready(model), ddp_ready(model, tiny_inputs(model))):
+        assert about(ready, "find_unused_parameters=True", "LayerDrop").names == tuple(lists)
+    unused = without_gradient(model, tiny_inputs(model))
+    assert all(any(parameter.startswith(one) for parameter in unused) for one in lists)
+    assert ddp_ready(configured(name, **{rate: 0.0})).needs == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "tower"), [("GitModel", "image_encoder"), ("ChameleonForConditionalGeneration", "model.vqmodel")]
+)
+def test_a_model_of_other_inputs_inside_one_of_token_ids_may_be_unused(name: str, tower: str) -> None:
+    model = configured(name)
+    assert about(ddp_ready(model), "find_unused_parameters=True").names == (tower,)
+    inputs = tiny_inputs(model)
+    text = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    inside = {parameter for parameter, _ in model.named_parameters() if parameter.startswith(tower)}
+    assert inside <= without_gradient(model, text)
+    model.get_submodule(tower).requires_grad_(False)
+    assert ddp_ready(model).needs == ()
+
+
+@pytest.mark.parametrize("name", ["BartForCausalLM", "SpeechT5ForTextToSpeech", "PerceiverForMaskedLM"])
+def test_a_wrapper_of_the_text_model_is_no_tower_whatever_it_calls_its_input(name: str) -> None:
+    assert not any("A step without the input" in need.why for need in ddp_ready(configured(name)).needs)
+
+
+def test_a_family_that_does_not_say_which_its_embeddings_are_is_looked_at_too() -> None:
+    class Reticent(PreTrainedModel):  # type: ignore[misc]
+        """No embeddings of its own to find."""
+
+        def __init__(self) -> None:
+            super().__init__(PretrainedConfig())
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, input_ids: Tensor | None = None) -> None:
+            """Not run."""
+
+    model = Reticent()
+    with pytest.raises(NotImplementedError):
+        model.get_input_embeddings()
+    assert ddp_ready(model).needs == ()
+
+
 def test_experts_in_lists_are_named_and_those_without_a_token_get_no_gradient() -> None:
     model = released("MixtralForCausalLM").model
     token = {"input_ids": torch.tensor([[5, 5]]), "labels": torch.tensor([[5, 5]])}
@@ -237,6 +268,88 @@ def test_batches_show_blocks_that_run_twice_in_a_step() -> None:
     assert {name for name, _ in run.model.named_parameters() if ".visual.blocks." in name} == set(need.names)
 
 
+@pytest.mark.parametrize("way", ["reversible", "reentrant"])
+@pytest.mark.parametrize("wanting", [True, False])
+def test_a_backward_inside_the_backward_gives_gradients_too(
+    way: Literal["reversible", "reentrant"], wanting: bool
+) -> None:
+    """Where nothing before it wants a gradient it never runs, and no parameter in it gets one."""
+    model, batch = BackwardInside(way), {"values": torch.randn(2, 4, requires_grad=wanting)}
+    need = about(ddp_ready(model, batch), "find_unused_parameters=True", "freeze")
+    assert set(need.names) == without_gradient(model, batch)
+    assert ("first.weight" in need.names) == (not wanting)
+    assert "spare.weight" in need.names
+    inside = [need.names for need in ddp_ready(model, batch).needs if "backward inside" in need.why]
+    assert inside == [("first.bias", "first.weight")] * wanting
+    model.spare.requires_grad_(False)
+    assert not wanting or ddp_ready(model, batch).needs == ()
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    gc.collect()  # a reducer must not be the last to hold its process group
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_search_marks_what_a_backward_inside_uses_twice_and_freezing_the_rest_does_not() -> None:
+    batch = {"values": torch.randn(2, 4, requires_grad=True)}
+    model = BackwardInside("reversible")
+    ddp = DistributedDataParallel(model, **ddp_ready(model, batch).options)
+    with pytest.raises(RuntimeError, match="mark a variable ready only once"):
+        ddp(**batch).sum().backward()
+    model = BackwardInside("reversible")
+    model.spare.requires_grad_(False)
+    ddp = DistributedDataParallel(model, **ddp_ready(model, batch).options)
+    for _ in range(2):
+        ddp(**batch).sum().backward()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_reducer_takes_no_notice_of_the_steps() -> None:
+    """Had it seen some of its parameters ready, and others not, it would raise in the next forward."""
+    ddp, batch = DistributedDataParallel(BackwardInside("reversible")), {"values": torch.ones(2, 4)}
+    for before in (ddp_ready, lambda model, batch: torch.autograd.backward(loss_of(model.module(**batch)))):
+        ddp(**batch)
+        before(ddp, batch)
+    with pytest.raises(RuntimeError, match="Expected to have finished reduction"):
+        ddp(**batch)
+
+
+@pytest.mark.parametrize("name", ["ReformerModel", "ReformerForMaskedLM"])
+def test_the_reversible_layers_of_reformer_are_seen_to_train(name: str) -> None:
+    model = configured(name)
+    inputs = tiny_inputs(model)
+    unused = without_gradient(model, inputs)
+    named = [need.names for need in ddp_ready(model, inputs).needs if need.option == "find_unused_parameters=True"]
+    assert not any("layers" in parameter for parameter in unused)
+    assert named == ([tuple(sorted(unused))] if unused else [])
+
+
+def test_a_parameter_that_is_used_from_elsewhere_is_used() -> None:
+    (need, *_) = ddp_ready(KeepsItsWeight(), {"values": torch.ones(4)}).needs
+    assert need.names == ("spare",)
+
+
+def test_inference_mode_changes_nothing() -> None:
+    run = qwen(["image"], ["text"])
+    outside = ddp_ready(run.model, run.steps[0][0], run.steps[1][0])
+    with torch.inference_mode():
+        assert ddp_ready(run.model, run.steps[0][0], run.steps[1][0]) == outside
+        assert torch.is_inference_mode_enabled()
+
+
+def test_a_model_made_in_inference_mode_is_refused_in_a_sentence() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(2, 2)
+    with pytest.raises(DistributedError, match="made in inference mode"):
+        ddp_ready(model, {"input": torch.ones(2)})
+
+
 @pytest.mark.parametrize("mode", [None, "non_reentrant", "reentrant"])
 def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Checkpointing | None) -> None:
     run = qwen(["image"], ["text"])
@@ -264,6 +377,8 @@ def test_the_model_comes_back_as_it_was(mode: Checkpointing, fails: bool) -> Non
         parameter.grad = torch.ones_like(parameter)
     stepped: list[Tensor] = []
     next(model.parameters()).register_post_accumulate_grad_hook(stepped.append)
+    next(model.parameters()).register_hook(stepped.append)
+    parameters = list(model.parameters())
     before = [(dict(vars(module)), module.training) for module in model.modules()]
     values = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -277,6 +392,7 @@ def test_the_model_comes_back_as_it_was(mode: Checkpointing, fails: bool) -> Non
     assert all(p.grad is not None and bool((p.grad == 1).all()) for p in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
     assert stepped == []
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -300,10 +416,12 @@ def test_printed_it_says_where_it_knows_from_and_shortens_long_lists() -> None:
     run: Run = qwen(["image"], ["text"])
     by_structure = str(ddp_ready(run.model))
     assert by_structure.startswith("Qwen2VLForConditionalGeneration: DistributedDataParallel with find_unused")
-    assert "nothing was run" in by_structure.splitlines()[0]
+    assert "by its structure. Nothing was run" in by_structure.splitlines()[0]
     seen = str(ddp_ready(run.model, run.steps[0][0], run.steps[1][0]))
     assert "by the batches that were run" in seen.splitlines()[0]
     assert "more" in seen
     assert str(ddp_ready(llama())) == (
-        "LlamaForCausalLM: DistributedDataParallel with no options, by its structure, nothing was run"
+        "LlamaForCausalLM: DistributedDataParallel with no options, by its structure, in which no optional part is "
+        "known. Nothing was run: a batch of each kind makes sure"
     )
+    assert "makes sure" not in str(ddp_ready(llama(), tokens()))
