@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
 
 from benchmarks.screen import console_of
+from ckpt_surgery.verification.versions import installed_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,26 @@ def plain_table(title: str, found: Sequence[Figure]) -> Table:
 
 
 def document(found: Sequence[Figure], **more: object) -> str:
-    """The json of the figures with all their values, and `more` that they were measured with."""
+    """The json of the figures with all their values, of versions, and of `more` that they were measured with."""
     figures = {
         figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
     }
-    return json.dumps({**more, "processors": os.cpu_count(), "figures": figures}, indent=2) + "\n"
+    versions = {**installed_versions(), "python": platform.python_version()}
+    known = {"versions": versions, "processors": os.cpu_count(), **more}
+    return json.dumps({**known, "figures": figures}, indent=2) + "\n"
+
+
+def machine() -> str:
+    """What a benchmark ran on, without an accelerator."""
+    return f"{platform.machine()}, {os.cpu_count()} processors"
+
+
+def lacking(program: str, *packages: str) -> bool:
+    """Whether a package is not installed; then it is named."""
+    missing = next((name for name in packages if find_spec(name) is None), "")
+    if missing:
+        print(f"{program}: No module named '{missing}'.", file=sys.stderr)
+    return bool(missing)
 
 
 def finish(

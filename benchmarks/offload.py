@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import platform
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,24 +63,20 @@ class Cost:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        print(f"offload: {error}.", file=sys.stderr)
+    if lacking("offload", "torch", "transformers"):
         return 2
+    import torch
+
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     _say(f"{options.layers} layers, {SHORT} tokens, on the CPU")
     found = off_device(options.layers)
     for tokens in options.tokens if device else ():
         found += costs(tokens, {name: cost(name, tokens, options.steps) for name in (NONE, THEIRS, OURS)})
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
-    machine = device or f"{platform.machine()}, {os.cpu_count()} processors"
-    shown: list[RenderableType] = [plain_table(f"activation offload: {machine}", found)]
+    shown: list[RenderableType] = [plain_table(f"activation offload: {device or machine()}", found)]
     if not device:
         shown.append("Peak memory and step time were not measured: torch sees no CUDA device here.")
     small = {**SMALL, "layers": options.layers, "tokens": SHORT}
-    text = document(found, versions=versions, device=device, small=small, large={**LARGE, "layers": LAYERS})
+    text = document(found, device=device, small=small, large={**LARGE, "layers": LAYERS})
     return finish("offload", found, text, options.out, shown, PLAIN_WIDTH)
 
 

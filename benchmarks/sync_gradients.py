@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
 from benchmarks.stopwatch import high_water
 
 if TYPE_CHECKING:
@@ -74,21 +73,14 @@ class Cost:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    try:
-        import torch
-    except ImportError as error:
-        print(f"sync_gradients: {error}.", file=sys.stderr)
+    if lacking("sync_gradients", "torch"):
         return 2
     found: list[Figure] = []
     for part in PARTS:
         print(f"sync_gradients: {part.name}", file=sys.stderr, flush=True)
         found += figures(part, *measured(part, options.rounds))
-    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
-    machine = f"{platform.machine()}, {os.cpu_count()} processors"
-    shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine}", found)]
-    return finish(
-        "sync_gradients", found, document(found, versions=versions, ranks=RANKS), options.out, shown, PLAIN_WIDTH
-    )
+    shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine()}", found)]
+    return finish("sync_gradients", found, document(found, ranks=RANKS), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -8,8 +8,6 @@ how far gradients are apart. Prints a table of figures and targets; writes json.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -66,24 +64,20 @@ class Cost:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        print(f"tiled_mlp: {error}.", file=sys.stderr)
+    if lacking("tiled_mlp", "torch", "transformers"):
         return 2
+    import torch
+
     torch.set_num_threads(1)
     found: list[Figure] = []
     for name, part in parts().items():
         print(f"tiled_mlp: {name}, {TOKENS} tokens", file=sys.stderr, flush=True)
         found += figures(name, costs(part, options.rounds))
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
-    machine = f"{platform.machine()}, {os.cpu_count()} processors"
-    shown = [plain_table(f"tiled MLPs: {machine}", found)]
+    shown = [plain_table(f"tiled MLPs: {machine()}", found)]
     return finish(
         "tiled_mlp",
         found,
-        document(found, versions=versions, tokens=TOKENS, sizes=SIZES),
+        document(found, tokens=TOKENS, sizes=SIZES),
         options.out,
         shown,
         PLAIN_WIDTH,

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,13 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
     options = _options(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        import torch
-        import torch.distributed as dist
-        import transformers
-    except ImportError as error:
-        print(f"watch_ddp: {error}.", file=sys.stderr)
+    if lacking("watch_ddp", "torch", "transformers"):
         return 2
+    import torch
+    import torch.distributed as dist
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
@@ -54,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         gc.collect()  # a reducer must not be the last to hold its process group
         dist.destroy_process_group()
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
     shown = [plain_table(f"watch_ddp: medians of {options.rounds} steps", found)]
-    return finish("watch_ddp", found, document(found, versions=versions), options.out, shown, PLAIN_WIDTH)
+    return finish("watch_ddp", found, document(found), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.verification.entries import EntryCounter
 from ckpt_surgery.verification.probe import loss_of
 from ckpt_surgery.verification.tiny import model_classes, tiny_model
+from tests.rank_cases import whole
 
 SIZE = 2
 STEPS = 2
@@ -95,11 +95,7 @@ def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:
 
 def gradients(model: nn.Module) -> Gradients:
     """By name; whole ones also where the model is sharded."""
-    found: Gradients = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        found[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-    return found
+    return {name: whole(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def apart(ours: Tensor | None, theirs: Tensor | None) -> float:

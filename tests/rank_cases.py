@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from tests.processes import run_ranks
 
@@ -70,3 +72,8 @@ def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
         yield group
     finally:
         dist.destroy_process_group(group)
+
+
+def whole(gradient: Tensor | None) -> Tensor | None:
+    """A gradient, put together where the ranks hold shards of it."""
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.verification.units import ranks_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,8 @@ class Ranks:
     def by_value(self, values: Sequence[Hashable]) -> Iterator[tuple[str, Any]]:
         """Each value once, with the ranks that have it in words; `values` has one for each rank."""
         for value in dict.fromkeys(values):
-            yield (
-                self._words([number for number, one in zip(self.numbers, values, strict=True) if one == value]),
-                value,
-            )
-
-    def _words(self, numbers: Sequence[int]) -> str:
-        if len(numbers) == self.size:
-            return "every rank"
-        *most, last = map(str, numbers)
-        return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+            having = [number for number, one in zip(self.numbers, values, strict=True) if one == value]
+            yield ranks_in_words(having, self.size), value
 
 
 def ranks_of(group: dist.ProcessGroup | None, caller: str) -> Ranks:

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -22,9 +21,9 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
+from ckpt_surgery.distributed.hooks import Removable
 from ckpt_surgery.runtime.calls import tensors
 
 _CURE = (
@@ -43,7 +42,7 @@ class _Kind(Enum):
     LEFT = auto()
 
 
-class DDPWatch:
+class DDPWatch(Removable):
     """Looks at every backward that reaches the parameters of one DistributedDataParallel, until `remove`.
 
     Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards (more than once where reentrant
@@ -73,32 +72,18 @@ class DDPWatch:
         self._kind = _Kind.AVERAGED
         self._left: dict[int, Tensor] = {}
         self._names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
-        self._handles: list[RemovableHandle] = [ddp.register_forward_hook(self._after_forward)]
+        super().__init__([ddp.register_forward_hook(self._after_forward)])
         for parameter in ddp.module.parameters():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._reached))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_step))
 
-    def __enter__(self) -> DDPWatch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_running"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _running=WeakSet())
-
-    def remove(self) -> None:
-        """Look no more. A second time does nothing."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
 
     def _after_forward(self, ddp: nn.Module, inputs: Any, outputs: Any) -> None:
         if not torch.is_grad_enabled():

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.distributed.hooks import Removable
 from ckpt_surgery.verification.units import size as in_bytes
 
 Placed = dict[str, list[nn.Parameter]]
@@ -63,22 +63,8 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
         raise PlacementError(_refusal(model, why, placed, offloaded=False))
 
 
-class PlacementGuard:
+class PlacementGuard(Removable):
     """Checks a model's placement at its first training forward until `remove`, or for the length of a `with`."""
-
-    def __init__(self, handles: Iterable[RemovableHandle]) -> None:
-        self._handles = tuple(handles)
-
-    def remove(self) -> None:
-        """Check nothing more."""
-        for handle in self._handles:
-            handle.remove()
-
-    def __enter__(self) -> PlacementGuard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
 
 
 def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.distributed.shards import SEQUENCE, Tiles
 from ckpt_surgery.runtime.block import BlockForward
 from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.runtime.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
 
@@ -68,12 +68,11 @@ def tile_mlp(
     return Tiling([TiledForward(one, num_shards, shard_size, fp32_accumulate) for one in modules])
 
 
-class Tiling:
+class Tiling(Undoable):
     """Tiled modules, until `undo`. Made by `tile_mlp`; also a context manager. Printing it says what is tiled."""
 
     def __init__(self, forwards: Sequence[TiledForward]) -> None:
         self._forwards = tuple(forwards)
-        self._undone = False
         for forward in self._forwards:
             vars(forward.module)["forward"] = forward
 
@@ -81,15 +80,6 @@ class Tiling:
     def modules(self) -> tuple[nn.Module, ...]:
         """What is tiled, each module once."""
         return tuple(forward.module for forward in self._forwards)
-
-    def __enter__(self) -> Tiling:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._undone:
-            self.undo()
 
     def __str__(self) -> str:
         counts = Counter(type(module).__name__ for module in self.modules)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -24,6 +23,7 @@ from ckpt_surgery.runtime.guard import Guard, Switch
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.plan import StackPlan
 from ckpt_surgery.runtime.randomness import active_dropout
+from ckpt_surgery.runtime.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""
@@ -46,7 +46,7 @@ class Noted:
     value: Any
 
 
-class Surgery:
+class Surgery(Undoable):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
     Printing it gives a table of the model's stacks.
@@ -61,16 +61,6 @@ class Surgery:
         self._noted: list[Noted] = []
         self._guards: list[RemovableHandle] = []
         self._hooks = set(native.embedding_hooks(model))
-        self._undone = False
-
-    def __enter__(self) -> Surgery:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._undone:
-            self.undo()
 
     def __str__(self) -> str:
         from ckpt_surgery.runtime.table import surgery_table

@@ -25,6 +25,7 @@ from ckpt_surgery.verification.compare import compare, noise_floors, weight
 from ckpt_surgery.verification.preserve import gradients_aside
 from ckpt_surgery.verification.probe import RunRecord
 from ckpt_surgery.verification.results import Fault, Mode
+from ckpt_surgery.verification.units import ranks_in_words
 
 TIMEOUT = 120.0
 """Seconds that one rank waits for another inside a step. Outside it waits four times as long, because a rank that
@@ -352,11 +353,7 @@ def _who(told: Sequence[Any], wanted: object) -> str:
 
 
 def _which(flags: Sequence[object]) -> str:
-    ranks = [str(rank) for rank, flag in enumerate(flags) if flag]
-    if len(ranks) == len(flags):
-        return "every rank"
-    many = " and ".join(filter(None, [", ".join(ranks[:-1]), *ranks[-1:]]))
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {many}"
+    return ranks_in_words([rank for rank, flag in enumerate(flags) if flag], len(flags))
 
 
 def _once(names: Any) -> tuple[str, ...]:

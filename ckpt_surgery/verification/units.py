@@ -1,6 +1,8 @@
-"""Bytes as people read them, the same in every message and report."""
+"""Bytes and ranks as people read them, the same in every message and report."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -17,3 +19,11 @@ def size_unit(largest: float) -> tuple[str, int]:
     while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
     return _UNITS[power], 1024**power
+
+
+def ranks_in_words(ranks: Sequence[int], of: int) -> str:
+    """These ranks of a group of so many: rank 1, ranks 0 and 2, or every rank."""
+    if len(ranks) == of:
+        return "every rank"
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

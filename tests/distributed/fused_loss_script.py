@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
-from tests.rank_cases import run_cases
+from tests.rank_cases import run_cases, whole
 
 SIZE = 2
 STEPS = 2
@@ -109,10 +109,6 @@ def inside(*, tied: bool, unused: bool, silent: int | None = None, checkpointed:
     outer = DistributedDataParallel(speaker, find_unused_parameters=unused)
     mine = batch(dist.get_rank(), silent=silent)
     return compare(speaker, expected, lambda: outer(*mine))
-
-
-def whole(gradient: Tensor | None) -> Tensor | None:
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
 def sharded() -> dict[str, Any]:

@@ -201,5 +201,4 @@ if __name__ == "__main__":
     import transformers
 
     transformers.logging.set_verbosity_error()
-    gc.freeze()  # what was imported need not be looked through after each case
     run_cases(CASES, sys.argv[1], SIZE)

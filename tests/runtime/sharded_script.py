@@ -1,41 +1,33 @@
 """FSDP2 on two ranks, with a surgery before and after `fully_shard`: what each rank found, as JSON.
 
-Started as a process for each rank, with the rank, the file to meet at and the file for the result.
+Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from ckpt_surgery import wrap_blocks
+from tests.rank_cases import run_cases, whole
 from tests.runtime.surgery_toys import Step, differences, step
 from tests.runtime.tiny_models import layers_of, llama, tokens
+
+SIZE = 2
 
 Found = dict[str, Any]
 
 
 def sharded(model: Any) -> None:
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (SIZE,))
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-def whole(gradient: Tensor | None) -> Tensor | None:
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
 def trained(model: nn.Module) -> Step:
@@ -79,17 +71,5 @@ CASES: dict[str, Callable[[], Found]] = {
 }
 
 
-def main(rank: int, meeting: str, result: str) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    found = {name: case() for name, case in CASES.items()}
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    os._exit(0)  # nothing is torn down that another rank may still need
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +22,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from ckpt_surgery import Surgery, wrap_blocks
 from ckpt_surgery.runtime.discovery import is_layer
+from tests.rank_cases import Found, cases_found
+from tests.runtime.sharded_script import SIZE
 from tests.runtime.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
 from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120
 MAKERS: list[Callable[[], Any]] = [llama, gpt_bigcode]
 either_model = pytest.mark.parametrize("make", MAKERS)
 
@@ -405,41 +400,16 @@ def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each rank of `sharded_script` found, by case."""
-    folder = tmp_path_factory.mktemp("sharded")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "tests.runtime.sharded_script"]
-    with (folder / "errors").open("wb") as errors:
-        processes = [
-            subprocess.Popen(
-                [*command, str(rank), str(folder / "meeting"), str(folder / f"result-{rank}")],
-                cwd=ROOT,
-                env=environment,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [process.wait(PATIENCE) for process in processes]
-        finally:
-            for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    assert codes == [0, 0], (folder / "errors").read_text(encoding="utf-8")
-    return [json.loads((folder / f"result-{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+    return cases_found("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("mode", MODES)
-def test_sharded_models_are_checkpointed_whichever_comes_first(
-    sharded: list[dict[str, Any]], order: str, mode: str
-) -> None:
+def test_sharded_models_are_checkpointed_whichever_comes_first(sharded: Found, order: str, mode: str) -> None:
     case = order if mode == "non_reentrant" else f"{order}, reentrant"
-    for found in (rank[case] for rank in sharded):
+    for found in sharded[case]:
         assert found["differences"] == []
         assert found["entries"] == [list(ONCE)]
         assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
@@ -447,8 +417,8 @@ def test_sharded_models_are_checkpointed_whichever_comes_first(
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_undoing_leaves_them_sharded(sharded: list[dict[str, Any]], order: str) -> None:
-    for found in (rank[f"{order}, undone"] for rank in sharded):
+def test_undoing_leaves_them_sharded(sharded: Found, order: str) -> None:
+    for found in sharded[f"{order}, undone"]:
         assert found["differences"] == []
         assert found["entries"] == [list(KEPT)]
         assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
