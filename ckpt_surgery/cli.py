@@ -1,6 +1,6 @@
 """The commands: read the options, call the library, render what it returns. No decision about code is made here.
 
-`verify` has a file of its own; exit codes and errors are `exits`' business.
+`verify` and `pr` have files of their own; exit codes and errors are `exits`' business.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 from ckpt_surgery import __version__
 from ckpt_surgery.config import Config, ConfigError, OutputFormat, expand_codes, load_config
 from ckpt_surgery.exits import finish, write_file
+from ckpt_surgery.pr_command import pr_command
 from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
 from ckpt_surgery.verify_command import verify_command
 
@@ -157,6 +158,7 @@ def rule_command(
 
 
 app.command("verify")(verify_command)
+app.command("pr")(pr_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

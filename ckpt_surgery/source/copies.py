@@ -15,10 +15,10 @@ from codemods.source_text import SourceText as Positions
 
 
 def parted_copies(
-    snapshot: Snapshot, original: Mapping[str, SourceText], reads_before: Mapping[str, Read]
+    snapshot: Snapshot, original: Mapping[str, SourceText], reads_before: Mapping[str, Read], *, follow: bool = False
 ) -> Iterator[tuple[Edit, str]]:
     """For every copy that was equal to its source before and is not any more: the edit that drops the
-    comment, and a sentence for the summary.
+    comment, and a sentence for the summary. With `follow`, a copy that is as it was keeps its comment.
     """
     changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
     for path in sorted(snapshot.reads):
@@ -30,6 +30,8 @@ def parted_copies(
                 continue
             span, was = _named(snapshot.reads[home].facts, name), _named(reads_before[home].facts, name)
             if span is None or was is None:
+                continue
+            if follow and _lines(original[path].text, then.span) == _lines(snapshot.text(path), copy.span):
                 continue
             equal_before = _equal(original[path].text, then, original[home].text, was)
             if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):

@@ -65,7 +65,7 @@ class ApplyResult:
 
     `found` are the findings before, `left` those after the changes. `notes` are sentences for the
     summary: a `# Copied from` comment that had to go and why, a file left alone because a second run
-    would change it again.
+    would change it again. `together` are paths that one repair edits at once: each alone would be half of it.
     """
 
     changes: tuple[FileChange, ...]
@@ -76,6 +76,7 @@ class ApplyResult:
     files: int
     written: bool
     seconds: float
+    together: tuple[tuple[str, ...], ...] = ()
 
 
 class Progress(Protocol):

@@ -34,6 +34,8 @@ class _Work:
     frozen: set[str] = field(default_factory=set)
     """Files that are left alone: read-only ones, and those whose result would not do."""
     notes: list[str] = field(default_factory=list)
+    together: set[frozenset[str]] = field(default_factory=set)
+    """Files that the repair of one finding edits at once."""
 
 
 def apply(
@@ -46,6 +48,8 @@ def apply(
     exclude: Collection[str] = (),
     per_file_ignores: Mapping[str, Collection[str]] | None = None,
     include_unsupported: bool = False,
+    families: Collection[str] = (),
+    copies_follow: bool = False,
     jobs: int | None = None,
     cache: bool = True,
     progress: Progress | None = None,
@@ -53,8 +57,10 @@ def apply(
     """Repair the files under `paths`, each as a whole or not at all.
 
     `unsafe` also makes repairs that may break callers outside the tree; `write=False` only tells what
-    would change. The other options are those of `check`. A file whose result does not parse, or that a
-    second run would change again, is left as it was and named in the notes.
+    would change. `families` repairs the findings of these model folders alone, with all that they need elsewhere.
+    `copies_follow` says that something brings a `# Copied from` copy along after its source: such a copy is then
+    left as it is, and keeps its comment. The other options are those of `check`. A file whose result does not
+    parse, or that a second run would change again, is left as it was and named in the notes.
     """
     start = perf_counter()
     files, problems = discover(paths, exclude=exclude)
@@ -68,7 +74,8 @@ def apply(
         if write:
             work.frozen = {source.path for source in sources if read_only(source.path)}
         with Reader(jobs, use_cache=False, progress=progress) as reader:
-            found, left = _settle(work, reader, selected, ignores, unsafe, include_unsupported)
+            found, left = _settle(work, reader, selected, ignores, unsafe, include_unsupported, frozenset(families))
+        _tidy(work, copies_follow)
     changes = _changes(work)
     problems += unparsed
     problems += [
@@ -86,6 +93,7 @@ def apply(
         left=tuple(left),
         problems=tuple(problems),
         notes=tuple(work.notes),
+        together=tuple(sorted(tuple(sorted(paths)) for paths in work.together if len(paths) > 1)),
         files=len(sources),
         written=write,
         seconds=perf_counter() - start,
@@ -99,6 +107,7 @@ def _settle(
     ignores: Mapping[str, Collection[str]],
     unsafe: bool,
     include_unsupported: bool,
+    families: frozenset[str],
 ) -> tuple[list[Finding], list[Finding]]:
     """Rounds of edits until there are none; the findings before the first and after the last."""
     found: list[Finding] | None = None
@@ -106,6 +115,7 @@ def _settle(
     for _ in range(_ROUNDS):
         findings = work.snapshot.findings(work.snapshot.context(selected, include_unsupported))
         findings, _ = work.snapshot.unsuppressed(findings, ignores)
+        findings = [finding for finding in findings if not families or finding.family in families]
         found = findings if found is None else found
         chosen = choose(findings, unsafe, work.frozen)
         if not chosen:
@@ -113,11 +123,10 @@ def _settle(
         _round(work, reader, chosen)
     else:
         _give_up(work, {edit.path for finding in choose(findings, unsafe, work.frozen) for edit in finding.edits})
-    _tidy(work)
     return found or [], findings
 
 
-def _tidy(work: _Work) -> None:
+def _tidy(work: _Work, copies_follow: bool) -> None:
     """What the rounds leave behind: imports that nothing uses any more, copies that are none any more."""
     edits: dict[str, list[Edit]] = defaultdict(list)
     width = line_length(next(iter(work.original), ""))  # one tree, one line length, as in the rules' context
@@ -126,7 +135,7 @@ def _tidy(work: _Work) -> None:
         if source.text != before:
             facts = work.snapshot.reads[path].facts
             edits[path] += unused_imports(path, facts, before, Positions(source.text), width)
-    for edit, note in parted_copies(work.snapshot, work.original, work.reads_before):
+    for edit, note in parted_copies(work.snapshot, work.original, work.reads_before, follow=copies_follow):
         work.notes.append(note)
         edits[edit.path].append(edit)
     for path, those in edits.items():
@@ -193,6 +202,7 @@ def _round(work: _Work, reader: Reader, chosen: list[Finding]) -> None:
         work.notes += [f"{path} is left alone: its repair would not parse; please report it" for path in broken]
         return
     for finding in chosen:
+        work.together.add(frozenset(edit.path for edit in finding.edits))
         for edit in finding.edits:
             work.codes[edit.path].add(finding.code)
     for source, one in read:

@@ -5,9 +5,10 @@ The page holds no times, no folders and no random order: it changes only where r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
+from ckpt_surgery.markdown import code, folded, prose, table
 from ckpt_surgery.verification.report.summary import (
     after,
     causes,
@@ -81,12 +82,12 @@ def _heading(reports: Sequence[Report]) -> str:
 
 def _counts(reports: Sequence[Report]) -> str:
     rows = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
-    return _table(["result", "classes", "meaning"], [*rows, ["all", f"{len(reports):,}", ""]])
+    return table(["result", "classes", "meaning"], [*rows, ["all", f"{len(reports):,}", ""]])
 
 
 def _counts_after(reports: Sequence[Report]) -> str:
     rows = [[status, f"{number:,}", _MEANING_AFTER[status]] for status, number in repair_counts(reports).items()]
-    return _table(["after wrap_blocks", "classes", "meaning"], rows) if rows else ""
+    return table(["after wrap_blocks", "classes", "meaning"], rows) if rows else ""
 
 
 def _levels(reports: Sequence[Report]) -> str:
@@ -97,7 +98,7 @@ def _levels(reports: Sequence[Report]) -> str:
 
 def _causes(failed: Sequence[Report]) -> str:
     rows = [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(failed)]
-    return "## Causes\n\n" + _table(["rule", "cause", "classes"], rows) if rows else ""
+    return "## Causes\n\n" + table(["rule", "cause", "classes"], rows) if rows else ""
 
 
 def _faults(title: str, failed: Sequence[Report]) -> str:
@@ -106,21 +107,21 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
     for report in failed:
         for modes, fault in merged_faults(report):
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
-            row = [_code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
+            row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
             rows.append([*row, _text(after(report, modes))] if fixed else row)
     if not rows:
         return ""
     header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if fixed else [])]
-    return f"## {title}\n\n" + _table(header, rows)
+    return f"## {title}\n\n" + table(header, rows)
 
 
 def _refusals(after_surgery: Sequence[Report]) -> str:
-    rows = [[_code(report.label), _text(said)] for report in after_surgery for _mode, said in refusals(report)]
-    return "## Refused in reentrant mode\n\n" + _table(["class", "reason"], rows) if rows else ""
+    rows = [[code(report.label), _text(said)] for report in after_surgery for _mode, said in refusals(report)]
+    return "## Refused in reentrant mode\n\n" + table(["class", "reason"], rows) if rows else ""
 
 
 def _what(fault: Fault) -> str:
-    named = ", ".join(_code(name) for name in fault.subjects[:_MOST_SUBJECTS])
+    named = ", ".join(code(name) for name in fault.subjects[:_MOST_SUBJECTS])
     more = len(fault.subjects) - _MOST_SUBJECTS
     where = f"{named}{f' and {more:,} more' if more > 0 else ''}: " if named else ""
     return f"{where}expected {_text(fault.expected)}, saw {_text(fault.seen)}"
@@ -132,49 +133,29 @@ def _families(title: str, reports: Sequence[Report]) -> str:
         return ""
     by_type = sorted(reports, key=lambda r: (r.model_type, r.label.casefold(), r.label))
     rows = [
-        [_code(model_type) if model_type else "", " ".join(_code(report.label) for report in group)]
+        [code(model_type) if model_type else "", " ".join(code(report.label) for report in group)]
         for model_type, group in groupby(by_type, key=lambda r: r.model_type)
     ]
-    summary = f"<summary>{plural(len(reports), 'class', 'classes')}</summary>"
-    return f"## {title}\n\n<details>\n{summary}\n\n{_table(['model type', 'classes'], rows)}\n\n</details>"
+    return f"## {title}\n\n" + _classes_folded(reports, table(["model type", "classes"], rows))
 
 
 def _unrepaired(reports: Sequence[Report]) -> str:
     """The classes and why, folded in: most of them have no blocks."""
     if not reports:
         return ""
-    rows = [[_code(report.label), _text(report.problem)] for report in reports]
-    summary = f"<summary>{plural(len(reports), 'class', 'classes')}</summary>"
-    table = _table(["class", "reason"], rows)
-    return f"## What wrap_blocks does not repair\n\n<details>\n{summary}\n\n{table}\n\n</details>"
+    rows = [[code(report.label), _text(report.problem)] for report in reports]
+    return "## What wrap_blocks does not repair\n\n" + _classes_folded(reports, table(["class", "reason"], rows))
+
+
+def _classes_folded(reports: Sequence[Report], rows: str) -> str:
+    return folded(plural(len(reports), "class", "classes"), rows)
 
 
 def _unbuilt(reports: Sequence[Report]) -> str:
-    rows = [[_code(report.label), _text(report.problem) or "no mode was run"] for report in reports]
-    return "## What could not be built\n\n" + _table(["class", "reason"], rows) if rows else ""
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _code(name: str) -> str:
-    """A name as code, in a table's cell."""
-    return f"`{_line(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    rows = [[code(report.label), _text(report.problem) or "no mode was run"] for report in reports]
+    return "## What could not be built\n\n" + table(["class", "reason"], rows) if rows else ""
 
 
 def _text(text: str) -> str:
-    """A sentence in a table's cell: what stands between backticks stays code, all else is plain."""
-    pieces = portable(_line(text)).split("`")
-    if len(pieces) % 2 == 0:
-        return _plain("`".join(pieces))
-    return "".join(_code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
-
-
-def _plain(text: str) -> str:
-    return "".join(f"\\{character}" if character in r"\`*_<>[]|" else character for character in text)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+    """A sentence without what differs from machine to machine."""
+    return prose(portable(text))

@@ -1,0 +1,184 @@
+"""The command `pr`: read the options, have the series prepared, say what was made and what comes next.
+
+Nothing is pushed or opened, here or anywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_surgery.config import ConfigError, expand_codes
+from ckpt_surgery.exits import finish, heeding_sigterm
+from ckpt_surgery.terminal import progress_bar, say, write_lines
+
+if TYPE_CHECKING:
+    from ckpt_surgery.upstream.prepare import Delivered, Outcome
+
+OUT = Path("ckpt_surgery-pr")
+"""Where the folders of the series go that `--out` gives no place."""
+
+_ISSUE = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|discussions)/\d+(#[\w-]+)?")
+
+
+class GroupBy(StrEnum):
+    """What makes one series."""
+
+    FAMILY = "family"
+    ROOT = "root"
+    ALL = "all"
+
+
+def pr_command(
+    checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A git checkout of transformers.")],
+    families: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), with commas or given again."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every model folder that is not deprecated.")] = False,
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="CODES", help="Only these rules: codes or the start of codes.")
+    ] = None,
+    group_by: Annotated[
+        GroupBy,
+        typer.Option(
+            help="One series a family, one for all that is copied or derived from a model, or one."
+        ),
+    ] = GroupBy.ROOT,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
+    base: Annotated[str, typer.Option(metavar="BRANCH", help="What the series stand on.")] = "main",
+    python: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The checkout's own Python (default: its .venv, or this one).")
+    ] = None,
+    coordination: Annotated[
+        str | None, typer.Option(metavar="URL", help="The issue where the work was agreed on.")
+    ] = None,
+    include_unreproduced: Annotated[
+        bool, typer.Option("--include-unreproduced", help="Also families in which verify shows no fault.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
+    ] = None,
+) -> None:
+    """Make patch series for transformers, with the evidence beside them. Nothing is pushed or opened."""
+    done: list[Delivered] = []
+
+    def body() -> int:
+        from ckpt_surgery.upstream.errors import UpstreamError
+        from ckpt_surgery.upstream.prepare import Wishes, prepare
+
+        names = _names(families, everything)
+        wishes = Wishes(
+            out=out,
+            families=names,
+            codes=_codes(select),
+            by=group_by.value,
+            base=base,
+            python=python,
+            coordination=_checked_url(coordination),
+            include_unreproduced=include_unreproduced,
+            jobs=jobs,
+            command=_command(checkout, names, select, group_by, base, include_unreproduced),
+        )
+        try:
+            with heeding_sigterm(), progress_bar() as progress:
+
+                def step(text: str) -> None:
+                    if progress:
+                        progress(text, 0, 1)
+
+                outcome = prepare(checkout, wishes, progress=progress, step=step, finished=done.append)
+        except UpstreamError as error:
+            if done:
+                say(_kept(done))
+            raise ConfigError(str(error)) from None
+        write_lines(_lines(outcome))
+        return _exit_code(outcome)
+
+    finish(body, lambda: f"the checkout is as it was; {_kept(done)}")
+
+
+def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
+    names = [name.strip() for entry in families or () for name in entry.split(",")]
+    names = list(dict.fromkeys(filter(None, names)))
+    if everything and names:
+        raise ConfigError("--all and --families exclude each other: give one of them")
+    if not everything and not names:
+        raise ConfigError("no family is named: give --families gpt_bigcode,zamba (model folders), or --all")
+    return tuple(names)
+
+
+def _codes(select: list[str] | None) -> tuple[str, ...]:
+    """The rules for models: those for training scripts (CKPT101 and on) have nothing to do with upstream's source."""
+    from codemods import RULES
+
+    known = [rule.code for rule in RULES if rule.code < "CKPT100"]
+    return tuple(expand_codes(select or (), known, "--select") or known)
+
+
+def _checked_url(url: str | None) -> str:
+    if url is not None and not _ISSUE.fullmatch(url):
+        raise ConfigError(
+            f"--coordination {url} is no issue: give its address, https://github.com/huggingface/transformers/issues/N"
+        )
+    return url or ""
+
+
+def _command(
+    checkout: Path, names: tuple[str, ...], select: list[str] | None, by: GroupBy, base: str, unreproduced: bool
+) -> str:
+    """The command line that makes the same series again, without a path of this machine."""
+    parts = ["ckpt_surgery", "pr", checkout.resolve().name]
+    parts += ["--families", ",".join(names)] if names else ["--all"]
+    parts += ["--select", ",".join(select)] if select else []
+    parts += ["--group-by", by.value, "--base", base]
+    parts += ["--include-unreproduced"] if unreproduced else []
+    return shlex.join(parts)
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    """What was made, what was not and why, and what a human would run next."""
+    lines = []
+    for made in outcome.series:
+        evidence = made.evidence
+        counts = [
+            _counted(len(evidence.commits), "commit"),
+            _counted(len(evidence.files), "file"),
+            f"{_counted(len(_repaired(made)), 'class', 'classes')} repaired",
+        ]
+        lines.append(f"{evidence.branch}: {evidence.status} ({', '.join(counts)}); see {made.folder / 'evidence.md'}")
+        lines += [f"  - {reason}" for reason in evidence.reasons]
+        lines += [f"  {made.notice}"] if made.notice else []
+    for title, families in (("Left out:", outcome.left_out), ("Not repaired:", outcome.idle)):
+        if families:
+            lines += ["", title, *(f"  {family}: {reason}" for family, reason in families.items())]
+    for made in outcome.series:
+        lines += ["", f"Next, for {made.evidence.branch}:", *(f"  {command}" for command in made.next)]
+    return lines or ["Nothing to repair."]
+
+
+def _repaired(made: Delivered) -> set[str]:
+    return {row.model for row in made.evidence.rows if row.verdict in ("repaired", "partly repaired")}
+
+
+def _counted(number: int, word: str, words: str = "") -> str:
+    return f"{number} {word if number == 1 else words or word + 's'}"
+
+
+def _exit_code(outcome: Outcome) -> int:
+    """1 where a series is not ready, or faults were found and there is no series."""
+    if any(made.evidence.status == "not ready" for made in outcome.series):
+        return 1
+    return int(not outcome.series and bool(outcome.left_out or outcome.idle))
+
+
+def _kept(done: list[Delivered]) -> str:
+    """What is left of the work, by name."""
+    if not done:
+        return "nothing was made"
+    return "finished and kept: " + ", ".join(f"{made.evidence.branch} ({made.folder})" for made in done)

@@ -1,0 +1,263 @@
+"""git, as far as a patch series needs it: questions, worktrees of our own, commits, patches, one branch at the end.
+
+Nothing here writes to a checkout, an index or a branch of the user's. Dates and options are fixed, so that the same
+input gives the same commits and the same patches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from ckpt_surgery.upstream.errors import UpstreamError
+
+TRAILER = "Assisted-by: ckpt_surgery"
+"""How the last line of every commit made here begins: it discloses the program, and tells its commits from others."""
+
+_SETTINGS = {
+    "advice.detachedHead": "false",
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.quotePath": "false",
+    "filter.lfs.process": "",
+    "filter.lfs.required": "false",
+    "filter.lfs.smudge": "",
+    "gc.auto": "0",
+    "i18n.commitEncoding": "utf-8",
+    "maintenance.auto": "false",
+}
+"""What would run the user's hooks, ask for a signature, fetch large files, or make the outcome differ."""
+
+_PATCH = [
+    "--binary",
+    "--diff-algorithm=myers",
+    "--full-index",
+    "--no-attach",
+    "--no-base",
+    "--no-color",
+    "--no-cover-letter",
+    "--no-ext-diff",
+    "--no-notes",
+    "--no-renames",
+    "--no-signature",
+    "--no-signoff",
+    "--no-thread",
+    "--numbered",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--subject-prefix=PATCH",
+    "--unified=3",
+]
+
+
+class GitError(UpstreamError):
+    """A git command that should have worked did not. The message is one sentence, with git's own reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """git in one working tree. Raises UpstreamError where git is missing or refuses."""
+
+    folder: Path
+
+    def run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Standard output of one command, without the last line feed."""
+        code, out, reason = self._run(arguments, given, env or {})
+        if code:
+            raise GitError(f"git {arguments[0]} failed in {self.folder}: {reason}")
+        return out
+
+    def asks(self, *arguments: str) -> str:
+        """The same for a question whose answer may be no: empty then."""
+        code, out, _ = self._run(arguments, None, {})
+        return "" if code else out
+
+    def listed(self, *arguments: str) -> list[str]:
+        """The paths of a command that ends each with a zero byte."""
+        return [path for path in self.run(*arguments).split("\0") if path]
+
+    def _run(self, arguments: Sequence[str], given: str | None, env: Mapping[str, str]) -> tuple[int, str, str]:
+        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        ours = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+        try:
+            done = subprocess.run(
+                ["git", *settings, *arguments],
+                cwd=self.folder,
+                input=None if given is None else given.encode(),
+                stdin=subprocess.DEVNULL if given is None else None,
+                capture_output=True,
+                env={**clean, **ours, **env},
+                start_new_session=True,  # Ctrl-C ends us first, and never a commit half-way
+                check=False,
+            )
+        except FileNotFoundError:
+            if self.folder.is_dir():
+                raise UpstreamError("git was not found: install it, then run this again") from None
+            raise UpstreamError(f"{self.folder} is no folder: name a git checkout of transformers") from None
+        words = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        telling = [line for line in words if line.startswith(("fatal: ", "error: "))] or words
+        reason = telling[-1].removeprefix("fatal: ").removeprefix("error: ") if telling else f"exit {done.returncode}"
+        return done.returncode, done.stdout.decode(errors="surrogateescape").removesuffix("\n"), reason
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The commit that a series stands on: its name as given, its hash, and its committer date (ISO 8601)."""
+
+    name: str
+    sha: str
+    date: str
+
+
+def checked(git: Git, base: str) -> Base:
+    """The base of a checkout that a series can be made for.
+
+    Raises UpstreamError: no git repository or not its top, a dirty tree, a detached HEAD, no such base, no identity.
+    """
+    top = git.asks("rev-parse", "--show-toplevel")
+    if not top:
+        why = "is a bare repository" if git.asks("rev-parse", "--is-bare-repository") == "true" else ""
+        why = why or "is not in a git repository"
+        raise UpstreamError(f"{git.folder} {why}: name a checkout made by git clone")
+    if Path(top).resolve() != git.folder.resolve():
+        raise UpstreamError(f"{git.folder} is a folder inside the checkout {top}: name the checkout itself")
+    if not git.asks("symbolic-ref", "--quiet", "HEAD"):
+        raise UpstreamError(f"HEAD is detached in {git.folder}: switch to a branch first (git switch main)")
+    changed = git.listed("status", "--porcelain", "-z", "--untracked-files=no")
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise UpstreamError(
+            f"{git.folder} has changes that are not committed ({changed[0][3:]}{more}): commit or stash them first"
+        )
+    sha = git.asks("rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
+    if not sha:
+        known = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes").split("\n")
+        near = next((name for name in known if name.endswith(f"/{base}")), "")
+        near = near or next(iter(get_close_matches(base, known, n=1)), "")
+        meant = f"did you mean --base {near}?" if near else "name the branch to build on with --base"
+        raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {meant}")
+    for key in ("user.name", "user.email"):
+        if not git.asks("config", key):
+            raise UpstreamError(f"git does not know who makes the commits: git config --global {key} ... says so")
+    return Base(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
+
+
+def free_branch(git: Git, branch: str, base: Base) -> str:
+    """The tip of our own branch of that name, empty where there is none.
+
+    Raises UpstreamError where the branch holds a commit that was not made here, or is checked out somewhere.
+    """
+    tip = git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+    if not tip:
+        return ""
+    for place in git.run("worktree", "list", "--porcelain").split("\n\n"):
+        if f"branch refs/heads/{branch}" in place.split("\n"):
+            where = place.split("\n")[0].removeprefix("worktree ")
+            raise UpstreamError(f"the branch {branch} is checked out in {where}: switch to another one there first")
+    fork = git.asks("merge-base", base.sha, tip)
+    date = git.run("show", "--no-patch", "--format=%ct", fork) if fork else ""
+    commits = git.run("log", "--format=%ct %H", f"{fork}..{tip}" if fork else tip).split("\n")
+    for line in filter(None, commits):
+        made, sha = line.split()
+        if made != date or TRAILER not in git.run("show", "--no-patch", "--format=%B", sha):
+            raise UpstreamError(
+                f"the branch {branch} holds a commit that is not ours ({sha[:12]}): rename the branch to keep it "
+                f"(git branch -m {branch} NAME), or delete it"
+            )
+    return tip
+
+
+def set_branch(git: Git, branch: str, base: Base, tip: str) -> None:
+    """Have the branch name `tip`, if what it names now is ours or nothing; where it does already, nothing happens."""
+    before = free_branch(git, branch, base)
+    if before != tip:
+        git.run("update-ref", f"refs/heads/{branch}", tip, before or "0" * len(tip))
+
+
+@contextlib.contextmanager
+def worktrees(git: Git, base: Base, *names: str) -> Iterator[dict[str, Path]]:
+    """Worktrees of our own at the base, in a temporary folder, by name. However this ends, none is left."""
+    with _temporary() as folder:
+        made: dict[str, Path] = {}
+        try:
+            for name in names:
+                made[name] = folder / f"{folder.name}-{name}"  # git keeps its notes under the last part of the path
+                git.run("worktree", "add", "--detach", "--quiet", str(made[name]), base.sha)
+            yield made
+        finally:
+            for place in made.values():
+                _forget(git, place)
+
+
+def _forget(git: Git, place: Path) -> None:
+    git.asks("worktree", "remove", "--force", "--force", str(place))
+    # a worktree that was made half-way is none that git could remove
+    notes = git.folder / git.asks("rev-parse", "--git-common-dir") / "worktrees" / place.name
+    shutil.rmtree(notes, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="ckpt_surgery-pr-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UpstreamError(
+            f"no temporary folder could be made ({error.strerror or error}): make room, or set TMPDIR"
+        ) from None
+    with folder as name:
+        yield Path(name).resolve()
+
+
+def changed_files(git: Git) -> list[str]:
+    """The files of a worktree that differ from its commit, new ones too, sorted."""
+    tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
+    return sorted({*tracked, *git.listed("ls-files", "--others", "--exclude-standard", "-z")})
+
+
+def restore(git: Git, files: Sequence[str] = ()) -> None:
+    """Put files of a worktree of ours back to its commit, all of them where none is named; new ones go."""
+    if not files:
+        git.run("reset", "--hard", "--quiet")
+        git.run("clean", "-d", "--force", "--quiet")
+        return
+    known = set(git.listed("ls-files", "-z", "--", *files))
+    if known:
+        git.run("checkout", "--quiet", "HEAD", "--", *sorted(known))
+    for name in set(files) - known:
+        (git.folder / name).unlink(missing_ok=True)
+
+
+def commit(git: Git, base: Base, files: Sequence[str], message: str) -> str:
+    """Commit these files of a worktree of ours and return the hash. The base's date is the date of every commit."""
+    git.run("add", "--all", "--", *files)
+    dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
+    git.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
+    return git.run("rev-parse", "HEAD")
+
+
+def patches(git: Git, base: Base, tip: str, folder: Path) -> tuple[str, ...]:
+    """Write the commits after the base as patches and return their file names in order."""
+    written = git.run("format-patch", *_PATCH, f"--output-directory={folder}", f"{base.sha}..{tip}")
+    return tuple(Path(line).name for line in written.split("\n") if line)
+
+
+def same_after_am(git: Git, base: Base, tip: str, folder: Path, names: Sequence[str]) -> bool:
+    """Whether `git am` of the patches on the base gives the tree of `tip`; `git` is a worktree of ours at the base."""
+    try:
+        git.run("am", "--quiet", "--no-3way", *(str(folder / name) for name in names))
+        return git.run("rev-parse", "HEAD^{tree}") == git.run("rev-parse", f"{tip}^{{tree}}")
+    except GitError:
+        git.asks("am", "--abort")
+        return False
+    finally:
+        git.run("reset", "--hard", "--quiet", base.sha)

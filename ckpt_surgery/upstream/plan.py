@@ -1,0 +1,286 @@
+"""What a series repairs, decided before anything is written: which families, in which commits, in which order.
+
+Reads source only. All paths that leave this module are relative to the top of the checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from ckpt_surgery.source.analyze import selection, take
+from ckpt_surgery.source.discover import discover
+from ckpt_surgery.source.facts_store import read_sources, without_gc
+from ckpt_surgery.source.results import ApplyResult, FileChange, Progress
+from ckpt_surgery.source.rewrite import apply
+from ckpt_surgery.upstream.errors import UpstreamError
+from codemods.finding import Applicability, Finding
+from codemods.rule import Context
+from model_patches import family_of
+
+MODELS = Path("src", "transformers", "models")
+Grouping = Literal["family", "root", "all"]
+_FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
+Tie = tuple[str, str]
+"""A family, and one that has a class from it: as a `# Copied from` copy, or through its modular file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One commit: a family, or several whose repairs would each be half of one. The first gives it its name."""
+
+    families: tuple[str, ...]
+    changes: tuple[FileChange, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return tuple(sorted({code for change in self.changes for code in change.codes}))
+
+    def plain_blocks(self, family: str) -> tuple[str, ...]:
+        """The classes of blocks of a family that become checkpointing layers."""
+        found = (f for f in self.findings if f.code == "CKPT001" and f.family == family)
+        return tuple(sorted({finding.class_name for finding in found}))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One series: its name, and its commits in order."""
+
+    name: str
+    units: tuple[Unit, ...]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        return tuple(family for unit in self.units for family in unit.families)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`faults` are those of the whole checkout; `generated` the files that modular ones make."""
+
+    groups: tuple[Group, ...]
+    faults: tuple[Finding, ...]
+    generated: frozenset[str]
+    notes: tuple[str, ...]
+    idle: tuple[str, ...]
+    """Families that were asked for and that no codemod changes."""
+
+
+def families_of(tree: Path) -> tuple[str, ...]:
+    """Every model folder of a checkout, those of deprecated models too."""
+    places = (tree / MODELS, tree / MODELS / "deprecated")
+    folders = (entry for place in places if place.is_dir() for entry in place.iterdir() if entry.is_dir())
+    return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != "deprecated"))
+
+
+def chosen_families(tree: Path, names: Collection[str]) -> frozenset[str]:
+    """The families that these names mean; all that are not deprecated where none is given.
+
+    Raises UpstreamError for a name that no model folder has.
+    """
+    known = families_of(tree)
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name.lower().replace("-", "_"), known, n=3)
+            meant = f"did you mean {' or '.join(near)}?" if near else "names are folders of src/transformers/models"
+            raise UpstreamError(f"--families: there is no model folder {name}: {meant}")
+    deprecated = {entry.name for entry in (tree / MODELS / "deprecated").glob("*/")}
+    return frozenset(names or set(known) - deprecated)
+
+
+def make_plan(
+    tree: Path,
+    families: Collection[str],
+    codes: Collection[str],
+    by: Grouping,
+    *,
+    copies_follow: bool,
+    progress: Progress | None = None,
+) -> Plan:
+    """Decide what to repair in the checkout `tree`, whose files are as the base has them.
+
+    `copies_follow` says that the checkout has a script that brings `# Copied from` copies along.
+    """
+    models = str(tree / MODELS)
+    files, _ = discover([models])
+    sources, _ = read_sources(files)
+    with without_gc():
+        snapshot, _ = take(sources, jobs=None, cache=True, progress=progress)
+        context = snapshot.context(selection(codes, ()), include_unsupported=False)
+        found, _ = snapshot.unsuppressed(snapshot.findings(context), {})
+        wanted, needed = frozenset[str](), frozenset(families)
+        while needed - wanted:
+            wanted |= needed
+            result = apply(
+                [models], unsafe=True, write=False, select=codes, families=wanted, copies_follow=copies_follow
+            )
+            ties = frozenset(_ties(context, result))
+            needed = frozenset(_needed(context, result, {finding.family for finding in found if finding.edits}))
+    units = _units(tree, result, _generated_alone(context, result, ties))
+    generated = {path for path in context.tree.checked if _is_generated(context, path)}
+    return Plan(
+        groups=_grouped(_ordered(units, ties), ties, by),
+        faults=tuple(_inside(tree, finding) for finding in found if finding.applicability in _FAULTS),
+        generated=frozenset(_relative(tree, path) for path in generated),
+        notes=tuple(note.replace(f"{tree}/", "") for note in result.notes),
+        idle=tuple(sorted(set(families) - {family for unit in units for family in unit.families})),
+    )
+
+
+def _relative(tree: Path, path: str) -> str:
+    return Path(path).relative_to(tree).as_posix()
+
+
+def _inside(tree: Path, finding: Finding) -> Finding:
+    return replace(finding, path=_relative(tree, finding.path), message=finding.message.replace(f"{tree}/", ""))
+
+
+# --- commits ----------------------------------------------------------------------------------------------
+
+
+def _units(tree: Path, result: ApplyResult, links: Collection[Tie]) -> list[Unit]:
+    """The changes, family by family, those together that one repair makes at once, and those that `links` join."""
+    groups = _connected(
+        {family_of(change.path) for change in result.changes},
+        [*(tuple(map(family_of, paths)) for paths in result.together), *links],
+    )
+    made = []
+    for families in groups:
+        changes = [replace(c, path=_relative(tree, c.path)) for c in result.changes if family_of(c.path) in families]
+        findings = [_inside(tree, f) for f in result.found if f.family in families and f.edits]
+        named = sorted({finding.family for finding in findings} & families)
+        if changes:
+            made.append(Unit((*named, *sorted(families - set(named))), tuple(changes), tuple(findings)))
+    return made
+
+
+def _connected(names: Iterable[str], links: Iterable[Sequence[str]]) -> list[frozenset[str]]:
+    """The names in sets, those in one that a link joins; in order of their first names."""
+    sets = {name: {name} for name in names}
+    for link in links:
+        joined: set[str] = set()
+        for name in link:
+            joined |= sets.get(name, {name})
+        for name in joined:
+            sets[name] = joined
+    return sorted({frozenset(joined) for joined in sets.values()}, key=lambda one: min(one))
+
+
+def _ordered(units: Sequence[Unit], ties: Collection[Tie]) -> list[Unit]:
+    """The units with what others are copied or derived from first; by name where that leaves a choice."""
+    waiting, done = sorted(units, key=lambda unit: unit.families), list[Unit]()
+    while waiting:
+        # where sources go round in a circle, the first name goes first
+        ready = next((unit for unit in waiting if not _sources(unit, waiting, ties)), waiting[0])
+        waiting.remove(ready)
+        done.append(ready)
+    return done
+
+
+def _sources(unit: Unit, others: Iterable[Unit], ties: Collection[Tie]) -> list[Unit]:
+    return [
+        other
+        for other in others
+        if other is not unit and any((a, b) in ties for a in other.families for b in unit.families)
+    ]
+
+
+def _grouped(units: Sequence[Unit], ties: Collection[Tie], by: Grouping) -> tuple[Group, ...]:
+    if by == "all":
+        return (Group("all", tuple(units)),) if units else ()
+    if by == "family":
+        return tuple(Group(unit.families[0], (unit,)) for unit in units)
+    links = [*ties, *(unit.families for unit in units)]
+    names = {family for unit in units for family in unit.families}
+    groups = []
+    for families in _connected(names, (link for link in links if set(link) <= names)):
+        members = tuple(unit for unit in units if unit.families[0] in families)
+        groups.append(Group(_root(families, ties) or members[0].families[0], members))
+    return tuple(sorted(groups, key=lambda group: group.name))
+
+
+def _root(families: Collection[str], ties: Collection[Tie]) -> str:
+    """The family that most others have classes from; empty where none has."""
+    heirs: Mapping[str, int] = {name: sum(source == name for source, _ in ties) for name in sorted(families)}
+    best = max(heirs, key=lambda name: heirs[name])
+    return best if heirs[best] else ""
+
+
+# --- ties -------------------------------------------------------------------------------------------------
+
+
+def _needed(context: Context, result: ApplyResult, repairable: Collection[str]) -> Iterator[str]:
+    """Families without whose repair that of a generated file would be generated away."""
+    for change in _of_generated_families(context, result):
+        sources = set(_derived(context, change.path, _changed_classes(change)))
+        yield from sources & {*repairable}
+
+
+def _generated_alone(context: Context, result: ApplyResult, ties: Collection[Tie]) -> list[Tie]:
+    """The ties of families that have no change of their own: all of it comes from where their classes come from."""
+    alone = {family_of(change.path) for change in _of_generated_families(context, result)}
+    return [(source, family) for source, family in ties if family in alone]
+
+
+def _of_generated_families(context: Context, result: ApplyResult) -> list[FileChange]:
+    """The changes of families in which nothing but generated files changes."""
+    own = {family_of(change.path) for change in result.changes if not _is_generated(context, change.path)}
+    return [change for change in result.changes if family_of(change.path) not in own]
+
+
+def _is_generated(context: Context, path: str) -> bool:
+    facts = context.tree.facts(path)
+    return bool(facts and facts.generated_from)
+
+
+def _ties(context: Context, result: ApplyResult) -> Iterator[Tie]:
+    """Which changed families have changed classes of one another."""
+    touched: dict[str, set[str]] = defaultdict(set)
+    for change in result.changes:
+        touched[change.path] |= _changed_classes(change)
+    changed = {family_of(path) for path in touched}
+    for path, classes in touched.items():
+        family = family_of(path)
+        for source in {*_copied(context, path, classes), *_derived(context, path, classes)}:
+            if source != family and source in changed:
+                yield source, family
+
+
+def _changed_classes(change: FileChange) -> set[str]:
+    """The classes whose text a change touches."""
+    before, after = (
+        {
+            node.name: ast.get_source_segment(text, node)
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ClassDef)
+        }
+        for text in (change.before, change.after)
+    )
+    return {name for name in before if before[name] != after.get(name)}
+
+
+def _copied(context: Context, path: str, classes: Collection[str]) -> Iterator[str]:
+    """The families that `# Copied from` comments on these classes, or inside them, name."""
+    spans = [ref.cls.span for ref in context.tree.refs(path) if ref.name in classes]
+    facts = context.tree.facts(path)
+    for copy in facts.copies if facts else ():
+        if any(span.line <= copy.span.line <= span.end_line for span in spans):
+            parts = copy.source.split(".")
+            if parts[0] == "models" and len(parts) > 2:
+                yield parts[2 if parts[1] == "deprecated" else 1]
+
+
+def _derived(context: Context, path: str, classes: Collection[str]) -> Iterator[str]:
+    """The families that these classes come from by modular inheritance."""
+    for ref in context.tree.refs(path):
+        if ref.name not in classes:
+            continue
+        for twin in context.lineages.same(ref):
+            if Path(twin.path).name.startswith("modular_") or twin.path == path:
+                yield from (family_of(base.path) for base in context.tree.mro(twin) if hasattr(base, "path"))

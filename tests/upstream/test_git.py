@@ -1,0 +1,328 @@
+"""What is refused before anything is made, what is never touched, and that the same input gives the same commits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.upstream.errors import UpstreamError
+from ckpt_surgery.upstream.git import (
+    TRAILER,
+    Base,
+    Git,
+    GitError,
+    changed_files,
+    checked,
+    commit,
+    free_branch,
+    patches,
+    restore,
+    same_after_am,
+    set_branch,
+    worktrees,
+)
+
+BRANCH = "ckpt-surgery/oak"
+MESSAGE = f"Repair oak\n\n{TRAILER} 0.1.0\n"
+
+
+def sh(folder: Path, *arguments: str, **env: str) -> str:
+    run = ["git", "-c", "protocol.file.allow=always", *arguments]
+    return subprocess.run(
+        run, cwd=folder, env={**os.environ, **env}, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    sh(folder, "init", "--quiet", "--initial-branch=main")
+    sh(folder, "config", "user.name", "A Person")
+    sh(folder, "config", "user.email", "person@example.org")
+    (folder / "oak.py").write_text("oak = 1\n")
+    (folder / "elm.py").write_text("elm = 1\n")
+    sh(folder, "add", ".")
+    sh(folder, "commit", "--quiet", "--message=first", GIT_COMMITTER_DATE="2024-02-03T04:05:06+01:00")
+    return folder
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every byte of a checkout but the objects, and what git says of it: what must stay as it is."""
+    kept = [path for path in folder.rglob("*") if path.is_file() and ".git/objects" not in path.as_posix()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
+
+
+def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, Base, str]:
+    git = Git(repository)
+    base = checked(git, "main")
+    with worktrees(git, base, "series") as places:
+        (places["series"] / "oak.py").write_text(text)
+        tip = commit(Git(places["series"]), base, ["oak.py"], MESSAGE)
+    return git, base, tip
+
+
+def refusal(folder: Path, base: str = "main") -> str:
+    with pytest.raises(UpstreamError) as error:
+        checked(Git(folder), base)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def test_a_clean_checkout_gives_its_base(repository: Path) -> None:
+    base = checked(Git(repository), "main")
+    assert base == Base("main", sh(repository, "rev-parse", "main").strip(), "2024-02-03T04:05:06+01:00")
+
+
+def test_a_folder_without_git_is_refused(tmp_path: Path) -> None:
+    assert "is not in a git repository: name a checkout made by git clone" in refusal(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "is no folder" in refusal(tmp_path / "nowhere")
+
+
+def test_a_bare_repository_is_refused(repository: Path, tmp_path: Path) -> None:
+    sh(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare")
+    assert "is a bare repository" in refusal(tmp_path / "bare")
+
+
+def test_a_folder_inside_a_checkout_is_refused(repository: Path) -> None:
+    (repository / "inner").mkdir()
+    assert f"is a folder inside the checkout {repository}" in refusal(repository / "inner")
+
+
+def test_a_detached_head_is_refused(repository: Path) -> None:
+    sh(repository, "checkout", "--quiet", "--detach")
+    assert "HEAD is detached" in refusal(repository)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["in the tree", "in the index"])
+def test_changes_that_are_not_committed_are_refused(repository: Path, staged: bool) -> None:
+    (repository / "oak.py").write_text("oak = 3\n")
+    if staged:
+        sh(repository, "add", ".")
+    assert "has changes that are not committed (oak.py)" in refusal(repository)
+
+
+def test_a_file_that_git_does_not_know_is_no_hindrance(repository: Path) -> None:
+    (repository / "notes.txt").write_text("mine\n")
+    assert checked(Git(repository), "main").name == "main"
+
+
+def test_a_missing_base_is_refused_and_the_likely_one_named(repository: Path) -> None:
+    sh(repository, "branch", "--move", "trunk")
+    sh(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    assert "there is no commit 'main'" in refusal(repository)
+    assert "did you mean --base origin/main?" in refusal(repository)
+    assert "name the branch to build on with --base" in refusal(repository, "quite-another")
+    assert "there is no commit '--all'" in refusal(repository, "--all")
+
+
+def test_an_identity_that_git_does_not_know_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(repository.parent))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(repository.parent))
+    sh(repository, "config", "--unset", "user.email")
+    if Git(repository).asks("config", "user.email"):
+        pytest.skip("this machine's own configuration of git names an identity")
+    assert "git config --global user.email" in refusal(repository)
+
+
+def test_git_that_is_missing_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert refusal(repository) == "git was not found: install it, then run this again"
+
+
+def test_a_failing_command_is_one_sentence_with_gits_reason(repository: Path) -> None:
+    with pytest.raises(GitError, match=r"^git rev-parse failed in .*: Needed a single revision$"):
+        Git(repository).run("rev-parse", "--verify", "nothing")
+
+
+# --- worktrees --------------------------------------------------------------------------------------------
+
+
+def test_a_series_leaves_the_checkout_as_it_was(repository: Path) -> None:
+    (repository / "notes.txt").write_text("mine\n")
+    before = state(repository)
+    series(repository)
+    assert state(repository) == before
+
+
+def test_the_callers_git_variables_lead_nowhere_else(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state(repository)
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(repository))
+    series(repository)
+    assert state(repository) == before
+
+
+def test_no_hook_of_the_users_runs(repository: Path) -> None:
+    hook = '#!/bin/sh\ntouch "$(git rev-parse --git-common-dir)/ran-$(basename $0)"\nexit 1\n'
+    for name in ("pre-commit", "commit-msg", "post-checkout", "post-commit", "reference-transaction"):
+        path = repository / ".git" / "hooks" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(hook)
+        path.chmod(0o755)
+    before = state(repository)
+    git, base, tip = series(repository)
+    assert state(repository) == before
+    set_branch(git, BRANCH, base, tip)
+    assert not list((repository / ".git").glob("ran-*"))
+
+
+@pytest.mark.parametrize("end", [RuntimeError, KeyboardInterrupt])
+def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[BaseException]) -> None:
+    git = Git(repository)
+    base, before = checked(git, "main"), state(repository)
+    kept: list[Path] = []
+
+    def work(places: dict[str, Path]) -> None:
+        kept.extend(places.values())
+        (kept[0] / "junk").write_text("x")
+        raise end
+
+    with pytest.raises(end), worktrees(git, base, "base", "series") as places:
+        work(places)
+    assert not any(place.exists() for place in kept)
+    assert not kept[0].parent.exists()
+    assert state(repository) == before
+
+
+def test_a_worktree_that_was_made_half_way_is_cleared_away(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = Git(repository)
+    base, before = checked(git, "main"), state(repository)
+    run = Git.run
+
+    def interrupted(self: Git, *arguments: str, **options: str) -> str:
+        answer = run(self, *arguments, **options)  # type: ignore[arg-type]
+        if arguments[:2] == ("worktree", "add"):
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(Git, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "series"):
+        pass
+    assert state(repository) == before
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = Git(repository)
+    base = checked(git, "main")
+    monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
+    with pytest.raises(UpstreamError, match="no temporary folder could be made"), worktrees(git, base, "series"):
+        pass
+
+
+def test_changed_files_are_seen_and_put_back(repository: Path) -> None:
+    git = Git(repository)
+    with worktrees(git, checked(git, "main"), "series") as places:
+        tree = Git(places["series"])
+        (tree.folder / "oak.py").write_text("oak = 2\n")
+        (tree.folder / "elm.py").unlink()
+        (tree.folder / "fir.py").write_text("fir = 1\n")
+        assert changed_files(tree) == ["elm.py", "fir.py", "oak.py"]
+        restore(tree, ["fir.py", "elm.py"])
+        assert changed_files(tree) == ["oak.py"]
+        (tree.folder / "fir.py").write_text("fir = 1\n")
+        restore(tree)
+        assert changed_files(tree) == []
+        assert (tree.folder / "oak.py").read_text() == "oak = 1\n"
+
+
+# --- commits, patches, branches ---------------------------------------------------------------------------
+
+
+def test_the_same_input_gives_the_same_commit(repository: Path) -> None:
+    _, _, first = series(repository)
+    _, _, again = series(repository)
+    _, _, other = series(repository, "oak = 3\n")
+    assert first == again != other
+
+
+def test_a_commit_is_the_persons_with_the_date_of_the_base(repository: Path) -> None:
+    _, base, tip = series(repository)
+    shown = sh(repository, "show", "--no-patch", "--format=%an|%ae|%aI|%cI|%B", tip)
+    assert shown.strip() == f"A Person|person@example.org|{base.date}|{base.date}|{MESSAGE}".strip()
+
+
+@pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix", "format.attach", "format.signOff"])
+def test_patches_apply_and_are_the_same_whatever_git_is_set_to(repository: Path, tmp_path: Path, setting: str) -> None:
+    git, base, tip = series(repository)
+    (name,) = patches(git, base, tip, tmp_path / "plain")
+    sh(repository, "config", setting, "true")
+    assert patches(git, base, tip, tmp_path / "set") == (name,)
+    assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "set" / name).read_bytes()
+    sh(repository, "am", "--quiet", str(tmp_path / "plain" / name))
+    assert sh(repository, "rev-parse", "HEAD^{tree}") == sh(repository, "rev-parse", f"{tip}^{{tree}}")
+
+
+def test_a_patch_that_does_not_give_the_tree_is_noticed(repository: Path, tmp_path: Path) -> None:
+    git, base, tip = series(repository)
+    names = patches(git, base, tip, tmp_path)
+    with worktrees(git, base, "base") as places:
+        tree = Git(places["base"])
+        assert same_after_am(tree, base, tip, tmp_path, names)
+        text = (tmp_path / names[0]).read_text()
+        (tmp_path / names[0]).write_text(text.replace("+oak = 2", "+oak = 4"))
+        assert not same_after_am(tree, base, tip, tmp_path, names)
+        (tmp_path / names[0]).write_text(text.replace("-oak = 1", "-oak = 9"))
+        assert not same_after_am(tree, base, tip, tmp_path, names)
+        assert tree.run("rev-parse", "HEAD") == base.sha
+        assert changed_files(tree) == []
+
+
+def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
+    git, base, tip = series(repository)
+    set_branch(git, BRANCH, base, tip)
+    assert free_branch(git, BRANCH, base) == tip
+    _, _, other = series(repository, "oak = 3\n")
+    set_branch(git, BRANCH, base, other)
+    assert git.run("rev-parse", BRANCH) == other
+
+
+def test_a_branch_of_ours_on_an_older_base_is_replaced(repository: Path) -> None:
+    git, base, tip = series(repository)
+    set_branch(git, BRANCH, base, tip)
+    (repository / "elm.py").write_text("elm = 2\n")
+    sh(repository, "commit", "--quiet", "--all", "--message=second")
+    later = checked(git, "main")
+    _, _, other = series(repository)
+    set_branch(git, BRANCH, later, other)
+    assert git.run("rev-parse", BRANCH) == other != tip
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        ("commit", "--quiet", "--allow-empty", "--message=mine"),
+        ("commit", "--quiet", "--amend", "--no-edit", "--allow-empty"),
+        ("commit", "--quiet", "--allow-empty", f"--message=mine\n\n{TRAILER} 0.1.0"),
+    ],
+    ids=["a commit", "an amended commit", "a commit with our trailer"],
+)
+def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path, work: tuple[str, ...]) -> None:
+    git, base, tip = series(repository)
+    set_branch(git, BRANCH, base, tip)
+    sh(repository, "switch", "--quiet", BRANCH)
+    sh(repository, *work)
+    sh(repository, "switch", "--quiet", "main")
+    human = git.run("rev-parse", BRANCH)
+    with pytest.raises(UpstreamError, match=f"the branch {BRANCH} holds a commit that is not ours"):
+        set_branch(git, BRANCH, base, tip)
+    assert git.run("rev-parse", BRANCH) == human
+
+
+def test_a_branch_that_is_checked_out_is_left_alone(repository: Path) -> None:
+    git, base, tip = series(repository)
+    set_branch(git, BRANCH, base, tip)
+    sh(repository, "switch", "--quiet", BRANCH)
+    with pytest.raises(UpstreamError, match=f"the branch {BRANCH} is checked out in {repository}"):
+        free_branch(git, BRANCH, base)

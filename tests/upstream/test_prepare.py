@@ -1,0 +1,346 @@
+"""`prepare` on a small checkout with checkers of its own: what is made, when it is ready, and what is never touched.
+
+What `verify` would say of the toy's families is read off their source here; the released trees have tests that run
+models.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import ckpt_surgery.upstream
+from ckpt_surgery.upstream import prepare as module
+from ckpt_surgery.upstream import series
+from ckpt_surgery.upstream.errors import UpstreamError
+from ckpt_surgery.upstream.interpreter import Interpreter
+from ckpt_surgery.upstream.prepare import Outcome, Wishes, prepare
+from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Report
+from ckpt_surgery.verification.results import Outcome as Word
+from tests.upstream import toy_checkout
+from tests.upstream.test_git import state
+
+SCHEMA = Path(ckpt_surgery.upstream.__file__).with_name("evidence.schema.json")
+FAULT = Fault("recompute", "one recompute in the backward", "none", ("layers.0",), "It is no layer.", "CKPT001")
+MODELS = "src/transformers/models"
+CODES = tuple(f"CKPT{number:03}" for number in range(1, 11))
+
+
+class Verify:
+    """Stands in for the models: a family is right where its modeling file names the checkpointing layer."""
+
+    def __init__(self) -> None:
+        self.right: Collection[str] = ()
+        """Families that are right in any case."""
+        self.stubborn: Collection[str] = ()
+        """Families that no repair helps."""
+        self.spoilt: Collection[str] = ()
+        """Families in which the repair breaks something."""
+
+    def __call__(
+        self, python: Interpreter, tree: Path, families: Sequence[str], **_: object
+    ) -> dict[str, tuple[Report, ...]]:
+        return {family: (self.report(tree, family),) for family in families}
+
+    def report(self, tree: Path, family: str) -> Report:
+        text = (tree / MODELS / family / f"modeling_{family}.py").read_text(encoding="utf-8")
+        repaired = "(GradientCheckpointingLayer)" in text
+        faults = [FAULT] if family in self.stubborn or not (repaired or family in self.right) else []
+        if repaired and family in self.spoilt:
+            faults = [Fault("values", "equal gradients", "others", ("layers.0.weight",))]
+        word: Word = "failed" if faults else "ok"
+        modes = tuple(ModeReport(mode, tuple(faults), dict.fromkeys(LEVELS, word)) for mode in MODES)
+        return Report(f"{family.title()}Model", family, modes=modes)
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
+    stand_in = Verify()
+    monkeypatch.setattr(series, "verify_tree", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    return toy_checkout.make(tmp_path / "transformers")
+
+
+def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
+    out = wishes.pop("out", checkout.parent / "out")
+    return prepare(checkout, Wishes(out=out, families=families, codes=CODES, **wishes))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return toy_checkout.git(folder, *arguments).strip()
+
+
+def reasons(outcome: Outcome) -> str:
+    return "\n".join(reason for one in outcome.series for reason in one.evidence.reasons)
+
+
+# --- what is made -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generation", ["checkers", "scripts"])
+def test_a_series_is_ready_where_all_that_upstream_has_is_content(
+    tmp_path: Path, verify: Verify, generation: Any
+) -> None:
+    toy = toy_checkout.make(tmp_path / "transformers", generation=generation)
+    outcome = made(toy)
+    (one,) = outcome.series
+    assert (one.evidence.status, one.evidence.reasons) == ("ready", ())
+    assert [commit.families for commit in one.evidence.commits] == [("ash", "cedar"), ("birch",)]
+    assert {check.status for check in one.evidence.checks} == {"ok"}
+    assert {(row.model, row.verdict) for row in one.evidence.rows} == {
+        (f"{name}Model", "repaired") for name in ("Ash", "Birch", "Cedar")
+    }
+    assert (outcome.left_out, outcome.idle) == ({}, {})
+
+
+def test_the_folder_holds_what_the_evidence_says(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy).series
+    names = {path.name for path in one.folder.iterdir()}
+    assert names == {*one.evidence.patches, "evidence.md", "evidence.json", "body.md", "siblings.md", ".made.json"}
+    document = json.loads((one.folder / "evidence.json").read_text())
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["status"] == "ready"
+    assert one.folder == toy.parent / "out" / "ash"
+
+
+def test_the_patches_applied_to_a_fresh_clone_give_the_same_tree(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy).series
+    clone = toy.parent / "clone"
+    git(toy.parent, "clone", "--quiet", str(toy), str(clone))
+    git(clone, "config", "user.name", "Another")
+    git(clone, "config", "user.email", "another@example.com")
+    git(clone, "am", "--quiet", *(str(one.folder / name) for name in one.evidence.patches))
+    assert git(clone, "rev-parse", "HEAD^{tree}") == git(toy, "rev-parse", f"{one.evidence.branch}^{{tree}}")
+
+
+def test_the_checkout_stays_as_it_was_but_for_the_branch(toy: Path, verify: Verify) -> None:
+    (toy / "notes.txt").write_text("mine\n")
+    before = state(toy)
+    made(toy)
+    after = state(toy)
+    assert set(after) - set(before) == {".git/refs/heads/ckpt-surgery/ash"}
+    assert {name: after[name] for name in before} == before
+    assert git(toy, "branch", "--show-current") == "main"
+
+
+def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify) -> None:
+    made(toy)
+    before, tip = files(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/ash")
+    made(toy)
+    assert files(toy.parent / "out") == before
+    assert git(toy, "rev-parse", "ckpt-surgery/ash") == tip
+
+
+def test_a_generated_file_is_the_converters_word(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy).series
+    generated = f"{MODELS}/cedar/modeling_cedar.py"
+    (commit,) = [commit for commit in one.evidence.commits if generated in commit.files]
+    assert commit.regenerated == (generated,)
+    text = git(toy, "show", f"{one.evidence.branch}:{generated}")
+    assert "class CedarLayer(GradientCheckpointingLayer)" in text
+    assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
+    assert f"- {generated}" in git(toy, "show", "--no-patch", "--format=%B", commit.sha)
+
+
+def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
+    tmp_path: Path, verify: Verify
+) -> None:
+    toy = toy_checkout.make(tmp_path / "transformers", generation="none")
+    outcome = made(toy)
+    (one,) = outcome.series
+    assert one.evidence.status == "unchecked"
+    assert "upstream's checkers: not run (this checkout has neither" in reasons(outcome)
+    assert all(commit.regenerated == () for commit in one.evidence.commits)
+    text = git(toy, "show", f"{one.evidence.branch}:{MODELS}/cedar/modeling_cedar.py")
+    assert "class CedarLayer(GradientCheckpointingLayer)" in text
+    assert "# Checkpointed classes: 0" in text
+
+
+def test_every_commit_alone_satisfies_upstreams_checkers(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy).series
+    python = toy / ".venv" / "bin" / "python"
+    for commit in one.evidence.commits:
+        place = toy.parent / commit.sha
+        git(toy, "worktree", "add", "--quiet", "--detach", str(place), commit.sha)
+        for name in ("copies", "modular_conversion"):
+            run = [str(python), "utils/checkers.py", name]
+            assert subprocess.run(run, cwd=place, capture_output=True, check=False).returncode == 0, (commit, name)
+
+
+def test_commit_messages_say_which_rule_changed_what_and_disclose_the_program(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy, "birch").series
+    message = git(toy, "show", "--no-patch", "--format=%B", one.evidence.commits[0].sha)
+    assert message.startswith("Repair gradient checkpointing of birch\n\nCKPT001 (plain_block):\n- BirchLayer, ")
+    assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
+
+
+def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify) -> None:
+    (one,) = made(toy, "birch").series
+    told = {sibling.family: (sibling.included, sibling.reason) for sibling in one.evidence.siblings}
+    assert told["birch"] == (True, "repaired in this series")
+    assert told["ash"] == told["cedar"] == (False, "not asked for")
+
+
+def test_one_series_for_each_family(toy: Path, verify: Verify) -> None:
+    outcome = made(toy, by="family")
+    assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
+    base = git(toy, "rev-parse", "main")
+    for one in outcome.series:
+        assert git(toy, "rev-parse", f"{one.evidence.branch}~{len(one.evidence.commits)}") == base
+    told = {sibling.family: sibling.reason for sibling in outcome.series[0].evidence.siblings}
+    assert told["birch"] == "asked for with this series, as the series birch"
+
+
+# --- when it is not ready ---------------------------------------------------------------------------------
+
+
+def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(tmp_path: Path, verify: Verify) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)))
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "upstream's checker repo fails" in reasons(outcome)
+
+
+def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(tmp_path: Path, verify: Verify) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)))
+    assert outcome.series[0].evidence.status == "ready"
+    assert reasons(outcome) == "inits fails, on the base as well"
+
+
+def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify) -> None:
+    verify.spoilt = ("birch",)
+    outcome = made(toy, "birch", include_unreproduced=True)
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "BirchModel (reentrant) is worse than before: values" in reasons(outcome)
+
+
+def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify) -> None:
+    # the converter writes what the modular file says, and that needs a package which is not there
+    path = toy / MODELS / "ash" / "modeling_ash.py"
+    path.write_text(path.read_text().replace("from torch import nn\n", "from torch import nn\nimport nowhere\n", 1))
+    toy_checkout.commit(toy, "An import of what is not there")
+    outcome = made(toy, "ash")
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "cannot be imported" in reasons(outcome)
+
+
+# --- what is left out -------------------------------------------------------------------------------------
+
+
+def test_a_family_without_a_fault_to_show_is_left_out_and_listed(toy: Path, verify: Verify) -> None:
+    verify.right = ("birch",)
+    outcome = made(toy)
+    (one,) = outcome.series
+    assert one.evidence.families == ("ash", "cedar")
+    assert list(outcome.left_out) == ["birch"]
+    assert "verify finds no fault in it as it is" in outcome.left_out["birch"]
+    assert "birch" in (one.folder / "siblings.md").read_text()
+
+
+def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_back(
+    toy: Path, verify: Verify
+) -> None:
+    verify.stubborn = ("birch",)
+    outcome = made(toy)
+    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
+    assert git(toy, "diff", "--name-only", "main", "ckpt-surgery/ash", "--", f"{MODELS}/birch") == ""
+
+
+def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(toy: Path, verify: Verify) -> None:
+    verify.right = ("birch",)
+    outcome = made(toy, "birch", include_unreproduced=True)
+    (one,) = outcome.series
+    assert one.evidence.families == ("birch",)
+    assert "birch: verify shows no difference between before and after" in reasons(outcome)
+
+
+def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify) -> None:
+    verify.right = ("birch",)
+    before = state(toy)
+    outcome = made(toy, "birch")
+    assert outcome.series == ()
+    assert not (toy.parent / "out").exists()
+    assert state(toy) == before
+
+
+# --- what ends early --------------------------------------------------------------------------------------
+
+
+def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
+    return [path for path in toy.parent.iterdir() if path not in known]
+
+
+@pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch"])
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_whatever_ends_the_work_leaves_nothing_behind(
+    toy: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch, where: str, end: BaseException | type[BaseException]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise end
+
+    monkeypatch.setattr(module, where, fail)
+    before, known = state(toy), list(toy.parent.iterdir())
+    with pytest.raises((KeyboardInterrupt, OSError, UpstreamError)):
+        made(toy)
+    assert state(toy) == before
+    assert left_behind(toy, known) == []
+    assert git(toy, "worktree", "list").count("\n") == 0
+
+
+def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
+    toy: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[str] = []
+    draft = series.draft
+
+    def once(*arguments: Any) -> Any:
+        if finished:
+            raise KeyboardInterrupt
+        return draft(*arguments)
+
+    monkeypatch.setattr(module, "draft", once)
+    wishes = Wishes(out=toy.parent / "out", codes=CODES, by="family")
+    with pytest.raises(KeyboardInterrupt):
+        prepare(toy, wishes, finished=lambda one: finished.append(one.evidence.branch))
+    assert finished == ["ckpt-surgery/ash"]
+    assert git(toy, "rev-parse", "ckpt-surgery/ash")
+    assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
+
+
+def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(toy: Path, verify: Verify) -> None:
+    made(toy, "birch")
+    git(toy, "switch", "--quiet", "ckpt-surgery/birch")
+    git(toy, "commit", "--quiet", "--allow-empty", "--message=mine")
+    git(toy, "switch", "--quiet", "main")
+    before = files(toy.parent / "out")
+    said: list[str] = []
+    with pytest.raises(UpstreamError, match="the branch ckpt-surgery/birch holds a commit that is not ours"):
+        prepare(toy, Wishes(out=toy.parent / "out", families=("birch",), codes=CODES), step=said.append)
+    assert "verify the base" not in said
+    assert files(toy.parent / "out") == before
+
+
+def test_a_repository_that_is_no_transformers_is_refused(tmp_path: Path) -> None:
+    toy_checkout.write(tmp_path / "other" / "readme", "x")
+    for arguments in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["config", "user.name", "A"],
+        ["config", "user.email", "a@b"],
+    ):
+        git(tmp_path / "other", *arguments)
+    toy_checkout.commit(tmp_path / "other", "other")
+    with pytest.raises(UpstreamError, match="has no src/transformers/models: it is no checkout of transformers"):
+        made(tmp_path / "other")

@@ -1,0 +1,144 @@
+"""The command `pr` from end to end on a released transformers, with its models run before and after."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import ckpt_surgery.upstream
+from tests.upstream.released import repository
+from tests.upstream.test_git import state
+from tests.upstream.toy_checkout import git
+
+SIX = ("clvp", "gpt_bigcode", "swiftformer", "xlstm", "zamba", "zamba2")
+REPRODUCED = {"gpt_bigcode", "swiftformer"}
+"""Of the six, those in which `verify` shows a fault of 4.57.6: the inline branches of the others checkpoint."""
+BRANCH = "ckpt-surgery/all"
+PACKAGE = Path(ckpt_surgery.upstream.__file__).parent
+IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+def pr(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ckpt_surgery", "pr", str(checkout), *arguments]
+    return subprocess.run(command, cwd=checkout.parent, capture_output=True, text=True, check=False)
+
+
+@dataclass(frozen=True)
+class Made:
+    checkout: Path
+    before: dict[str, bytes]
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "evidence.json").read_text(encoding="utf-8"))
+        return found
+
+    def patches(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.folder.glob("*.patch")}
+
+
+def made_of(version: str, place: Path, *families: str, options: tuple[str, ...] = ()) -> Made:
+    checkout = repository(version, place / "transformers")
+    before = state(checkout)
+    done = pr(checkout, "--families", ",".join(families), "--group-by", "all", "--out", "out", *options)
+    return Made(checkout, before, place / "out" / "all", done)
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    place = tmp_path_factory.mktemp("six")
+    return made_of("4.57.6", place, *SIX, options=("--include-unreproduced",))
+
+
+@pytest.mark.transformers4
+def test_a_series_of_six_families_is_made_and_says_what_was_not_checked(six: Made) -> None:
+    assert six.done.returncode == 0, six.done.stderr
+    assert f"{BRANCH}: unchecked (6 commits" in six.done.stdout
+    evidence = six.evidence
+    assert evidence["status"] == "unchecked"
+    assert [commit["families"] for commit in evidence["commits"]] == [[family] for family in SIX]
+    assert any("this checkout has neither utils/checkers.py" in reason for reason in evidence["reasons"])
+    schema = json.loads((PACKAGE / "evidence.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(evidence, schema)
+
+
+@pytest.mark.transformers4
+def test_every_class_of_the_six_checkpoints_rightly_afterwards(six: Made) -> None:
+    rows = six.evidence["rows"]
+    assert {row["family"] for row in rows} == set(SIX)
+    assert len({row["model"] for row in rows}) == 17
+    # the recompute updates running statistics a second time, as in every release's models with BatchNorm
+    left = {(row["family"], *row["after"]) for row in rows if row["after"]}
+    assert left == {("swiftformer", "state")}
+    assert {row["family"] for row in rows if row["verdict"] in ("repaired", "partly repaired")} == REPRODUCED
+    assert {row["verdict"] for row in rows if row["family"] not in REPRODUCED} == {"ok before"}
+    told = "\n".join(six.evidence["reasons"])
+    for family in set(SIX) - REPRODUCED:
+        assert f"{family}: verify shows no difference between before and after" in told
+
+
+@pytest.mark.transformers4
+def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:
+    after = state(six.checkout)
+    assert {name: after[name] for name in six.before} == six.before
+    assert set(after) - set(six.before) == {f".git/refs/heads/{BRANCH}"}
+
+
+@pytest.mark.transformers4
+def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_every_commit_imports(
+    six: Made, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--branch=main", str(six.checkout), str(clone))
+    git(clone, "config", "user.name", "Another")
+    git(clone, "config", "user.email", "another@example.com")
+    for commit, name in zip(six.evidence["commits"], sorted(six.patches()), strict=True):
+        git(clone, "am", "--quiet", str(six.folder / name))
+        assert git(clone, "rev-parse", "HEAD^{tree}") == git(six.checkout, "rev-parse", f"{commit['sha']}^{{tree}}")
+        assert commit["imported"]["code"] == 0
+        (family,) = commit["families"]
+        modules = [f"transformers.models.{family}.modeling_{family}"]
+        environment = {**os.environ, "PYTHONPATH": str(clone / "src")}
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORT, *modules], env=environment, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert git(clone, "rev-parse", "HEAD^{tree}") == git(six.checkout, "rev-parse", f"{BRANCH}^{{tree}}")
+
+
+@pytest.mark.transformers4
+def test_running_it_again_gives_the_same_patches(six: Made) -> None:
+    patches, tip = six.patches(), git(six.checkout, "rev-parse", BRANCH)
+    command = ("--families", ",".join(SIX), "--group-by", "all", "--out", "out", "--include-unreproduced")
+    assert pr(six.checkout, *command).returncode == 0
+    assert six.patches() == patches
+    assert git(six.checkout, "rev-parse", BRANCH) == tip
+
+
+@pytest.mark.transformers4
+def test_families_without_a_fault_to_show_are_left_out(six: Made) -> None:
+    done = pr(six.checkout, "--families", "xlstm,zamba", "--group-by", "family", "--out", "others")
+    assert done.returncode == 1
+    assert done.stdout.startswith("\nLeft out:\n  xlstm: verify finds no fault in it as it is")
+    assert not (six.folder.parents[1] / "others").exists()
+
+
+def test_clvp_of_transformers_5_is_repaired(tmp_path: Path) -> None:
+    made = made_of("5.23.0", tmp_path, "clvp")
+    assert made.done.returncode == 0, made.done.stderr
+    rows = made.evidence["rows"]
+    assert {row["verdict"] for row in rows} == {"repaired"}
+    assert {level for row in rows for level in row["before"]} == {"recompute", "cost"}
+    assert "git am" in (made.folder / "evidence.md").read_text(encoding="utf-8")
