@@ -99,11 +99,10 @@ def fix(tools: Tools, python: Interpreter, tree: Path) -> tuple[Ran, ...]:
     before = set(_untracked(git))
     ran: list[Ran] = []
     try:
-        for _ in range(_ROUNDS):
-            ran.append(_fix(tools, python, tree, _CONVERTER))
-            generated = _state(git)
-            ran.append(_fix(tools, python, tree, _COPIES))
-            if _state(git) == generated:
+        for name in (_CONVERTER, _COPIES) * _ROUNDS:
+            state = _state(git)
+            ran.append(_fix(tools, python, tree, name))
+            if len(ran) > 1 and _state(git) == state:
                 break
         if "docstrings" in _names(tools, python, tree):
             ran.append(_fix(tools, python, tree, "docstrings"))
@@ -275,7 +274,7 @@ def _left_as_found(git: Git) -> Iterator[None]:
 
 def _state(git: Git) -> str:
     """What differs from the commit, as text."""
-    return git.run("diff", "HEAD")
+    return git.run("diff", "--no-ext-diff", "HEAD")
 
 
 def _untracked(git: Git) -> list[str]:

@@ -42,7 +42,7 @@ def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None
 
 @contextmanager
 def delivered(out: Path, name: str) -> Iterator[Path]:
-    """A folder to write to, which becomes `out/name` as a whole when all went well, and goes without a trace if not.
+    """A folder to write to (its absolute path), which becomes `out/name` as a whole when all went well, and goes without a trace if not.
 
     Raises UpstreamError where something cannot be written.
     """

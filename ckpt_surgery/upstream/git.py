@@ -219,9 +219,10 @@ def _temporary() -> Iterator[Path]:
 
 
 def changed_files(git: Git) -> list[str]:
-    """The files of a worktree that differ from its commit, new ones too, sorted."""
+    """The files of a worktree that differ from its commit, new ones too but for what Python compiled, sorted."""
     tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
-    return sorted({*tracked, *git.listed("ls-files", "--others", "--exclude-standard", "-z")})
+    new = git.listed("ls-files", "--others", "--exclude-standard", "-z")
+    return sorted({*tracked, *(name for name in new if "__pycache__" not in name.split("/"))})
 
 
 def restore(git: Git, files: Sequence[str] = ()) -> None:
@@ -246,7 +247,7 @@ def commit(git: Git, base: Base, files: Sequence[str], message: str) -> str:
 
 
 def patches(git: Git, base: Base, tip: str, folder: Path) -> tuple[str, ...]:
-    """Write the commits after the base as patches and return their file names in order."""
+    """Write the commits after the base as patches to an absolute folder and return their file names in order."""
     written = git.run("format-patch", *_PATCH, f"--output-directory={folder}", f"{base.sha}..{tip}")
     return tuple(Path(line).name for line in written.split("\n") if line)
 

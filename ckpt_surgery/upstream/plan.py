@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -107,30 +108,60 @@ def make_plan(
 
     `copies_follow` says that the checkout has a script that brings `# Copied from` copies along.
     """
-    models = str(tree / MODELS)
-    files, _ = discover([models])
+    files, _ = discover([tree / MODELS])
     sources, _ = read_sources(files)
     with without_gc():
         snapshot, _ = take(sources, jobs=None, cache=True, progress=progress)
         context = snapshot.context(selection(codes, ()), include_unsupported=False)
         found, _ = snapshot.unsuppressed(snapshot.findings(context), {})
-        wanted, needed = frozenset[str](), frozenset(families)
-        while needed - wanted:
-            wanted |= needed
-            result = apply(
-                [models], unsafe=True, write=False, select=codes, families=wanted, copies_follow=copies_follow
-            )
-            ties = frozenset(_ties(context, result))
-            needed = frozenset(_needed(context, result, {finding.family for finding in found if finding.edits}))
-    units = _units(tree, result, _generated_alone(context, result, ties))
+        repairable = {finding.family for finding in found if finding.edits}
+        decide = partial(_decided, tree, context, codes, repairable, copies_follow)
+        draft = decide(families)
+        groups = _grouped(draft.units, draft.ties, by)
+        notes = draft.notes
+        if by == "family" and len(groups) > 1:
+            # each stands on the base by itself: what it copies or derives from is there as the base has it
+            alone = [decide(group.families) for group in groups]
+            groups = tuple(Group(group.name, one.units) for group, one in zip(groups, alone, strict=True))
+            notes = tuple(dict.fromkeys(note for one in alone for note in one.notes))
     generated = {path for path in context.tree.checked if _is_generated(context, path)}
     return Plan(
-        groups=_grouped(_ordered(units, ties), ties, by),
+        groups=groups,
         faults=tuple(_inside(tree, finding) for finding in found if finding.applicability in _FAULTS),
         generated=frozenset(_relative(tree, path) for path in generated),
-        notes=tuple(note.replace(f"{tree}/", "") for note in result.notes),
-        idle=tuple(sorted(set(families) - {family for unit in units for family in unit.families})),
+        notes=notes,
+        idle=tuple(sorted(set(families) - {family for unit in draft.units for family in unit.families})),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What becomes of some families where nothing else changes: commits in order, and what ties them."""
+
+    units: tuple[Unit, ...]
+    ties: frozenset[Tie]
+    notes: tuple[str, ...]
+
+
+def _decided(
+    tree: Path,
+    context: Context,
+    codes: Collection[str],
+    repairable: Collection[str],
+    copies_follow: bool,
+    families: Collection[str],
+) -> _Decided:
+    """The repairs of these families, and of those without which they would be generated away."""
+    wanted, needed = frozenset[str](), frozenset(families)
+    while needed - wanted:
+        wanted |= needed
+        result = apply(
+            [tree / MODELS], unsafe=True, write=False, select=codes, families=wanted, copies_follow=copies_follow
+        )
+        needed = frozenset(_needed(context, result, repairable))
+    ties = frozenset(_ties(context, result))
+    units = _ordered(_units(tree, result, _generated_alone(context, result, ties)), ties)
+    return _Decided(tuple(units), ties, tuple(note.replace(f"{tree}/", "") for note in result.notes))
 
 
 def _relative(tree: Path, path: str) -> str:

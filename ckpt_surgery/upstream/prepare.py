@@ -89,7 +89,7 @@ def prepare(
     Raises:
         UpstreamError: nothing, or nothing more, could be prepared; one sentence says why.
     """
-    git = Git(checkout)
+    git = Git(checkout.absolute())
     base = checked(git, wishes.base)
     if not git.asks("ls-tree", base.sha, f"{MODELS.as_posix()}/"):
         raise UpstreamError(f"{wishes.base} of {checkout} has no {MODELS}: it is no checkout of transformers")
@@ -220,7 +220,7 @@ def _siblings(plan: Plan, group: Group, made: Draft, wishes: Wishes) -> tuple[Si
     for family in sorted({fault.family for fault in plan.faults if fault.code in codes}):
         faults = [fault for fault in plan.faults if fault.family == family and fault.code in codes]
         if family in made.families:
-            reason = "repaired in this series"
+            reason = "changed in this series"
         elif family in made.left_out:
             reason = f"left out: {made.left_out[family]}"
         elif family in others:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ckpt_surgery.upstream.interpreter import Interpreter
 from ckpt_surgery.upstream.pytest_run import PytestRun, run_pytest
-from ckpt_surgery.upstream.regression_method import TEST, holders, method, tester_classes, with_method
+from ckpt_surgery.upstream.regression_method import TEST, holders, method, model_tests, with_method
 from ckpt_surgery.upstream.regression_source import Excuse, exclusions, generic_tests, overrides, without
 from ckpt_surgery.upstream.results import Check, Regression, RegressionKind
 from ckpt_surgery.verification.results import Mode
@@ -167,7 +167,7 @@ def _added(trial: _Trial, blocks: Sequence[str], modes: Sequence[Mode]) -> Regre
     if any(holders(source) for source in sources.values()):
         before, after = trial.both(trial.files, TEST)
         return Regression(trial.family, "none", before=before.ran, after=after.ran, reason=_why_not(before, after))
-    classes = {path: tester_classes(source) for path, source in sources.items()}
+    classes = {path: model_tests(source) for path, source in sources.items()}
     if not any(classes.values()):
         reason = f"no class in {', '.join(trial.files)} has upstream's generic model tests"
         return Regression(trial.family, "none", reason=reason)

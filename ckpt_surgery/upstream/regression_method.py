@@ -96,7 +96,7 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
     return text
 
 
-def tester_classes(source: str) -> tuple[str, ...]:
+def model_tests(source: str) -> tuple[str, ...]:
     """The test classes of a file that have upstream's generic model tests, in the order of the file."""
     found: list[str] = []
     for node in ast.parse(source).body:
@@ -151,7 +151,7 @@ def _with_import(source: str, module: str, name: str) -> str:
         if _module(one) == module and _is_plain(positions, one):
             return edited(source, [_grown(positions, one, name)])
     line = f"from {module} import {name}"
-    before = [one for one in ours if _module(one).lower() < module]
+    before = [one for one in ours if _module(one).lower() <= module]
     if before or not ours:
         last = max(before or section, key=lambda one: one.lineno)
         end = positions.line_end(positions.offset(last.end_lineno or last.lineno, 0))

@@ -193,7 +193,7 @@ def verify_commands(evidence: Evidence) -> list[str]:
     """The commands, one a family, that measure again what the rows say; for the top of a checkout."""
     measured: dict[str, dict[str, None]] = {}
     for row in evidence.rows:
-        measured.setdefault(row.family, {})[row.model] = None
+        measured.setdefault(row.family, {})[row.model.partition(" (")[0]] = None  # without the word for a variant
     return [f"PYTHONPATH=src ckpt_surgery verify {shlex.join(models)}" for _, models in sorted(measured.items())]
 
 

@@ -52,8 +52,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    """Every byte of a checkout but the objects, and what git says of it: what must stay as it is."""
-    kept = [path for path in folder.rglob("*") if path.is_file() and ".git/objects" not in path.as_posix()]
+    """Every byte of a checkout but git's objects and what Python compiled: what must stay as it is."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    kept = [path for path in files if ".git/objects" not in path.as_posix() and path.suffix != ".pyc"]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
 
 

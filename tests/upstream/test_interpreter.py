@@ -20,7 +20,7 @@ import pytest
 
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import LINES, Interpreter, find_interpreter, probe
-from tests.upstream.toy_checkout import RUFF, VERSION, make, make_interpreter, write
+from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
 ROOT = Path(__file__).parents[2]
 PIN = "pebbles>=2.0 is required for a normal functioning of this module, but found pebbles==1.4."
@@ -54,12 +54,19 @@ except KeyboardInterrupt:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return make(tmp_path / "transformers")
+    return with_python(tmp_path / "transformers")
+
+
+def with_python(tree: Path, *, ruff: str | None = RUFF, torch: bool = True) -> Path:
+    """The least that can be imported as transformers, and an interpreter beside it."""
+    write(tree / "src/transformers/__init__.py", f"__version__ = {VERSION!r}\n")
+    make_interpreter(tree / ".venv", ruff=ruff, torch=torch, site=False)
+    return tree
 
 
 @pytest.fixture
-def python() -> Interpreter:
-    return Interpreter(Path(sys.executable))
+def python(tree: Path) -> Interpreter:
+    return Interpreter(tree / ".venv/bin/python")
 
 
 class Pipe:
@@ -107,7 +114,7 @@ def test_further_folders_are_imported_from_after_the_tree(tree: Path, python: In
 
 def test_a_command_runs_at_the_top_of_the_tree_with_the_interpreter_s_programs_first(tree: Path) -> None:
     python = Interpreter(tree / ".venv/bin/python")
-    code = "import os, shutil; print('setup.py' in os.listdir(), shutil.which('python'))"
+    code = "import os, shutil; print('src' in os.listdir(), shutil.which('python'))"
     assert said(python, tree, code) == "True <python>/bin/python"
     assert python.tool("ruff", ["--version"], tree).output == f"ruff {RUFF}"
 
@@ -118,7 +125,7 @@ def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "PYTHONWARNINGS", "PYTHONSAFEPATH", "PYTEST_ADDOPTS"):
         monkeypatch.setenv(name, "/elsewhere")
     monkeypatch.setenv("KEPT", "yes")
-    code = "import os\nfor name in os.environ:\n    if name.startswith(('GIT_', 'PY', 'KEPT')): print(name)"
+    code = "import os\nfor name in os.environ:\n    if name.startswith(('GIT_', 'PYT', 'KEPT')): print(name)"
     found = set(said(python, tree, code).split())
     assert found == {"KEPT", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8"}
 
@@ -343,7 +350,7 @@ def test_no_version_is_told_of_a_ruff_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ruff: str | None
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert "ruff" not in probed(make(tmp_path / "transformers", ruff=ruff))
+    assert "ruff" not in probed(with_python(tmp_path / "transformers", ruff=ruff))
 
 
 @pytest.mark.parametrize(
@@ -373,7 +380,7 @@ def test_a_requirement_that_is_not_met_is_one_sentence(tree: Path, start: str, w
 
 
 def test_torch_has_to_be_there(tmp_path: Path) -> None:
-    tree = make(tmp_path / "transformers", torch=False)
+    tree = with_python(tmp_path / "transformers", torch=False)
     write(tree / ".venv/lib/torch.py", "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
     with pytest.raises(UpstreamError, match="python has no torch: install"):
         probed(tree)

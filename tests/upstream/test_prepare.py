@@ -7,8 +7,11 @@ models.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ from ckpt_surgery.upstream import prepare as module
 from ckpt_surgery.upstream import series
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.prepare import Outcome, Wishes, prepare
+from ckpt_surgery.upstream.prepare import Delivered, Outcome, Wishes, prepare
+from ckpt_surgery.upstream.results import Check, Evidence, Regression
 from ckpt_surgery.verification.results import LEVELS, MODES, Fault, ModeReport, Report
 from ckpt_surgery.verification.results import Outcome as Word
 from tests.upstream import toy_checkout
@@ -67,8 +71,54 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
 
 
 @pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out what takes most of the time, for the tests that are about something else."""
+    monkeypatch.setattr(series, "regression", lambda family, *_, **__: Regression(family, "covered"))
+    monkeypatch.setattr(module, "family_tests", lambda family, *_: Check(f"tests/models/{family}", "ok"))
+
+
+@pytest.fixture
 def toy(tmp_path: Path) -> Path:
     return toy_checkout.make(tmp_path / "transformers")
+
+
+@pytest.fixture
+def untied(toy: Path) -> Path:
+    """The same, with a birch that is nobody's copy."""
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    path.write_text(re.sub(r"# Copied from .*\n", "", path.read_text()))
+    toy_checkout.commit(toy, "Birch goes its own way")
+    return toy
+
+
+@dataclass(frozen=True)
+class Ash:
+    """The series of all three families, made once."""
+
+    checkout: Path
+    before: dict[str, bytes]
+    delivered: Delivered
+    outcome: Outcome
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.delivered.evidence
+
+    @property
+    def folder(self) -> Path:
+        return self.delivered.folder
+
+
+@pytest.fixture(scope="module")
+def ash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ash]:
+    toy = toy_checkout.make(tmp_path_factory.mktemp("ash") / "transformers")
+    (toy / "notes.txt").write_text("mine\n")
+    before = state(toy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "verify_tree", Verify())
+        outcome = made(toy)
+        (delivered,) = outcome.series
+        yield Ash(toy, before, delivered, outcome)
 
 
 def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
@@ -78,6 +128,11 @@ def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def untimed(folder: Path) -> dict[str, bytes]:
+    """The files, without the seconds that pytest took."""
+    return {name: re.sub(rb" in \d+\.\d+s", b"", text) for name, text in files(folder).items()}
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -91,69 +146,98 @@ def reasons(outcome: Outcome) -> str:
 # --- what is made -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("generation", ["checkers", "scripts"])
-def test_a_series_is_ready_where_all_that_upstream_has_is_content(
-    tmp_path: Path, verify: Verify, generation: Any
-) -> None:
-    toy = toy_checkout.make(tmp_path / "transformers", generation=generation)
-    outcome = made(toy)
-    (one,) = outcome.series
-    assert (one.evidence.status, one.evidence.reasons) == ("ready", ())
-    assert [commit.families for commit in one.evidence.commits] == [("ash", "cedar"), ("birch",)]
-    assert {check.status for check in one.evidence.checks} == {"ok"}
-    assert {(row.model, row.verdict) for row in one.evidence.rows} == {
+def test_a_series_is_ready_where_all_that_upstream_has_is_content(ash: Ash) -> None:
+    assert (ash.evidence.status, ash.evidence.reasons) == ("ready", ())
+    assert {check.status for check in ash.evidence.checks} == {"ok"}
+    assert {(row.model, row.verdict) for row in ash.evidence.rows} == {
         (f"{name}Model", "repaired") for name in ("Ash", "Birch", "Cedar")
     }
-    assert (outcome.left_out, outcome.idle) == ({}, {})
+    assert (ash.outcome.left_out, ash.outcome.idle) == ({}, {})
 
 
-def test_the_folder_holds_what_the_evidence_says(toy: Path, verify: Verify) -> None:
-    (one,) = made(toy).series
-    names = {path.name for path in one.folder.iterdir()}
-    assert names == {*one.evidence.patches, "evidence.md", "evidence.json", "body.md", "siblings.md", ".made.json"}
-    document = json.loads((one.folder / "evidence.json").read_text())
+def test_the_scripts_of_earlier_checkouts_do_as_well(tmp_path: Path, verify: Verify) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", generation="scripts"), "birch")
+    assert (outcome.series[0].evidence.status, reasons(outcome)) == ("ready", "")
+
+
+def test_what_upstreams_scripts_bring_along_is_in_the_commit_that_asks_for_it(ash: Ash) -> None:
+    first, second = ash.evidence.commits
+    assert first.families == ("ash", "birch", "cedar")
+    assert first.checkers == (f"{MODELS}/birch/modeling_birch.py",)  # the copy of ash's layer
+    assert second.files == ("tests/models/birch/test_modeling_birch.py",)  # where nothing but the test is left to do
+    message = git(ash.checkout, "show", "--no-patch", "--format=%B", first.sha)
+    assert message.startswith("Repair gradient checkpointing of ash and cedar\n\nCKPT001 (plain_block):\n- AshLayer, ")
+    assert f"Brought along by the other scripts of this repository:\n- {first.checkers[0]}\n" in message
+    assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
+
+
+def test_each_family_has_a_test_that_fails_before_and_passes_after(ash: Ash) -> None:
+    kinds = {test.family: test.kind for test in ash.evidence.regressions}
+    assert kinds == {"ash": "covered", "cedar": "covered", "birch": "exception removed"}
+    for test in ash.evidence.regressions:
+        assert test.before is not None
+        assert test.after is not None
+        assert (test.before.ok, test.after.ok) == (False, True)
+
+
+def test_the_folder_holds_what_the_evidence_says(ash: Ash) -> None:
+    names = {path.name for path in ash.folder.iterdir()}
+    assert names == {*ash.evidence.patches, "evidence.md", "evidence.json", "body.md", "siblings.md", ".made.json"}
+    document = json.loads((ash.folder / "evidence.json").read_text())
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert document["status"] == "ready"
-    assert one.folder == toy.parent / "out" / "ash"
+    assert ash.folder == ash.checkout.parent / "out" / "ash"
 
 
-def test_the_patches_applied_to_a_fresh_clone_give_the_same_tree(toy: Path, verify: Verify) -> None:
-    (one,) = made(toy).series
-    clone = toy.parent / "clone"
-    git(toy.parent, "clone", "--quiet", str(toy), str(clone))
+def test_no_document_names_a_place_of_the_machine(ash: Ash) -> None:
+    for path in ash.folder.iterdir():
+        text = path.read_text()
+        for place in (ash.checkout.parent, Path(sys.prefix), Path.home()):
+            assert f"{place}/" not in text, path
+
+
+def test_the_patches_applied_to_a_fresh_clone_give_the_same_tree(ash: Ash) -> None:
+    clone = ash.checkout.parent / "clone"
+    git(ash.checkout.parent, "clone", "--quiet", "--branch=main", str(ash.checkout), str(clone))
     git(clone, "config", "user.name", "Another")
     git(clone, "config", "user.email", "another@example.com")
-    git(clone, "am", "--quiet", *(str(one.folder / name) for name in one.evidence.patches))
-    assert git(clone, "rev-parse", "HEAD^{tree}") == git(toy, "rev-parse", f"{one.evidence.branch}^{{tree}}")
+    git(clone, "am", "--quiet", *(str(ash.folder / name) for name in ash.evidence.patches))
+    assert git(clone, "rev-parse", "HEAD^{tree}") == git(ash.checkout, "rev-parse", f"{ash.evidence.branch}^{{tree}}")
 
 
-def test_the_checkout_stays_as_it_was_but_for_the_branch(toy: Path, verify: Verify) -> None:
-    (toy / "notes.txt").write_text("mine\n")
-    before = state(toy)
-    made(toy)
-    after = state(toy)
-    assert set(after) - set(before) == {".git/refs/heads/ckpt-surgery/ash"}
-    assert {name: after[name] for name in before} == before
-    assert git(toy, "branch", "--show-current") == "main"
+def test_the_checkout_stays_as_it_was_but_for_the_branch(ash: Ash) -> None:
+    after = state(ash.checkout)
+    assert set(after) - set(ash.before) == {f".git/{place}refs/heads/ckpt-surgery/ash" for place in ("", "logs/")}
+    assert {name: after[name] for name in ash.before} == ash.before
+    assert git(ash.checkout, "branch", "--show-current") == "main"
+
+
+def test_every_commit_alone_satisfies_upstreams_checkers(ash: Ash) -> None:
+    python = ash.checkout / ".venv" / "bin" / "python"
+    for commit in ash.evidence.commits:
+        place = ash.checkout.parent / commit.sha
+        git(ash.checkout.parent, "clone", "--quiet", str(ash.checkout), str(place))
+        git(place, "checkout", "--quiet", commit.sha)
+        for name in ("copies", "modular_conversion"):
+            run = [str(python), "utils/checkers.py", name]
+            assert subprocess.run(run, cwd=place, capture_output=True, check=False).returncode == 0, (commit, name)
+
+
+def test_a_generated_file_is_the_converters_word(ash: Ash) -> None:
+    generated = f"{MODELS}/cedar/modeling_cedar.py"
+    commit = ash.evidence.commits[0]
+    assert commit.regenerated == (generated,)
+    text = git(ash.checkout, "show", f"{commit.sha}:{generated}")
+    assert "class CedarLayer(GradientCheckpointingLayer)" in text
+    assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
 
 
 def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify) -> None:
-    made(toy)
-    before, tip = files(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/ash")
-    made(toy)
-    assert files(toy.parent / "out") == before
-    assert git(toy, "rev-parse", "ckpt-surgery/ash") == tip
-
-
-def test_a_generated_file_is_the_converters_word(toy: Path, verify: Verify) -> None:
-    (one,) = made(toy).series
-    generated = f"{MODELS}/cedar/modeling_cedar.py"
-    (commit,) = [commit for commit in one.evidence.commits if generated in commit.files]
-    assert commit.regenerated == (generated,)
-    text = git(toy, "show", f"{one.evidence.branch}:{generated}")
-    assert "class CedarLayer(GradientCheckpointingLayer)" in text
-    assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
-    assert f"- {generated}" in git(toy, "show", "--no-patch", "--format=%B", commit.sha)
+    made(toy, "birch")
+    before, tip = untimed(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/birch")
+    made(toy, "birch")
+    assert untimed(toy.parent / "out") == before
+    assert git(toy, "rev-parse", "ckpt-surgery/birch") == tip
 
 
 def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
@@ -170,64 +254,55 @@ def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_sai
     assert "# Checkpointed classes: 0" in text
 
 
-def test_every_commit_alone_satisfies_upstreams_checkers(toy: Path, verify: Verify) -> None:
-    (one,) = made(toy).series
-    python = toy / ".venv" / "bin" / "python"
-    for commit in one.evidence.commits:
-        place = toy.parent / commit.sha
-        git(toy, "worktree", "add", "--quiet", "--detach", str(place), commit.sha)
-        for name in ("copies", "modular_conversion"):
-            run = [str(python), "utils/checkers.py", name]
-            assert subprocess.run(run, cwd=place, capture_output=True, check=False).returncode == 0, (commit, name)
-
-
-def test_commit_messages_say_which_rule_changed_what_and_disclose_the_program(toy: Path, verify: Verify) -> None:
-    (one,) = made(toy, "birch").series
-    message = git(toy, "show", "--no-patch", "--format=%B", one.evidence.commits[0].sha)
-    assert message.startswith("Repair gradient checkpointing of birch\n\nCKPT001 (plain_block):\n- BirchLayer, ")
-    assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
-
-
-def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify) -> None:
+def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, quick: None) -> None:
     (one,) = made(toy, "birch").series
     told = {sibling.family: (sibling.included, sibling.reason) for sibling in one.evidence.siblings}
-    assert told["birch"] == (True, "repaired in this series")
+    assert told["birch"] == (True, "changed in this series")
     assert told["ash"] == told["cedar"] == (False, "not asked for")
 
 
-def test_one_series_for_each_family(toy: Path, verify: Verify) -> None:
+def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy, by="family")
     assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
     base = git(toy, "rev-parse", "main")
     for one in outcome.series:
         assert git(toy, "rev-parse", f"{one.evidence.branch}~{len(one.evidence.commits)}") == base
-    told = {sibling.family: sibling.reason for sibling in outcome.series[0].evidence.siblings}
-    assert told["birch"] == "asked for with this series, as the series birch"
+    birch = outcome.series[1].evidence
+    told = {sibling.family: sibling.reason for sibling in birch.siblings}
+    assert told["ash"] == "asked for with this series, as the series ash"
+    # the copy parts from a source that stays as it is, and the comment that says otherwise goes
+    assert "Copied from" not in git(toy, "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py")
+    assert "is gone" in "".join(birch.notes)
+    assert {row.verdict for row in birch.rows} == {"repaired"}
 
 
 # --- when it is not ready ---------------------------------------------------------------------------------
 
 
-def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(tmp_path: Path, verify: Verify) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)))
+def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
+    tmp_path: Path, verify: Verify, quick: None
+) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)), "birch")
     assert outcome.series[0].evidence.status == "not ready"
     assert "upstream's checker repo fails" in reasons(outcome)
 
 
-def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(tmp_path: Path, verify: Verify) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)))
+def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
+    tmp_path: Path, verify: Verify, quick: None
+) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)), "birch")
     assert outcome.series[0].evidence.status == "ready"
     assert reasons(outcome) == "inits fails, on the base as well"
 
 
-def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify) -> None:
+def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
     verify.spoilt = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
     assert outcome.series[0].evidence.status == "not ready"
     assert "BirchModel (reentrant) is worse than before: values" in reasons(outcome)
 
 
-def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify) -> None:
+def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
     # the converter writes what the modular file says, and that needs a package which is not there
     path = toy / MODELS / "ash" / "modeling_ash.py"
     path.write_text(path.read_text().replace("from torch import nn\n", "from torch import nn\nimport nowhere\n", 1))
@@ -240,9 +315,9 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify) -> None:
 # --- what is left out -------------------------------------------------------------------------------------
 
 
-def test_a_family_without_a_fault_to_show_is_left_out_and_listed(toy: Path, verify: Verify) -> None:
+def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
-    outcome = made(toy)
+    outcome = made(untied, by="all")
     (one,) = outcome.series
     assert one.evidence.families == ("ash", "cedar")
     assert list(outcome.left_out) == ["birch"]
@@ -251,15 +326,17 @@ def test_a_family_without_a_fault_to_show_is_left_out_and_listed(toy: Path, veri
 
 
 def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_back(
-    toy: Path, verify: Verify
+    untied: Path, verify: Verify, quick: None
 ) -> None:
     verify.stubborn = ("birch",)
-    outcome = made(toy)
+    outcome = made(untied, by="all")
     assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
-    assert git(toy, "diff", "--name-only", "main", "ckpt-surgery/ash", "--", f"{MODELS}/birch") == ""
+    assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
 
 
-def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(toy: Path, verify: Verify) -> None:
+def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
+    toy: Path, verify: Verify, quick: None
+) -> None:
     verify.right = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
     (one,) = outcome.series
@@ -267,7 +344,7 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(toy: Pa
     assert "birch: verify shows no difference between before and after" in reasons(outcome)
 
 
-def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify) -> None:
+def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
     before = state(toy)
     outcome = made(toy, "birch")
@@ -286,7 +363,12 @@ def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
 @pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch"])
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_whatever_ends_the_work_leaves_nothing_behind(
-    toy: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch, where: str, end: BaseException | type[BaseException]
+    toy: Path,
+    verify: Verify,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    end: BaseException | type[BaseException],
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise end
@@ -294,14 +376,14 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
     monkeypatch.setattr(module, where, fail)
     before, known = state(toy), list(toy.parent.iterdir())
     with pytest.raises((KeyboardInterrupt, OSError, UpstreamError)):
-        made(toy)
+        made(toy, "birch")
     assert state(toy) == before
     assert left_behind(toy, known) == []
     assert git(toy, "worktree", "list").count("\n") == 0
 
 
 def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
-    toy: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: list[str] = []
     draft = series.draft
@@ -320,7 +402,9 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
     assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
 
 
-def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(toy: Path, verify: Verify) -> None:
+def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(
+    toy: Path, verify: Verify, quick: None
+) -> None:
     made(toy, "birch")
     git(toy, "switch", "--quiet", "ckpt-surgery/birch")
     git(toy, "commit", "--quiet", "--allow-empty", "--message=mine")

@@ -60,6 +60,11 @@ class ToyHead(nn.Module):
 class ToyLateBlock(ToyBlock):
     def forward(self, hidden_states):
         return super().forward(hidden_states)  # parent
+
+
+class ToyLatestBlock(ToyLateBlock):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states)
 """
 
 ELSEWHERE = """
@@ -159,10 +164,14 @@ class OwnWayModel(ToyModel):
         return hidden_states
 """
     toy = BLOCK.replace("PARAMETERS", BEFORE) + MODEL
-    before, after = ({TOY: toy, OTHER: heir.replace("PARAMETERS", one)} for one in (BEFORE, AFTER))
-    (found,) = changed(tmp_path, before, after)
-    assert found.class_name == "SpecialBlock"
+    modular = OTHER.replace("modeling", "modular")
+    before, after = (
+        {TOY: toy, **dict.fromkeys((OTHER, modular), heir.replace("PARAMETERS", one))} for one in (BEFORE, AFTER)
+    )
+    found, never_run = changed(tmp_path, before, after)
+    assert (found.path, found.class_name) == (OTHER, "SpecialBlock")
     assert set(found.callers) == {place(TOY, toy, name) for name in ("stack", "checkpoint", "element")}
+    assert (never_run.path, never_run.callers) == (modular, ())
 
 
 @pytest.mark.parametrize(
@@ -224,10 +233,10 @@ def test_a_generated_class_is_told_beside_the_one_it_is_generated_from(tmp_path:
 def test_two_classes_of_one_name_are_compared_each_with_its_own(tmp_path: Path) -> None:
     text = "if one:\n    class ToyBlock:\n        def forward(FIRST): pass\n"
     text += "else:\n    class ToyBlock:\n        def forward(SECOND): pass\n"
-    before = text.replace("FIRST", "self, a").replace("SECOND", "self, b, c")
-    after = text.replace("FIRST", "self, a").replace("SECOND", "self, c, b")
+    before = text.replace("FIRST", "self, b, c").replace("SECOND", "self, a")
+    after = text.replace("FIRST", "self, c, b").replace("SECOND", "self, a")
     (found,) = changed(tmp_path, {TOY: before}, {TOY: after})
-    assert (found.line, found.before, found.after) == (6, "b, c", "c, b")
+    assert (found.line, found.before, found.after) == (3, "b, c", "c, b")
 
 
 def test_the_reordered_blocks_of_a_release_are_told_with_the_calls_that_followed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -198,7 +197,7 @@ class ModuleList(Module):
             yield from part.modules()
 """
 _RUFF = """\
-#!@PYTHON@
+#!@PYTHON@ -S
 # Stands in for ruff: its only rule is that no line ends with a blank.
 import sys
 from pathlib import Path
@@ -230,21 +229,23 @@ def make(
     cache: bool = False,
     torch: bool = True,
     python: bool = True,
+    site: bool = True,
 ) -> Path:
     """A git checkout in `folder`, committed on its branch main; returns the folder.
 
     `failing` names checkers (copies, modular_conversion, docstrings, repo, inits) that fail once a model uses
     GradientCheckpointingLayer, `failing_before` those that always do. setup.py pins ruff RUFF; `ruff` is the version
     of the one in `.venv/bin`, None leaves it out. With `cache`, the runner writes a cache unless told not to.
-    `torch` puts a stand-in of torch beside the interpreter; without `python` there is no `.venv` at all.
+    `torch` puts a stand-in of torch beside the interpreter; without `python` there is no `.venv` at all. Without
+    `site` the interpreter has none of the packages that are installed in ours, and starts faster.
     """
-    settings = json.dumps({"failing": failing, "failing_before": failing_before})
+    settings = f"FAILING = {tuple(failing)}\nFAILING_BEFORE = {tuple(failing_before)}"
     for name, text in (_FILES | _families() | _utils(generation, settings, cache=cache)).items():
         write(folder / name, text.replace("@RUFF@", RUFF))
     modular = folder / "src/transformers/models/cedar/modular_cedar.py"
     write(modular.with_name("modeling_cedar.py"), toy_tools.generate(modular))
     if python:
-        make_interpreter(folder / ".venv", ruff=ruff, torch=torch)
+        make_interpreter(folder / ".venv", ruff=ruff, torch=torch, site=site)
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "config", "user.name", "A Person")
     git(folder, "config", "user.email", "person@example.com")
@@ -252,14 +253,15 @@ def make(
     return folder
 
 
-def make_interpreter(folder: Path, *, ruff: str | None = RUFF, torch: bool = True) -> Path:
+def make_interpreter(folder: Path, *, ruff: str | None = RUFF, torch: bool = True, site: bool = True) -> Path:
     """`bin/python` in a folder like a virtual environment's: this Python, with stand-ins of ruff and torch."""
     library = folder / "lib"
     if torch:
         write(library / "torch/__init__.py", _TORCH)
         write(library / "torch/nn.py", _NN)
     library.mkdir(parents=True, exist_ok=True)
-    python = write(folder / "bin/python", _sh(f'PYTHONPATH="$PYTHONPATH:{library}" exec {sys.executable} "$@"'))
+    program = sys.executable if site else f"{sys.executable} -S"
+    python = write(folder / "bin/python", _sh(f'PYTHONPATH="$PYTHONPATH:{library}" exec {program} "$@"'))
     python.chmod(0o755)
     if ruff is not None:
         text = _RUFF.replace("@RUFF@", ruff).replace("@PYTHON@", sys.executable)
@@ -311,10 +313,12 @@ def _utils(generation: str, settings: str, *, cache: bool) -> dict[str, str]:
         return {}
     files = {
         "utils/toy_tools.py": Path(toy_tools.__file__).read_text(encoding="utf-8"),
-        "utils/toy_settings.json": f"{settings}\n",
+        "utils/toy_settings.py": f"{settings}\n",
     }
     for name in _SCRIPTS:
         call = f'from toy_tools import script\n\nif __name__ == "__main__":\n    script("{name}")\n'
+        if name == "modular_conversion":
+            call = f"# The models that differ are those since: git merge-base main HEAD\n{call}"
         files[f"utils/check_{name}.py"] = call
     if generation == "checkers":
         option = '"--no-cache"' if cache else ""

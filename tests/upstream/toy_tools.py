@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -22,7 +20,6 @@ HEADER = """\
 COPIED = re.compile(r"^# Copied from transformers\.models\.(\w+)\.\w+\.(\w+)(?: with (\w+)->(\w+))?\n", re.MULTILINE)
 MODELS = Path("src/transformers/models")
 LAYER = "GradientCheckpointingLayer"
-SETTINGS = Path(__file__).with_name("toy_settings.json")
 CACHE = Path(__file__).with_name(".checkers_cache.json")
 CHECKERS = ("copies", "modular_conversion", "docstrings", "repo", "inits", "ruff_check", "ruff_format")
 FIXABLE = ("copies", "modular_conversion", "docstrings")
@@ -127,12 +124,13 @@ def copies(fix: bool) -> bool:
 
 def complains(name: str) -> bool:
     """Whether the checker has been told to fail: always, or where a model has been repaired."""
-    settings = json.loads(SETTINGS.read_text(encoding="utf-8"))
-    if name in settings["failing_before"]:
+    import toy_settings  # type: ignore[import-not-found]  # stands beside this file where it runs
+
+    if name in toy_settings.FAILING_BEFORE:
         print(f"{name}: something is wrong here")
         return True
     repaired = any(LAYER in path.read_text(encoding="utf-8") for path in MODELS.glob("*/modeling_*.py"))
-    if repaired and name in settings["failing"]:
+    if repaired and name in toy_settings.FAILING:
         print(f"{name}: a model uses {LAYER}")
         return True
     return False
@@ -159,31 +157,28 @@ def run(name: str, fix: bool, check_all: bool = False, files: list[str] | None =
 
 def script(name: str) -> None:
     """The command line of one check script."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fix_and_overwrite", action="store_true")
-    parser.add_argument("--check_all", action="store_true")
-    parser.add_argument("--files", nargs="+", default=[])
-    options = parser.parse_args()
-    if run(name, options.fix_and_overwrite, options.check_all, options.files):
+    words = sys.argv[1:]
+    files = [word for word in words if not word.startswith("--")]
+    if run(name, "--fix_and_overwrite" in words, "--check_all" in words, files):
         raise ValueError(f"{name} found something")
 
 
 def checkers(cache_option: str = "") -> None:
     """The command line of the one runner for all checkers. With a cache, it leaves a file unless told not to."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("checkers", nargs="+")
-    for option in ("--fix", "--keep-going", "--list", *filter(None, [cache_option])):
-        parser.add_argument(option, action="store_true")
-    options = vars(parser.parse_args())
-    if options["list"]:
+    known = {"--fix", "--keep-going", "--list", cache_option}
+    options = {word for word in sys.argv[1:] if word.startswith("-")}
+    words = [word for word in sys.argv[1:] if word not in options]
+    if options - known or not words:
+        sys.exit(f"usage: checkers.py {' '.join(sorted(known))} checkers [checkers ...]")
+    if "--list" in options:
         for name in sorted(CHECKERS):
             print(f"  {name:25s} The {name} (custom, {'fixable' if name in FIXABLE else 'check-only'})")
         return
-    names = " ".join(options["checkers"]).split(",")
+    names = " ".join(words).split(",")
     if unknown := set(names) - set(CHECKERS):
         sys.exit(f"Unknown checkers: {unknown}")
-    failed = [name for name in names if run(name, options["fix"])]
-    if cache_option and not options["fix"] and not options["no_cache"]:
+    failed = [name for name in names if run(name, "--fix" in options)]
+    if cache_option and not options & {"--fix", cache_option}:
         CACHE.write_text("{}\n", encoding="utf-8")
     if failed:
         sys.exit(f"{len(failed)} failed: {', '.join(failed)}")
