@@ -9,7 +9,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-_MARKUP = re.compile(r"[\\`*_<>\[\]&~]")
+# an underscore between letters is no markup
+_MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
 _ADDRESSED = re.compile(r"(?<!\w)[@#]\w(?:[\w./-]*\w)?")
 _BLOCK_START = re.compile(r"^(?:[-+#]+|\d+(?=[.)]))(?=[.)]?(?:\s|$))")
 

@@ -42,14 +42,14 @@ def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None
 
 @contextmanager
 def delivered(out: Path, name: str) -> Iterator[Path]:
-    """A folder to write to (its absolute path), which becomes `out/name` as a whole when all went well, and goes without a trace if not.
+    """A folder to write to, which becomes `out/name` as a whole when all went well, and goes without a trace if not.
 
-    Raises UpstreamError where something cannot be written.
+    Its path is absolute. Raises UpstreamError where something cannot be written.
     """
     try:
         fresh = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=out))
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=out)).absolute()
         try:
             yield scratch
             scratch.chmod(0o755)

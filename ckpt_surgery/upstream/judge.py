@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpt_surgery.upstream.results import Evidence, Row, SeriesStatus
-from ckpt_surgery.upstream.series import Draft
+from ckpt_surgery.upstream.results import Evidence, Regression, Row, SeriesStatus
+from ckpt_surgery.upstream.series import Draft, listed
+from ckpt_surgery.verification.results import LEVELS
 
 
 def judged(evidence: Evidence, made: Draft, *, applies: bool) -> Evidence:
@@ -23,37 +24,54 @@ def judged(evidence: Evidence, made: Draft, *, applies: bool) -> Evidence:
 def _failed(evidence: Evidence, applies: bool) -> Iterator[str]:
     if not applies:
         yield "git am of the patches on the base does not give the tree of the branch"
-    for row in evidence.rows:
-        if row.verdict == "worse":
-            yield f"{row.model} ({row.mode}) is worse than before: {_new(row)}"
+    worse = [row for row in evidence.rows if row.verdict == "worse"]
+    yield from _grouped((f"{_levels(row)} failed after the repair and not before", row) for row in worse)
     for commit in evidence.commits:
         if not commit.imported.ok:
             yield f"what the commit {commit.subject!r} changes cannot be imported"
         yield from (f"{ran.command} failed with exit code {ran.code}" for ran in commit.fixes if not ran.ok)
     yield from (f"upstream's checker {one.name} fails" for one in evidence.checks if one.status == "failed")
-    for test in evidence.regressions:
-        if test.kind == "none" and (test.before or test.after):
-            yield f"{test.family} has no regression test: {test.reason}"
+    yield from _untested(test for test in evidence.regressions if test.before or test.after)
 
 
 def _unchecked(evidence: Evidence) -> Iterator[str]:
     yield from (f"{one.name}: not run ({one.reason})" for one in evidence.checks if one.status == "not run")
-    for test in evidence.regressions:
-        if test.kind == "none" and not (test.before or test.after):
-            yield f"{test.family} has no regression test: {test.reason}"
-    yield from (f"{row.model} ({row.mode}) was not measured: {row.problem}" for row in evidence.rows if row.problem)
+    yield from _untested(test for test in evidence.regressions if not (test.before or test.after))
+    yield from _grouped((f"not measured: {row.problem}", row) for row in evidence.rows if row.problem)
 
 
 def _cautions(evidence: Evidence, made: Draft) -> Iterator[str]:
     yield from (
         f"{one.name} fails, on the base as well" for one in evidence.checks if one.status == "failed before too"
     )
-    for family in made.unreproduced:
-        yield f"{family}: verify shows no difference between before and after; it is in only because you asked for it"
-    for row in evidence.rows:
-        if row.after and row.verdict != "worse":
-            yield f"{row.model} ({row.mode}) still has a fault at the level {', '.join(row.after)}"
+    if made.unreproduced:
+        named = listed(made.unreproduced)
+        yield f"{named}: verify shows no difference between before and after; in only because it was asked for"
+    left = [row for row in evidence.rows if row.after and row.verdict != "worse"]
+    yield from _grouped((f"{_levels(row)} still fails", row) for row in left)
 
 
-def _new(row: Row) -> str:
-    return ", ".join(sorted(set(row.after) - set(row.before)))
+def _untested(tests: Iterable[Regression]) -> Iterator[str]:
+    families: dict[str, list[str]] = {}
+    for test in tests:
+        if test.kind == "none":
+            families.setdefault(test.reason, []).append(test.family)
+    yield from (f"no regression test of {listed(names)}: {reason}" for reason, names in families.items())
+
+
+def _grouped(said: Iterable[tuple[str, Row]]) -> Iterator[str]:
+    """One sentence for all classes of a family of which the same is said."""
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for text, row in said:
+        rows.setdefault((row.family, text), []).append(row)
+    for (_, text), those in rows.items():
+        models, modes = (
+            tuple(dict.fromkeys(names)) for names in zip(*((r.model, r.mode) for r in those), strict=True)
+        )
+        yield f"{listed(models)} ({listed(modes)}): {text}"
+
+
+def _levels(row: Row) -> str:
+    """The levels that matter: the new ones where a repair brought some, all that fail where not."""
+    levels = set(row.after) - set(row.before) if row.verdict == "worse" else set(row.after)
+    return listed([level for level in LEVELS if level in levels])

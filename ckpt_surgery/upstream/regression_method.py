@@ -56,10 +56,10 @@ _METHOD = """\
                     trained = {n for n in in_forward if any(p.grad is not None for p in blocks[n].parameters())}
                     model.@ENABLE@_enable(@ENABLE@_kwargs={"use_reentrant": use_reentrant})
                     grads, _, recomputed = step(model, inputs)
-                    self.assertEqual(trained - recomputed, set(), "these blocks are not recomputed")
-                    self.assertEqual(set(expected), set(grads))
+                    self.assertEqual(trained - recomputed, set(), "blocks that are not recomputed")
+                    self.assertEqual(set(expected), set(grads), "parameters with a gradient")
                     wrong = {n for n in grads if not grads[n].allclose(expected[n], rtol=1e-4, atol=1e-5)}
-                    self.assertEqual(wrong, set(), "these gradients are others than without checkpointing")
+                    self.assertEqual(wrong, set(), "gradients that checkpointing changes")
 """
 _FOUND_BY_TYPE = """\
                     blocks = {n: m for n, m in model.named_modules() if isinstance(m, GradientCheckpointingLayer)}

@@ -111,7 +111,8 @@ def _add(shop: Workshop, made: Draft, unit: Unit, step: Callable[[str], None]) -
     if not reproduced(rows):
         if not shop.include_unreproduced:
             restore(shop.tree)
-            made.left_out |= dict.fromkeys(unit.families, _NO_CHANGE if faulty else _NO_FAULT)
+            why = "".join(f"; {ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok)
+            made.left_out |= dict.fromkeys(unit.families, (_NO_CHANGE if faulty else _NO_FAULT) + why)
             return
         made.unreproduced += unit.families
     step(f"{name}: regression test")
@@ -186,7 +187,7 @@ def _imported(shop: Workshop, files: Sequence[str]) -> Ran:
 
 def _message(unit: Unit, regenerated: Sequence[str], brought: Sequence[str], tests: Sequence[Regression]) -> str:
     """The message of a commit: facts only. The last line discloses the program and tells the commit as ours."""
-    lines = [f"Repair gradient checkpointing of {_listed(unit.families)}"]
+    lines = [f"Repair gradient checkpointing of {listed(unit.families)}"]
     names = {rule.code: rule.name for rule in RULES}
     for code in unit.rules:
         places = sorted({f"- {f.class_name}, {f.path}:{f.line}" for f in unit.findings if f.code == code})
@@ -202,5 +203,6 @@ def _message(unit: Unit, regenerated: Sequence[str], brought: Sequence[str], tes
     return "\n".join([*lines, "", f"{TRAILER} {__version__}", ""])
 
 
-def _listed(families: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(families[:-1]), families[-1]]))
+def listed(names: Sequence[str]) -> str:
+    """The names as a clause: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -107,9 +107,10 @@ class ElmLayer(GradientCheckpointingLayer):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8)
+        self.side = nn.Linear(8, 8)
 
     def forward(self, states, bias=None):
-        return states + torch.tanh(self.linear(states) + bias)
+        return states + torch.tanh(self.linear(states) + bias), self.side(states)
 
 
 class ElmModel(PreTrainedModel):
@@ -124,24 +125,27 @@ class ElmModel(PreTrainedModel):
 
     def forward(self, states):
         bias = self.bias(states)
-        states = self.embedding(states)
+        states = total = self.embedding(states)
         for layer in self.layers:
-            states = layer(states, bias)
-        return Output(states)
+            states, side = layer(states, bias)
+            total = total + side
+        return Output(states + total)
 
 
 class Output(tuple):
     def __new__(cls, states):
         return super().__new__(cls, (states,))
 """
-PLAIN = ("class ElmLayer(GradientCheckpointingLayer):", "class ElmLayer(nn.Module):")
-KEYWORD = ("layer(states, bias)", "layer(states, bias=bias)")
-FORGETFUL = (
-    "torch.tanh(self.linear(states) + bias)",
-    "torch.tanh(self.linear(states) + bias) * (1 if torch.is_grad_enabled() else 2)",
-)
-"""What a model has before its repair: no block at all; with `use_reentrant=True` a gradient that is lost; and with it
-again a recompute that differs from the forward, so that gradients are wrong."""
+Damage = Sequence[tuple[str, str]]
+"""Parts of the model, and what they were before the repair."""
+PLAIN: Damage = [("class ElmLayer(GradientCheckpointingLayer):", "class ElmLayer(nn.Module):")]
+"""No block at all."""
+KEYWORD: Damage = [("layer(states, bias)", "layer(states, bias=bias)")]
+"""With `use_reentrant=True`, the backward breaks off."""
+NESTED: Damage = [(", self.side(states)", ", [self.side(states)]"), ("total + side", "total + side[0]")]
+"""With `use_reentrant=True`, gradients are lost."""
+FORGETFUL: Damage = [("(states) + bias)", "(states) + bias) * (1 if torch.is_grad_enabled() else 2)")]
+"""With `use_reentrant=True`, the recompute is another than the forward: gradients are wrong."""
 
 FILES = {
     "src/transformers/__init__.py": "def is_torch_available():\n    return True\n",
@@ -210,13 +214,18 @@ class Trees:
         return {path.relative_to(tree).as_posix(): path.read_bytes() for path in found}
 
 
-def make(folder: Path, *damages: tuple[str, str], files: Mapping[str, str] | None = None) -> Trees:
-    """Both trees under `folder`: the base has each of the `damages`, a text of the model and what it was before."""
+def damaged(damage: Damage) -> str:
+    """The text of the model before its repair."""
     model = MODELING_TEXT
-    for repaired, damaged in damages:
-        assert repaired in model
-        model = model.replace(repaired, damaged)
-    for name, text in (("base", model), ("series", MODELING_TEXT)):
+    for after, before in damage:
+        assert after in model
+        model = model.replace(after, before)
+    return model
+
+
+def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None = None) -> Trees:
+    """Both trees under `folder`: the base with the damaged model, the series with the repaired one."""
+    for name, text in (("base", damaged(damage)), ("series", MODELING_TEXT)):
         for path, content in {**FILES, MODEL: text, **(files or {})}.items():
             place = folder / name / path
             place.parent.mkdir(parents=True, exist_ok=True)

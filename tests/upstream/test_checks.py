@@ -156,9 +156,8 @@ def test_the_converter_has_the_last_word_on_a_generated_file(maker: Maker) -> No
     assert "# Checkpointed classes: 1" in toy.text(CEDAR)
 
 
-@both
-def test_what_is_generated_from_a_copy_is_generated_again(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation)
+def test_what_is_generated_from_a_copy_is_generated_again(maker: Maker) -> None:
+    toy = maker(generation="scripts")
     toy.edit(MODULAR, "ash", "birch")
     toy.edit(MODULAR, "Ash", "Birch")
     toy.fix()
@@ -187,9 +186,8 @@ print("  copies  (it)\\n  modular_conversion  (it)")
     assert ["copies" in one.command for one in ran[:-2]] == [False, True] * 3
 
 
-@both
-def test_only_changed_files_are_formatted(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation, scripts={"src/transformers/other.py": "untidy = 1  \n"})
+def test_only_changed_files_are_formatted(maker: Maker) -> None:
+    toy = maker(generation="scripts", scripts={"src/transformers/other.py": "untidy = 1  \n"})
     toy.repair()
     write(toy.tree / ASH, toy.text(ASH) + "tidy = 1  \n")
     toy.fix()
@@ -197,9 +195,8 @@ def test_only_changed_files_are_formatted(maker: Maker, generation: str) -> None
     assert toy.text("src/transformers/other.py") == "untidy = 1  \n"
 
 
-@both
-def test_nothing_is_done_where_nothing_differs(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation)
+def test_nothing_is_done_where_nothing_differs(maker: Maker) -> None:
+    toy = maker()
     assert not any("ruff" in one.command for one in toy.fix())
     assert toy.changed() == []
 
@@ -241,9 +238,8 @@ def test_the_converter_cannot_do_without_ruff(maker: Maker, setup: str, wanted: 
     )
 
 
-@both
-def test_the_converter_cannot_do_without_a_branch_main(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation)
+def test_the_converter_cannot_do_without_a_branch_main(maker: Maker) -> None:
+    toy = maker()
     git(toy.tree, "branch", "--move", "main", "trunk")
     with pytest.raises(UpstreamError, match=r"compares with a local branch main, and the checkout has none: make one"):
         toy.fix()
@@ -268,14 +264,12 @@ def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) 
 # drift
 
 
-@both
-def test_a_tidy_base_has_no_drift(maker: Maker, generation: str) -> None:
-    assert maker(generation=generation).drift(MODULAR) == ()
+def test_a_tidy_base_has_no_drift(maker: Maker) -> None:
+    assert maker().drift(MODULAR) == ()
 
 
-@both
-def test_what_the_fixers_change_by_themselves_is_told_and_put_back(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation)
+def test_what_the_fixers_change_by_themselves_is_told_and_put_back(maker: Maker) -> None:
+    toy = maker()
     toy.edit(BIRCH, "self.self_attn = BirchAttention(config)", "self.attention = BirchAttention(config)")
     commit(toy.tree, "birch goes its own way")
     assert toy.drift() == (BIRCH,)
@@ -283,11 +277,8 @@ def test_what_the_fixers_change_by_themselves_is_told_and_put_back(maker: Maker,
     assert "self.attention = " in toy.text(BIRCH)
 
 
-@both
-def test_a_generated_file_that_is_out_of_date_is_seen_where_its_modular_file_is_named(
-    maker: Maker, generation: str
-) -> None:
-    toy = maker(generation=generation)
+def test_a_generated_file_that_is_out_of_date_is_seen_where_its_modular_file_is_named(maker: Maker) -> None:
+    toy = maker(generation="scripts")
     toy.edit(CEDAR, "# Checkpointed classes: 0", "# Checkpointed classes: 7")
     commit(toy.tree, "written by hand")
     git(toy.tree, "branch", "--force", "main")
@@ -354,9 +345,8 @@ def test_what_the_series_breaks_has_failed(maker: Maker, generation: str) -> Non
     assert {name for name, one in toy.check().items() if one.status == "failed"} == {"repo"}
 
 
-@both
-def test_what_was_broken_before_is_told_apart(maker: Maker, generation: str) -> None:
-    found = maker(generation=generation, failing_before=["inits"]).check()
+def test_what_was_broken_before_is_told_apart(maker: Maker) -> None:
+    found = maker(failing_before=["inits"]).check()
     assert found.pop("inits").status == "failed before too"
     assert {one.status for one in found.values()} == {"ok"}
 
@@ -404,9 +394,10 @@ def test_a_checkout_without_tools_says_so(maker: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ruff", "has"), [("0.1.0", "has ruff 0.1.0"), (None, "has no ruff")], ids=["another", "none"]
+    ("generation", "ruff", "has"),
+    [("checkers", "0.1.0", "has ruff 0.1.0"), ("scripts", None, "has no ruff")],
+    ids=["another", "none"],
 )
-@both
 def test_what_depends_on_ruff_is_not_run_with_another_one(
     maker: Maker, generation: str, ruff: str | None, has: str
 ) -> None:
@@ -419,9 +410,8 @@ def test_what_depends_on_ruff_is_not_run_with_another_one(
     }
 
 
-@both
-def test_what_compares_with_main_is_not_run_without_it(maker: Maker, generation: str) -> None:
-    toy = maker(generation=generation)
+def test_what_compares_with_main_is_not_run_without_it(maker: Maker) -> None:
+    toy = maker(generation="scripts")
     git(toy.tree, "branch", "--move", "main", "trunk")
     found = toy.check()
     converter = found.pop("modular_conversion")

@@ -35,6 +35,15 @@ def test_a_series_is_written(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["oak"]
 
 
+def test_a_place_that_is_relative_is_meant_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with delivered(Path("out"), "oak") as folder:
+        assert folder.is_absolute()  # git, in a folder of its own, is told where to write
+    assert (tmp_path / "out" / "oak").is_dir()
+
+
 def test_a_series_replaces_the_one_before(tmp_path: Path) -> None:
     deliver(tmp_path)
     (tmp_path / "oak" / "0002-old.patch").write_text("old\n")

@@ -299,7 +299,9 @@ def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, 
     verify.spoilt = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
     assert outcome.series[0].evidence.status == "not ready"
-    assert "BirchModel (reentrant) is worse than before: values" in reasons(outcome)
+    assert "BirchModel (non_reentrant and reentrant): values failed after the repair and not before" in reasons(
+        outcome
+    )
 
 
 def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:

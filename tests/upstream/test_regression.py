@@ -91,7 +91,8 @@ def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees:
 )
 def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, series: str) -> None:
     before = trees.tests(trees.base)
-    found, _ = run(trees, lambda tree: {UPSTREAM: base if tree.name == "base" else series})  # type: ignore[dict-item]
+    other: Answers = {"ElmOtherTest::test_checkpointing": "passed"}
+    found, _ = run(trees, lambda tree: {**other, UPSTREAM: base if tree.name == "base" else series})  # type: ignore[dict-item]
     assert (found.kind, found.tests) == ("none", ())
     assert found.before is not None
     assert found.after is not None

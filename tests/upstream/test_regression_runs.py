@@ -19,9 +19,11 @@ from tests.upstream.regression_toys import (
     FORGETFUL,
     KEYWORD,
     MODEL,
-    MODELING_TEXT,
+    NESTED,
     PLAIN,
     TEST_TEXT,
+    Damage,
+    damaged,
     make,
 )
 
@@ -29,41 +31,49 @@ pytestmark = pytest.mark.torch
 
 PYTHON = Interpreter(Path(sys.executable))
 BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
-BROKEN = {"elm": None, "plain": PLAIN, "keyword": KEYWORD, "forgetful": FORGETFUL}
+BROKEN: dict[str, Damage] = {"elm": (), "plain": PLAIN, "keyword": KEYWORD, "nested": NESTED, "forgetful": FORGETFUL}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> PytestRun:
-    """The test in one family for each way of being broken, and one that is not, in one run."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PytestRun]:
+    """The test in one family for each way of being broken, and in one that is not; few at once, for the output."""
     files = {}
     text = with_method(TEST_TEXT, ["ElmModelTest"], method(["ElmLayer"], BOTH, ""))
     for family, damage in BROKEN.items():
-        model = MODELING_TEXT.replace(*damage) if damage else MODELING_TEXT
-        files[MODEL.replace("elm", family)] = model
+        files[MODEL.replace("elm", family)] = damaged(damage)
         files[ELM.replace("elm", family)] = text.replace(
             "models.elm.modeling_elm", f"models.{family}.modeling_{family}"
         )
         files |= {f"{top}/models/{family}/__init__.py": "" for top in ("src/transformers", "tests")}
-    trees = make(tmp_path_factory.mktemp("checkout"), files=files)
-    return run_pytest(PYTHON, trees.series, ["tests/models"], names=TEST)
+    tree = make(tmp_path_factory.mktemp("checkout"), files=files).series
+    found: dict[str, PytestRun] = {}
+    for some in (["elm", "plain", "nested"], ["keyword", "forgetful"]):
+        run = run_pytest(PYTHON, tree, [f"tests/models/{family}" for family in some], names=TEST)
+        found |= dict.fromkeys(some, run)
+    return found
 
 
-def test_it_passes_where_all_is_well(run: PytestRun) -> None:
-    assert [run.results[name].outcome for name in run.results if "/elm/" in name] == ["passed"]
+def outcomes(run: PytestRun, family: str) -> list[str]:
+    """How the tests of one family ended."""
+    return [result.outcome for name, result in run.results.items() if f"/{family}/" in name]
+
+
+def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
+    assert outcomes(runs["elm"], "elm") == ["passed"]
 
 
 @pytest.mark.parametrize(
     ("family", "told"),
     [
-        ("plain", "these blocks are not recomputed"),
-        ("keyword", "Items in the first set but not the second:\n'bias."),
-        ("forgetful", "these gradients are others than without checkpointing"),
+        ("plain", "blocks that are not recomputed"),
+        ("keyword", "Trying to backward through the graph a second time"),
+        ("nested", ": parameters with a gradient"),
+        ("forgetful", "gradients that checkpointing changes"),
     ],
 )
-def test_it_fails_where_something_is_broken(run: PytestRun, family: str, told: str) -> None:
-    assert [run.results[name].outcome for name in run.results if f"/{family}/" in name] == ["failed"]
-    output = "\n".join(line.removeprefix("E").strip() for line in run.ran.output.splitlines())
-    assert told in output
+def test_it_fails_where_something_is_broken(runs: dict[str, PytestRun], family: str, told: str) -> None:
+    assert outcomes(runs[family], family) == ["failed"]
+    assert told in runs[family].ran.output
 
 
 @pytest.mark.slow
@@ -79,10 +89,9 @@ def test_a_whole_regression_with_excuses_taken_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [KEYWORD, FORGETFUL], ids=["a lost gradient", "wrong gradients"])
-def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path, damage: tuple[str, str]) -> None:
+def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
     free = COMMON_TEXT.replace('["elm"]', '["oak"]')
-    trees = make(tmp_path, damage, files={COMMON: free})
+    trees = make(tmp_path, NESTED, files={COMMON: free})
     before = trees.tests(trees.base)
     found = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
     assert (found.kind, found.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))

@@ -91,9 +91,9 @@ def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_r
     }
     assert {row["family"] for row in rows if row["verdict"] in ("repaired", "partly repaired")} == REPRODUCED
     told = "\n".join(six.evidence["reasons"])
-    assert "ZambaForCausalLM (reentrant) is worse than before: recompute" in told
-    for family in set(SIX) - REPRODUCED:
-        assert f"{family}: verify shows no difference between before and after" in told
+    zamba = "ZambaForCausalLM, ZambaForSequenceClassification and ZambaModel (reentrant)"
+    assert f"{zamba}: recompute failed after the repair and not before" in told
+    assert "clvp, xlstm, zamba and zamba2: verify shows no difference between before and after" in told
 
 
 @pytest.mark.transformers4
