@@ -33,6 +33,7 @@ from ckpt_surgery.source.results import CheckResult
 from ckpt_surgery.verify_command import VerifyFormat
 from codemods import RULES
 from tests.conftest import installed_major
+from tests.upstream.released import repository
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +42,10 @@ MODELS = "src/transformers/models"
 CODES = {rule.code for rule in RULES}
 REPAIRED = {"Safe": "yes", "Unsafe": "with `--unsafe`", "Reported": "reported"}
 """What the rules table says, by the first word of a rule's own section on fix safety."""
+
+DOCUMENTS = ("body.md", "evidence.md", "siblings.md")
+"""What `ckpt_surgery pr` writes."""
+CACHE = os.environ.get(CACHE_VARIABLE)
 
 CALL = "hidden_states = layer(hidden_states, mask, encoder_hidden_states=memory)"
 FOO = f"""\
@@ -201,6 +206,7 @@ def faults(text: str) -> list[str]:
     found += [f"no option {name}" for name in re.findall(r"(?<![\w-])--[a-z][a-z-]*", words) if name not in options()]
     names = re.findall(r"`([^`\n]+)`", words)
     paths = [name for name in names if re.fullmatch(r"(?!out/)\w+/[\w./-]*|[\w./-]+\.(py|toml|yaml|md)", name)]
+    paths = [path for path in paths if path not in DOCUMENTS]
     paths += [link for link in re.findall(r"\]\(([^)]+)\)", words) if not link.startswith("https://")]
     found += [f"no file {path}" for path in paths if not (ROOT / path).exists()]
     found += [f"nothing reads {name}" for name in re.findall(r"\bCKPT_SURGERY_\w+", text) if name != CACHE_VARIABLE]
@@ -210,7 +216,7 @@ def faults(text: str) -> list[str]:
 @cache
 def options() -> frozenset[str]:
     """All options of the command line."""
-    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify")] + [ours("--help")[1]]
+    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify", "pr")] + [ours("--help")[1]]
     texts.append(
         " ".join(re.findall(r"--ckpt-[a-z]+", process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]))
     )
@@ -242,6 +248,15 @@ def command_faults(line: str, shown: tuple[str, ...] = ()) -> list[str]:
             arguments = [word for word in arguments if not re.fullmatch(r"--shard|\d+/\d+", word)]
             code, printed = ours("verify", *arguments, "--shard", "1/1500")
             return [] if code in (0, 1) else [f"{line}: {printed}"]
+        case ["ckpt_surgery", "pr", checkout, *arguments]:
+            with pytest.MonkeyPatch.context() as patch:
+                if CACHE is None:
+                    patch.delenv(CACHE_VARIABLE)
+                else:
+                    patch.setenv(CACHE_VARIABLE, CACHE)
+                repository("5.23.0", Path(checkout))
+                code, printed = ours("pr", checkout, *arguments)
+            return [] if code == 0 and fits(shown, printed) else [f"{line} prints {printed}"]
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
             found = [f"{line}: {printed}"] if code not in (0, 1) else []

@@ -26,6 +26,7 @@ _COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 _SEVERITY: tuple[Outcome, ...] = ("passed", "skipped", "xfailed", "error", "failed")
 _MISSING = re.compile(r"No module named '?(\w+)")
 _PACKAGES = {"PIL": "pillow", "pytest_subtests": "pytest-subtests", "yaml": "pyyaml"}
+_BROKE_OFF = 3
 _XDIST_HOOK = "unknown hook 'pytest_configure_node'"
 
 
@@ -47,6 +48,11 @@ class PytestRun:
     ran: Ran
     results: Mapping[str, Result]
     problem: str = ""
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether pytest itself failed on the way: tests after that point have no result."""
+        return self.ran.code == _BROKE_OFF
 
     def ids(self, *outcomes: Outcome) -> tuple[str, ...]:
         """The tests that ended in one of these ways."""
@@ -88,6 +94,8 @@ def _read(report: Path, tree: Path) -> tuple[dict[str, Result], str]:
     results: dict[str, Result] = {}
     errors = []
     for case in ElementTree.parse(report).iter("testcase"):
+        if (case.get("classname"), case.get("name")) == ("pytest", "internal"):
+            continue  # stands for pytest's own failure
         name = _node_id(case.get("classname", ""), case.get("name", ""), tree)
         # a subtest has its own entry inside the test's, and a failing teardown a second test of the same name
         found = [results[name]] if name in results else []

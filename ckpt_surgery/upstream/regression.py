@@ -80,16 +80,18 @@ def family_tests(family: str, base: Path, series: Path, python: Interpreter) -> 
     after = run_pytest(python, series, [folder], options=options, timeout=FAMILY_TIMEOUT)
     bad = after.ids("failed", "error")
     if after.problem or not (bad or after.ids("passed")):
-        reason = after.problem or "all of them are skipped"
-        return Check(folder, "not run", after.ran, reason=reason)
-    if not bad:
+        return Check(folder, "not run", after.ran, reason=after.problem or "all of them are skipped")
+    if not bad and not after.broke_off:
         return Check(folder, "ok", after.ran)
     with _lent(base, series, _test_files(series, family)):
-        before = run_pytest(python, base, bad, options=options, timeout=FAMILY_TIMEOUT)
+        targets = [folder] if after.broke_off else bad
+        before = run_pytest(python, base, targets, options=options, timeout=FAMILY_TIMEOUT)
+    own = ["pytest itself, which breaks off"] if after.broke_off else []
     new = [name for name in bad if before.outcome(name) not in ("failed", "error")]
+    new += own if not before.broke_off else []
     if new:
         return Check(folder, "failed", after.ran, before.ran, f"on the series alone: {_listed(new)}")
-    return Check(folder, "failed before too", after.ran, before.ran, f"on the base as well: {_listed(bad)}")
+    return Check(folder, "failed before too", after.ran, before.ran, f"on the base as well: {_listed([*own, *bad])}")
 
 
 def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:

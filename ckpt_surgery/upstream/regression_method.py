@@ -31,6 +31,7 @@ _METHOD = """\
             set_seed(42)
             outputs = model(**inputs)
             output = outputs.loss if getattr(outputs, "loss", None) is not None else outputs[0]
+            output = output[-1] if isinstance(output, (list, tuple)) else output
             in_forward = set(entered)
             entered.clear()
             # Not the plain sum: the one of a layer norm's output has no gradient

@@ -233,6 +233,7 @@ def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None =
     return Trees(folder / "base", folder / "series")
 
 
+BROKE_OFF = "broke off"
 Answers = Mapping[str, Outcome]
 """What becomes of which test (`ElmModelTest::test_forward`) of ELM."""
 
@@ -241,7 +242,7 @@ Answers = Mapping[str, Outcome]
 class Scripted(Interpreter):
     """Says for each run of pytest what `answer` says for the tree: nothing is executed. `shown` keeps the commands.
 
-    An answer that is a number is an exit code without a report.
+    An answer that is a number is an exit code without a report; with `BROKE_OFF` among the tests, pytest itself fails.
     """
 
     answer: Callable[[Path], Answers | int] = field(default=lambda _: {})
@@ -263,7 +264,7 @@ class Scripted(Interpreter):
         if isinstance(answer, int):
             return Ran(shown, answer, "E   the end")
         report = next(word.partition("=")[2] for word in arguments if word.startswith("--junitxml="))
-        chosen = {name: outcome for name, outcome in answer.items() if _selects(arguments, name)}
+        chosen = {name: outcome for name, outcome in answer.items() if "::" in name and _selects(arguments, name)}
         suite = ElementTree.Element("testsuite")
         for name, outcome in chosen.items():
             holder, _, test = name.partition("::")
@@ -274,8 +275,12 @@ class Scripted(Interpreter):
                 kind = {"xfailed": "pytest.xfail", "skipped": "pytest.skip"}.get(outcome, "")
                 ElementTree.SubElement(case, tag, type=kind, message=f"why {test} {outcome}")
         ElementTree.ElementTree(suite).write(report)
+        if BROKE_OFF in answer:
+            case = ElementTree.SubElement(suite, "testcase", classname="pytest", name="internal")
+            ElementTree.SubElement(case, "error", message="internal error")
+        ElementTree.ElementTree(suite).write(report)
         bad = any(outcome in ("failed", "error") for outcome in chosen.values())
-        return Ran(shown, 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests")
+        return Ran(shown, 3 if BROKE_OFF in answer else 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests")
 
 
 def _selects(arguments: Sequence[str], name: str) -> bool:

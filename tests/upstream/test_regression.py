@@ -14,7 +14,18 @@ from ckpt_surgery.upstream.regression import family_tests, regression
 from ckpt_surgery.upstream.regression_method import TEST
 from ckpt_surgery.upstream.results import Regression
 from ckpt_surgery.verification.results import Mode
-from tests.upstream.regression_toys import COMMON, COMMON_TEXT, ELM, PLAIN, TEST_TEXT, Answers, Scripted, Trees, make
+from tests.upstream.regression_toys import (
+    BROKE_OFF,
+    COMMON,
+    COMMON_TEXT,
+    ELM,
+    PLAIN,
+    TEST_TEXT,
+    Answers,
+    Scripted,
+    Trees,
+    make,
+)
 
 SWITCH = "test_gradient_checkpointing_enable_disable"
 UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
@@ -334,6 +345,20 @@ def test_failures_of_a_family_are_held_against_the_base(
         ["base: python -m pytest " + " ".join(f"{ELM}::{n}" for n in bad)] if ran_before else []
     )
     assert found.ran is not None
+
+
+def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Trees) -> None:
+    half: Answers = {"T::a": "passed", BROKE_OFF: "error"}
+    python = Scripted(Path("python"), lambda tree: plain(tree, {"T::a": "passed"}, half))
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == ("failed", "on the series alone: pytest itself, which breaks off")
+    assert python.shown[1] == "base: python -m pytest tests/models/elm"
+    python = Scripted(Path("python"), lambda _: half)
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == (
+        "failed before too",
+        "on the base as well: pytest itself, which breaks off",
+    )
 
 
 def test_a_new_failure_is_named_among_old_ones(trees: Trees) -> None:
