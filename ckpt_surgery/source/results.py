@@ -66,6 +66,8 @@ class ApplyResult:
     `found` are the findings before, `left` those after the changes. `notes` are sentences for the
     summary: a `# Copied from` comment that had to go and why, a file left alone because a second run
     would change it again. `together` are paths that one repair edits at once: each alone would be half of it.
+    `repaired` are the findings whose repairs were made, round after round: those of later rounds are not among the
+    `found`, and their lines are those of the text that they were found in.
     """
 
     changes: tuple[FileChange, ...]
@@ -77,6 +79,7 @@ class ApplyResult:
     written: bool
     seconds: float
     together: tuple[tuple[str, ...], ...] = ()
+    repaired: tuple[Finding, ...] = ()
 
 
 class Progress(Protocol):

@@ -36,6 +36,7 @@ class _Work:
     notes: list[str] = field(default_factory=list)
     together: set[frozenset[str]] = field(default_factory=set)
     """Files that the repair of one finding edits at once."""
+    repaired: list[Finding] = field(default_factory=list)
 
 
 def apply(
@@ -94,6 +95,7 @@ def apply(
         problems=tuple(problems),
         notes=tuple(work.notes),
         together=tuple(sorted(tuple(sorted(paths)) for paths in work.together if len(paths) > 1)),
+        repaired=tuple(work.repaired),
         files=len(sources),
         written=write,
         seconds=perf_counter() - start,
@@ -201,6 +203,7 @@ def _round(work: _Work, reader: Reader, chosen: list[Finding]) -> None:
         work.frozen.update(broken)
         work.notes += [f"{path} is left alone: its repair would not parse; please report it" for path in broken]
         return
+    work.repaired += chosen
     for finding in chosen:
         work.together.add(frozenset(edit.path for edit in finding.edits))
         for edit in finding.edits:

@@ -14,6 +14,7 @@ from ckpt_surgery.markdown import code, fenced, folded, prose, table
 from ckpt_surgery.upstream.results import Evidence, Row, Sibling
 from ckpt_surgery.upstream.tables import (
     LONG,
+    breaking_list,
     checks_table,
     commits_table,
     console,
@@ -24,7 +25,6 @@ from ckpt_surgery.upstream.tables import (
     made_by,
     regressions_table,
     rules_list,
-    signatures_list,
     status_lines,
     verdicts,
 )
@@ -147,7 +147,7 @@ def _facts(evidence: Evidence) -> str:
             f"## Evidence\n\n{status_lines(evidence)}",
             f"### Commits\n\n{commits_table(evidence)}",
             f"### Before and after\n\n{_before_and_after(evidence.rows)}",
-            f"### Breaking changes\n\n{signatures_list(evidence.signatures)}",
+            f"### Breaking changes\n\n{breaking_list(evidence)}",
             f"### Regression tests\n\n{tests}",
             f"### Upstream's checkers and tests\n\n{checks_table(evidence.checks)}",
             f"### Slow tests\n\n{fenced(evidence.run_slow) if evidence.families else 'No family is touched.'}",

@@ -33,7 +33,10 @@ Tie = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One commit: a family, or several whose repairs would each be half of one. The first gives it its name."""
+    """One commit: a family, or several whose repairs would each be half of one. The first gives it its name.
+
+    The lines of the `findings` are those of texts on the way to the repaired one.
+    """
 
     families: tuple[str, ...]
     changes: tuple[FileChange, ...]
@@ -184,7 +187,7 @@ def _units(tree: Path, result: ApplyResult, links: Collection[Tie]) -> list[Unit
     made = []
     for families in groups:
         changes = [replace(c, path=_relative(tree, c.path)) for c in result.changes if family_of(c.path) in families]
-        findings = [_inside(tree, f) for f in result.found if f.family in families and f.edits]
+        findings = [_inside(tree, f) for f in result.repaired if f.family in families]
         named = sorted({finding.family for finding in findings} & families)
         if changes:
             made.append(Unit((*named, *sorted(families - set(named))), tuple(changes), tuple(findings)))

@@ -206,6 +206,7 @@ def _evidence(
         siblings=_siblings(shop.plan, group, made, wishes),
         versions=versions,
         command=wishes.command,
+        unsafe=tuple(made.unsafe),
         notes=shop.plan.notes,
         coordination=wishes.coordination,
         rules={rule.code: rule.summary for rule in RULES if rule.code in codes},

@@ -174,6 +174,8 @@ class Evidence:
     """The `ckpt_surgery pr` command that makes the same series again."""
     patches: tuple[str, ...] = ()
     """File names, in the order in which `git am` takes them."""
+    unsafe: tuple[str, ...] = ()
+    """Repairs that may break code elsewhere, one sentence each, with the file."""
     notes: tuple[str, ...] = ()
     """Sentences of the codemods: a `# Copied from` comment that had to go, a file left alone."""
     coordination: str = ""

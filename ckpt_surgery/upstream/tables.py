@@ -150,9 +150,10 @@ def failures_first(checks: Iterable[Check]) -> list[Check]:
     return sorted(checks, key=lambda check: _CHECK_ORDER.index(check.status))
 
 
-def signatures_list(signatures: Iterable[Signature]) -> str:
-    """Each changed signature, before and after, with every caller."""
-    return "\n\n".join(map(_signature, signatures)) or "None."
+def breaking_list(evidence: Evidence) -> str:
+    """What may break code elsewhere: the unsafe repairs, and each changed signature with every caller."""
+    unsafe = bullets(prose(sentence) for sentence in evidence.unsafe)
+    return "\n\n".join(filter(None, [unsafe, *map(_signature, evidence.signatures)])) or "None."
 
 
 def _signature(one: Signature) -> str:

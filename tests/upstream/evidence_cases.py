@@ -49,6 +49,7 @@ def ready() -> Evidence:
                 callers=(f"{MODELING.format('clvp')}:80", "tests/models/clvp/test_modeling_clvp.py:12"),
             ),
         ),
+        unsafe=(f"CKPT005 in {MODELING.format('clvp')}: ClvpEncoderLayer.forward takes it behind past state",),
         regressions=(regression("clvp", "exception removed"), regression("zamba2", "covered")),
         siblings=(
             Sibling("clvp", ("CKPT002",), (f"{MODELING.format('clvp')}:80",), True, ""),

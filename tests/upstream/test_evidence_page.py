@@ -176,12 +176,13 @@ def test_checkers_that_fail_come_first_and_in_sight() -> None:
 
 def test_a_breaking_change_has_both_signatures_and_every_caller() -> None:
     (change,) = cases.ready().signatures
-    shown = section(evidence_markdown(cases.ready()), "Breaking changes of signatures")
+    shown = section(evidence_markdown(cases.ready()), "Breaking changes")
+    assert f"- {cases.ready().unsafe[0]}" in shown
     assert cases.fences(shown) == [f"forward({change.before})  # before\nforward({change.after})  # after\n"]
     for place in (f"{change.path}:{change.line}", *change.callers):
         assert f"`{place}`" in shown
-    none = evidence_markdown(replace(cases.ready(), signatures=()))
-    assert section(none, "Breaking changes of signatures").strip() == "None."
+    none = evidence_markdown(replace(cases.ready(), signatures=(), unsafe=()))
+    assert section(none, "Breaking changes").strip() == "None."
 
 
 def test_a_changed_signature_that_nobody_calls_is_said_to_be_one() -> None:

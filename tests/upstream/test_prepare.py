@@ -261,6 +261,32 @@ def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, q
     assert told["ash"] == told["cedar"] == (False, "not asked for")
 
 
+def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
+    untied: Path, verify: Verify, quick: None
+) -> None:
+    path = untied / MODELS / "birch" / "modeling_birch.py"
+    text = path.read_text()
+    for old, new in (
+        ("attention_mask=None):\n        return", "layer_past=None, encoder_hidden_states=None):\n        return"),
+        ("attention_mask=None):\n        for", "past=None, memory=None):\n        for"),
+        ("layer(hidden_states, attention_mask)", "layer(hidden_states, past, encoder_hidden_states=memory)"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    toy_checkout.commit(untied, "Past state comes first")
+    (one,) = made(untied, "birch").series
+    (sentence,) = one.evidence.unsafe
+    assert sentence.startswith(f"CKPT005 in {MODELS}/birch/modeling_birch.py: BirchLayer.forward takes")
+    (signature,) = one.evidence.signatures
+    assert (signature.class_name, signature.after) == (
+        "BirchLayer",
+        "hidden_states, encoder_hidden_states=None, layer_past=None",
+    )
+    assert [caller.rpartition(":")[0] for caller in signature.callers] == [signature.path]
+    assert sentence in (one.folder / "evidence.md").read_text()
+
+
 def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy, by="family")
     assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
