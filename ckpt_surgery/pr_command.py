@@ -46,9 +46,7 @@ def pr_command(
     ] = None,
     group_by: Annotated[
         GroupBy,
-        typer.Option(
-            help="One series a family, one for all that is copied or derived from a model, or one."
-        ),
+        typer.Option(help="One series a family, one for all that is copied or derived from a model, or one."),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
     base: Annotated[str, typer.Option(metavar="BRANCH", help="What the series stand on.")] = "main",
@@ -154,11 +152,13 @@ def _lines(outcome: Outcome) -> list[str]:
         lines.append(f"{evidence.branch}: {evidence.status} ({', '.join(counts)}); see {made.folder / 'evidence.md'}")
         lines += [f"  - {reason}" for reason in evidence.reasons]
         lines += [f"  {made.notice}"] if made.notice else []
-    for title, families in (("Left out:", outcome.left_out), ("Not repaired:", outcome.idle)):
-        if families:
-            lines += ["", title, *(f"  {family}: {reason}" for family, reason in families.items())]
-    for made in outcome.series:
-        lines += ["", f"Next, for {made.evidence.branch}:", *(f"  {command}" for command in made.next)]
+    for title, families in (("Left out", outcome.left_out), ("Not repaired", outcome.idle)):
+        for reason in dict.fromkeys(families.values()):
+            named = ", ".join(family for family, why in families.items() if why == reason)
+            lines += ["", f"{title}: {named}", f"  {reason}"]
+    for made in outcome.series[:1]:
+        rest = ", and likewise for each of the others" if len(outcome.series) > 1 else ""
+        lines += ["", f"Next, for {made.evidence.branch}{rest}:", *(f"  {command}" for command in made.next)]
     return lines or ["Nothing to repair."]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from codemods.facts import DYNAMIC, ELEMENT, Build
+from codemods.facts import DYNAMIC, ELEMENT, Build, Call
 from codemods.refs import Answer, External, Ref, is_plain_external
 from codemods.tree_index import TreeIndex
 from model_patches import family_facts
@@ -43,6 +43,17 @@ class Blocks:
         found = {element.element for element in self.elements(self.tree.supported) if element.is_block}
         known = {ref for ref in found if self.tree.is_layer(ref) is Answer.NO}
         return frozenset(known | self.checkpointed_inline)
+
+    @cached_property
+    def callers(self) -> dict[Ref, list[tuple[Ref, Call]]]:
+        """For each class of the tree, the calls that may run it, each with the checked class that it stands in."""
+        found: dict[Ref, list[tuple[Ref, Call]]] = {}
+        for owner in self.tree.checked_refs():
+            for call in owner.cls.calls:
+                for target in dict.fromkeys(t for path in call.paths for t in self.tree.reached(owner, path)):
+                    if isinstance(target, Ref):
+                        found.setdefault(target, []).append((owner, call))
+        return found
 
     @cached_property
     def with_inlines(self) -> tuple[Ref, ...]:

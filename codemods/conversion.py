@@ -5,12 +5,15 @@ Shared by the rule that finds plain blocks and the one that takes inline branche
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from codemods import positional_past_state
 from codemods.finding import Edit
 from codemods.imports import import_edit
 from codemods.refs import GCL, Answer, Ref
 from codemods.rule import Context
+from codemods.sites import site_of
 
 _MODULES = ("nn.Module", "torch.nn.Module", "Module")
 
@@ -21,6 +24,8 @@ class Conversion:
 
     edits: tuple[Edit, ...] = ()
     reason: str = ""
+    doubt: str = ""
+    """Why the edits are not safe; empty where they are."""
 
 
 def convert(context: Context, ref: Ref) -> Conversion:
@@ -33,11 +38,29 @@ def convert(context: Context, ref: Ref) -> Conversion:
         return Conversion(reason=f"the base classes of {ref.name} are not in the files at hand")
     if root.path not in context.tree.checked:
         return Conversion(reason=f"{root.name} is defined in {root.path}, which is not among the checked files")
-    edits: list[Edit] = []
-    for one in context.lineages.same(root):
-        if one is root or (_names_module(one) and one.path in context.tree.checked):
-            edits += [*imported(context, one.path), _bases(context, one)]
-    return Conversion(tuple(edits))
+    twins = [
+        one
+        for one in context.lineages.same(root)
+        if one is root or (_names_module(one) and one.path in context.tree.checked)
+    ]
+    edits = [edit for one in twins for edit in (*imported(context, one.path), _bases(context, one))]
+    layers = dict.fromkeys(layer for one in twins for layer in (one, *context.tree.heirs(one)))
+    return Conversion(tuple(edits), doubt=_doubt(context, layers))
+
+
+def _doubt(context: Context, layers: Collection[Ref]) -> str:
+    """Whether a call of the new layers passes past state by position, and no safe repair makes it a keyword."""
+    for layer in layers:
+        for owner, call in context.blocks.callers.get(layer, ()):
+            site = site_of(context, owner, call, layers)
+            plan = positional_past_state.lasting(context, site) if site else None
+            if plan:
+                names = " and ".join(f"`{name}`" for name in plan.positional_past)
+                passed = f"{owner.name} passes {names} to {layer.name} by position, which"
+                if plan.blocked:
+                    return f"{passed} only CKPT005 can change: both need --unsafe"
+                return f"{passed} is left to a person: {plan.unknown}"
+    return ""
 
 
 def _names_module(ref: Ref) -> bool:

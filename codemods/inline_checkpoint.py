@@ -24,7 +24,8 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 Safe where the test is about checkpointing and training alone, the else branch calls the same blocks, and
 their classes can be made layers. The else branch is the truth: where the two disagree the finding says
 how. A guard such as `if use_cache: ... use_cache = False` stays where later code reads the name. Unsafe
-where the test has other conditions, or where the direct call needs another signature first (CKPT005).
+where the test has other conditions, where the direct call needs another signature first (CKPT005), or where
+a call elsewhere does that passes past state by position to a block which the repair makes a layer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codemods.arguments import bind
-from codemods.conversion import convert
+from codemods.conversion import Conversion, convert
 from codemods.derived_class import alias_of, aliased, derive
 from codemods.facts import Arg, Call, CheckpointCall, InlineBranch, Path
 from codemods.finding import Applicability, Edit, Finding
@@ -90,24 +91,22 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
         return (), f"the branch is an elif, and later code relies on its guard of {inline.guard}"
     if not _reaches_transformers(context, owner):
         return (), "the file uses nothing of transformers, so nothing would switch a layer's checkpointing on"
-    conversions: list[Edit] = []
-    doubts: list[str] = []
+    conversions: list[Conversion] = []
     converted = 0
     for checkpoint in inline.checkpoints:
         if not _called_directly(checkpoint, inline):
             return (), f"the else branch does not call {checkpoint.callee}"
-        edits, doubt, blocks = _conversion(context, owner, checkpoint, inline)
-        conversions += edits
+        conversion, blocks = _conversion(context, owner, checkpoint, inline)
+        conversions.append(conversion)
         converted += blocks
-        if doubt:
-            doubts.append(doubt)
+    reasons = [conversion.reason for conversion in conversions if conversion.reason]
     if not converted:
-        return (), doubts[0] if doubts else "no block class is known behind the call"
-    torch_only = [doubt for doubt in doubts if doubt.startswith("torch's own")]
-    if len(doubts) > len(torch_only):
+        return (), reasons[0] if reasons else "no block class is known behind the call"
+    torch_only = [reason for reason in reasons if reason.startswith("torch's own")]
+    if len(reasons) > len(torch_only):
         # A block behind the call that does not become a layer would lose the checkpointing it has.
-        return (), next(doubt for doubt in doubts if doubt not in torch_only)
-    doubts = []
+        return (), next(reason for reason in reasons if reason not in torch_only)
+    doubts: list[str] = []
     unknown = sorted(set(inline.body_kinds) - _KNOWN_KINDS)
     if unknown:
         doubts.append("the branch holds statements that the else branch lacks")
@@ -118,7 +117,10 @@ def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[E
     blocked = _blocked(context, owner, inline)
     if blocked:
         doubts.append(f"{blocked} can be positional only after CKPT005")
-    edits_of_all = (*dict.fromkeys(conversions), unwrapped(context, owner, inline))
+    else:
+        doubts += [conversion.doubt for conversion in conversions if conversion.doubt]
+    conversion_edits = dict.fromkeys(edit for conversion in conversions for edit in conversion.edits)
+    edits_of_all = (*conversion_edits, unwrapped(context, owner, inline))
     return edits_of_all, "; ".join(dict.fromkeys(doubts))
 
 
@@ -142,8 +144,8 @@ def _is_attribute(paths: tuple[Path, ...]) -> bool:
 
 def _conversion(
     context: Context, owner: Ref, checkpoint: CheckpointCall, inline: InlineBranch
-) -> tuple[list[Edit], str, int]:
-    """Edits that make the callee's classes layers, a doubt, and how many classes are layers then."""
+) -> tuple[Conversion, int]:
+    """What makes the callee's classes layers, and how many classes are layers then."""
     paths = checkpoint.paths
     if checkpoint.wrapped == "closure":
         paths = tuple(
@@ -158,10 +160,12 @@ def _conversion(
     aliases = {alias.original for ref in refs if (alias := alias_of(context, owner.path, ref.name))}
     untold = [one.name for one in externals if not is_plain_external(one) and one.name not in aliases]
     if untold or not (refs or externals):
-        return [], f"what {checkpoint.callee} is cannot be told ({', '.join(untold) or 'nothing is known of it'})", 0
+        reason = f"what {checkpoint.callee} is cannot be told ({', '.join(untold) or 'nothing is known of it'})"
+        return Conversion(reason=reason), 0
     if not refs:
-        return [], f"torch's own {externals[0].name} stays without checkpointing", 0
+        return Conversion(reason=f"torch's own {externals[0].name} stays without checkpointing"), 0
     edits: list[Edit] = []
+    doubt = ""
     for ref in refs:
         derived = derive(context, owner, paths, ref)
         if derived:
@@ -169,9 +173,10 @@ def _conversion(
             continue
         conversion = convert(context, ref)
         if conversion.reason:
-            return [], conversion.reason, 0
+            return conversion, 0
         edits += [*conversion.edits, *aliased(context, owner, ref)]
-    return edits, "", len(refs)
+        doubt = doubt or conversion.doubt
+    return Conversion(tuple(edits), doubt=doubt), len(refs)
 
 
 def _blocked(context: Context, owner: Ref, inline: InlineBranch) -> str:

@@ -19,7 +19,9 @@ class FooLayer(GradientCheckpointingLayer): ...   # after
 
 ## Fix safety
 Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing
-is enabled. A base class from another package stays, with the layer in front of it.
+is enabled. A base class from another package stays, with the layer in front of it. Unsafe where a call in
+the tree passes past state by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer
+alone, the block would be worse off than without checkpointing. `--unsafe` repairs both.
 """
 
 from __future__ import annotations
@@ -69,6 +71,9 @@ def _block(context: Context, element: StackElement) -> Finding:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
         applicability = Applicability.UNKNOWN
     conversion = convert(context, ref)
+    if conversion.doubt and applicability is Applicability.SAFE:
+        message += f"; {conversion.doubt}"
+        applicability = Applicability.UNSAFE
     edits = (*conversion.edits, *aliased(context, element.holder, ref))
     if conversion.reason:
         return _class_finding(context, ref, f"{message} ({conversion.reason})", Applicability.UNKNOWN)

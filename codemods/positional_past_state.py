@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from codemods.arguments import bind
+from codemods.arguments import Piece, Plan, bind
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
 from codemods.sites import Site, plan_site, site_finding, sites
@@ -40,17 +40,35 @@ def find(context: Context) -> Iterator[Finding]:
         yield from _findings(context, site)
 
 
-def _findings(context: Context, site: Site) -> Iterator[Finding]:
+def lasting(context: Context, site: Site) -> Plan | None:
+    """The plan of a call that still passes past state by position after all safe repairs; None for any other."""
+    plan = _fault(context, site)
+    return plan if plan and _repair(plan) is None else None
+
+
+def _fault(context: Context, site: Site) -> Plan | None:
+    """The plan of a call that passes past state by position where that does harm."""
     plan = plan_site(context, site, gradient=_GRADIENT in context.selected, past=True)
-    block, forward = site.blocks[0]
-    if not plan.positional_past or context.tree.flag(block, "_can_checkpoint_with_cache") == "True":
+    block, _ = site.blocks[0]
+    harmless = not plan.positional_past or context.tree.flag(block, "_can_checkpoint_with_cache") == "True"
+    return None if harmless else plan
+
+
+def _repair(plan: Plan) -> tuple[Piece, ...] | None:
+    return None if plan.unknown or plan.blocked else plan.pieces
+
+
+def _findings(context: Context, site: Site) -> Iterator[Finding]:
+    plan = _fault(context, site)
+    if plan is None:
         return
+    block, forward = site.blocks[0]
     bound = bind(site.call.args, forward)
     first = bound[plan.positional_past[0]] if not isinstance(bound, str) else 0
     span = site.call.args[first].span
     names = " and ".join(f"`{name}`" for name in plan.positional_past)
     message = f"{block.name} gets {names} by position: the recompute writes it a second time"
-    pieces = None if plan.unknown or plan.blocked else plan.pieces
+    pieces = _repair(plan)
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
     applicability = Applicability.SAFE if pieces else Applicability.UNSAFE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from codemods.arguments import Piece, Plan, plan
@@ -36,10 +36,16 @@ def sites(context: Context) -> Iterator[Site]:
     """Every call of a layer, or of a block that is to become one."""
     for owner in context.tree.checked_refs():
         for call in owner.cls.calls:
-            refs = [ref for ref in block_refs(context, owner, call.paths) if checkpoints(context, ref)]
-            blocks = tuple((ref, found[1]) for ref in refs if (found := context.tree.forward(ref)))
-            if blocks:
-                yield Site(owner, call, blocks)
+            site = site_of(context, owner, call)
+            if site:
+                yield site
+
+
+def site_of(context: Context, owner: Ref, call: Call, becoming: Collection[Ref] = ()) -> Site | None:
+    """A call of a layer, or of a block that is to become one; those of `becoming` are."""
+    refs = [ref for ref in block_refs(context, owner, call.paths) if ref in becoming or checkpoints(context, ref)]
+    blocks = tuple((ref, found[1]) for ref in refs if (found := context.tree.forward(ref)))
+    return Site(owner, call, blocks) if blocks else None
 
 
 def checkpoints(context: Context, ref: Ref) -> bool:

@@ -153,7 +153,7 @@ def _regressions(regressions: Sequence[Regression]) -> str:
 def _regression(one: Regression) -> str:
     parts = [f"### {code(one.family)}: {REGRESSIONS[one.kind]}"]
     parts += [prose(one.reason)] if one.reason else []
-    parts += [f"In {code(one.path)}:"] if one.path else []
+    parts += [f"In {', '.join(map(code, one.paths))}:"] if one.paths else []
     parts += [bullets(map(code, one.tests))] if one.tests else []
     for where, word, ran in (
         ("On the base", before_word(one.before), one.before),

@@ -59,6 +59,9 @@ _PATCH = [
 ]
 
 
+_FULL = "No space left on device"
+
+
 class GitError(UpstreamError):
     """A git command that should have worked did not. The message is one sentence, with git's own reason."""
 
@@ -106,6 +109,8 @@ class Git:
             raise UpstreamError(f"{self.folder} is no folder: name a git checkout of transformers") from None
         words = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         telling = [line for line in words if line.startswith(("fatal: ", "error: "))] or words
+        if any(_FULL in line for line in words):
+            return done.returncode, "", "the disk is full; make room, or set TMPDIR, and run this again"
         reason = telling[-1].removeprefix("fatal: ").removeprefix("error: ") if telling else f"exit {done.returncode}"
         return done.returncode, done.stdout.decode(errors="surrogateescape").removesuffix("\n"), reason
 

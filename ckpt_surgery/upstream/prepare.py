@@ -21,11 +21,12 @@ from ckpt_surgery.upstream.interpreter import find_interpreter, probe
 from ckpt_surgery.upstream.judge import judged
 from ckpt_surgery.upstream.plan import MODELS, Group, Grouping, Plan, chosen_families, make_plan
 from ckpt_surgery.upstream.regression import family_tests
-from ckpt_surgery.upstream.results import Evidence, Sibling
+from ckpt_surgery.upstream.results import Check, Evidence, Sibling
 from ckpt_surgery.upstream.series import Draft, Workshop, draft
 from ckpt_surgery.upstream.signatures import changed_signatures
 from codemods import RULES
 
+TESTS = "tests/models"
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 Step = Callable[[str], None]
 _BY_HAND = "no codemod has a repair for it: work for a person"
@@ -187,7 +188,9 @@ def _evidence(
             step=lambda name: step(f"{group.name}: upstream's checker {name}"),
         )
     )
-    for family in sorted(made.families):
+    if not (shop.tree.folder / TESTS).is_dir():
+        checks.append(Check("upstream's tests", "not run", reason=f"this checkout has no {TESTS}"))
+    for family in sorted(made.families) if (shop.tree.folder / TESTS).is_dir() else ():
         step(f"{group.name}: upstream's tests of {family}")
         checks.append(family_tests(family, shop.untouched.folder, shop.tree.folder, shop.python))
     codes = {code for commit in made.commits for code in commit.rules}

@@ -53,7 +53,8 @@ def regression(
     """
     files = _test_files(series, family)
     if not files:
-        return Regression(family, "none", reason=f"the checkout has no tests/models/{family}/test_modeling_*.py")
+        folder = f"tests/models/{family}/test_modeling_*.py" if (series / "tests/models").is_dir() else "tests/models"
+        return Regression(family, "none", reason=f"the checkout has no {folder}")
     trial = _Trial(family, base, series, python, files)
     before, after = trial.both(files, "checkpointing")
     problem = next((run.problem for run in (before, after) if run.problem and run.ran.code != _NO_TESTS), "")
@@ -122,8 +123,8 @@ class _Trial:
         before, after = self.both(tests)
         if set(red_to_green(before, after)) != set(tests):
             return None
-        path = tests[0].partition("::")[0]
-        return Regression(self.family, kind, path, tuple(tests), before.ran, after.ran, reason)
+        paths = sorted({name.partition("::")[0] for name in tests})
+        return Regression(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
 
     def kind(self, tests: Sequence[str]) -> RegressionKind:
         """What tests are that show the repair as the series has them: they may be the work of an earlier run."""
@@ -160,7 +161,7 @@ def _exception_removed(trial: _Trial, untouched: PytestRun) -> Regression | None
         if made is None:
             return None
         keep()
-        return replace(made, path=next((path for path, _ in good if path != COMMON), COMMON))
+        return replace(made, paths=tuple(sorted({path for path, _ in good})))
 
 
 def _added(trial: _Trial, blocks: Sequence[str], modes: Sequence[Mode]) -> Regression:

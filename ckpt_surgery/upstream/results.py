@@ -110,13 +110,14 @@ class Regression:
     """The test that fails without the repair and passes with it.
 
     "covered": upstream's own test, as it stands. "exception removed": upstream's own test, after the override that
-    kept it from running went. "added": a new test. "none": there is none, and `reason` says why.
-    `tests` are pytest ids of what was run, `before` is the run on the base (it must fail), `after` on the series.
+    kept it from running went, which `reason` names. "added": a new test. "none": there is none, and `reason` says why.
+    `paths` are the test files that were changed for it ("covered": the files of the tests), `tests` pytest ids of
+    what was run, `before` is the run on the base (it must fail), `after` on the series.
     """
 
     family: str
     kind: RegressionKind
-    path: str = ""
+    paths: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     before: Ran | None = None
     after: Ran | None = None

@@ -128,7 +128,7 @@ def _add(shop: Workshop, made: Draft, unit: Unit, step: Callable[[str], None]) -
     imported = _imported(shop, files)
     risky = (finding for finding in unit.findings if finding.applicability is Applicability.UNSAFE)
     made.unsafe += dict.fromkeys(f"{f.code} in {f.path}: {f.message}" for f in risky)
-    ours = {change.path for change in unit.changes} | {test.path for test in tests}
+    ours = {change.path for change in unit.changes} | {path for test in tests for path in test.paths}
     regenerated = [file for file in files if shop.tools.has_converter and file in shop.plan.generated]
     brought = [file for file in files if file not in ours and file not in regenerated]
     message = _message(unit, regenerated, brought, tests)
@@ -204,7 +204,7 @@ def _message(unit: Unit, regenerated: Sequence[str], brought: Sequence[str], tes
         lines += ["", title, *(f"- {file}" for file in files)] if files else []
     for test in tests:
         if test.kind in ("added", "exception removed"):
-            lines += ["", f"Test {test.kind} in {test.path}."]
+            lines += ["", f"Test {test.kind} in {listed(test.paths)}."]
     return "\n".join([*lines, "", f"{TRAILER} {__version__}", ""])
 
 

@@ -144,11 +144,12 @@ def test_a_finished_series_is_named_with_what_comes_next(
     ("outcome", "code", "words"),
     [
         (Outcome((), {}, {}), 0, "Nothing to repair."),
-        (Outcome((), {"elm": "no fault is seen"}, {}), 1, "Left out:\n  elm: no fault is seen"),
-        (Outcome((), {}, {"elm": "work for a person"}), 1, "Not repaired:\n  elm: work for a person"),
-        (Outcome((OAK,), {"elm": "no fault is seen"}, {}), 0, "elm: no fault is seen"),
+        (Outcome((), {"elm": "no fault is seen"}, {}), 1, "Left out: elm\n  no fault is seen"),
+        (Outcome((), {}, {"elm": "work for a person"}), 1, "Not repaired: elm\n  work for a person"),
+        (Outcome((OAK,), {"elm": "why", "fir": "why"}, {}), 0, "Left out: elm, fir\n  why\n"),
+        (Outcome((OAK, OAK), {}, {}), 0, "Next, for ckpt-surgery/oak, and likewise for each of the others:\n"),
     ],
-    ids=["nothing", "left out", "no repair", "some"],
+    ids=["nothing", "left out", "no repair", "some", "several"],
 )
 def test_what_is_not_made_is_told(
     prepare: Preparing, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int, words: str

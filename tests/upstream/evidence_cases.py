@@ -175,7 +175,7 @@ def regression(family: str, kind: str) -> Regression:
     return Regression(
         family=family,
         kind="covered" if kind == "covered" else "exception removed",
-        path=path,
+        paths=(path,),
         tests=(f"{path}::ModelTest::test_training_gradient_checkpointing",),
         before=Ran(command, 1, "1 failed"),
         after=Ran(command, 0, "1 passed"),

@@ -263,6 +263,6 @@ def words_of(evidence: Evidence) -> list[str]:
         evidence.coordination,
     ]
     words += [*evidence.files, *evidence.models, *evidence.patches, *evidence.rules, *evidence.rules.values()]
-    words += [word for test in evidence.regressions for word in (test.path, *test.tests)]
+    words += [word for test in evidence.regressions for word in (*test.paths, *test.tests)]
     words += [ran.command for test in evidence.regressions for ran in (test.before, test.after) if ran]
     return words + [word for check in evidence.checks for word in (check.name, check.reason)]

@@ -78,7 +78,7 @@ def ours(tree: Path) -> Answers:
 def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees: Trees) -> None:
     before = trees.tests(trees.base)
     found, shown = run(trees, lambda tree: plain(tree, {UPSTREAM: "failed"}, {UPSTREAM: "passed"}))
-    assert (found.kind, found.path, found.tests) == ("covered", ELM, (f"{ELM}::{UPSTREAM}",))
+    assert (found.kind, found.paths, found.tests) == ("covered", (ELM,), (f"{ELM}::{UPSTREAM}",))
     assert found.before is not None
     assert found.after is not None
     assert (found.before.code, found.after.code) == (1, 0)
@@ -126,7 +126,7 @@ def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
 def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees) -> None:
     base = trees.tests(trees.base)
     found, _ = run(trees, excused)
-    assert (found.kind, found.path) == ("exception removed", ELM)
+    assert (found.kind, found.paths) == ("exception removed", (ELM, COMMON))
     assert found.tests == (f"{ELM}::ElmModelTest::{SWITCH}",)
     assert found.reason == (
         f"taken out: the expected failure of ElmModelTest.{SWITCH} ({ELM}); "
@@ -198,7 +198,7 @@ def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> Non
     trees.write(ELM, BARE)
     base = trees.tests(trees.base)
     found, _ = run(trees, ours)
-    assert (found.kind, found.path, found.tests) == ("added", ELM, (f"{ELM}::ElmModelTest::{TEST}",))
+    assert (found.kind, found.paths, found.tests) == ("added", (ELM,), (f"{ELM}::ElmModelTest::{TEST}",))
     text = (trees.series / ELM).read_text()
     assert text.count(f"def {TEST}(self)") == 1
     assert 'plain_blocks = {"ElmLayer"}' in text
