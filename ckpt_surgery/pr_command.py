@@ -46,7 +46,7 @@ def pr_command(
     ] = None,
     group_by: Annotated[
         GroupBy,
-        typer.Option(help="One series a family, one for all that is copied or derived from a model, or one."),
+        typer.Option(help="A series for each family, for each model with its copies and heirs (root), or one."),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
     base: Annotated[str, typer.Option(metavar="BRANCH", help="What the series stand on.")] = "main",

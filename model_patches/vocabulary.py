@@ -47,6 +47,7 @@ GRADIENT = frozenset(
         "hidden_states",
         "input_tensor",
         "inputs_embeds",
+        "key_point_embedding",
         "keys",
         "layout_inputs",
         "msa_kv_states",
