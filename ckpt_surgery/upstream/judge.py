@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ckpt_surgery.upstream.results import Evidence, Regression, Row, SeriesStatus
-from ckpt_surgery.upstream.series import Draft, listed
+from ckpt_surgery.upstream.series import Draft
 from ckpt_surgery.verification.results import LEVELS
+from ckpt_surgery.verification.units import listed
 
 
 def judged(evidence: Evidence, made: Draft, *, applies: bool) -> Evidence:

@@ -20,11 +20,11 @@ from ckpt_surgery.source.facts_store import read_sources, without_gc
 from ckpt_surgery.source.results import ApplyResult, FileChange, Progress
 from ckpt_surgery.source.rewrite import apply
 from ckpt_surgery.upstream.errors import UpstreamError
+from ckpt_surgery.upstream.layout import MODELS, deprecated_of, families_of
 from codemods.finding import Applicability, Finding
 from codemods.rule import Context
 from model_patches import family_of
 
-MODELS = Path("src", "transformers", "models")
 Grouping = Literal["family", "root", "all"]
 _FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 Tie = tuple[str, str]
@@ -76,13 +76,6 @@ class Plan:
     """Families that were asked for and that no codemod changes."""
 
 
-def families_of(tree: Path) -> tuple[str, ...]:
-    """Every model folder of a checkout, those of deprecated models too."""
-    places = (tree / MODELS, tree / MODELS / "deprecated")
-    folders = (entry for place in places if place.is_dir() for entry in place.iterdir() if entry.is_dir())
-    return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != "deprecated"))
-
-
 def chosen_families(tree: Path, names: Collection[str]) -> frozenset[str]:
     """The families that these names mean; all that are not deprecated where none is given.
 
@@ -94,8 +87,7 @@ def chosen_families(tree: Path, names: Collection[str]) -> frozenset[str]:
             near = get_close_matches(name.lower().replace("-", "_"), known, n=3)
             meant = f"did you mean {' or '.join(near)}?" if near else "names are folders of src/transformers/models"
             raise UpstreamError(f"--families: there is no model folder {name}: {meant}")
-    deprecated = {entry.name for entry in (tree / MODELS / "deprecated").glob("*/")}
-    return frozenset(names or set(known) - deprecated)
+    return frozenset(names or set(known) - deprecated_of(tree))
 
 
 def make_plan(

@@ -19,15 +19,14 @@ from ckpt_surgery.upstream.evidence_page import evidence_markdown
 from ckpt_surgery.upstream.git import Git, checked, free_branch, patches, same_after_am, set_branch, worktrees
 from ckpt_surgery.upstream.interpreter import find_interpreter, probe
 from ckpt_surgery.upstream.judge import judged
-from ckpt_surgery.upstream.plan import MODELS, Group, Grouping, Plan, chosen_families, make_plan
+from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, TESTS, files_of
+from ckpt_surgery.upstream.plan import Group, Grouping, Plan, chosen_families, make_plan
 from ckpt_surgery.upstream.regression import family_tests
 from ckpt_surgery.upstream.results import Check, Evidence, Sibling
 from ckpt_surgery.upstream.series import Draft, Workshop, draft
 from ckpt_surgery.upstream.signatures import changed_signatures
 from codemods import RULES
 
-TESTS = "tests/models"
-TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 Step = Callable[[str], None]
 _BY_HAND = "no codemod has a repair for it: work for a person"
 
@@ -108,7 +107,7 @@ def prepare(
             families,
             wishes.codes,
             wishes.by,
-            copies_follow=tools.generation != "none",
+            copies_follow=tools.has_converter,
             progress=progress,
         )
         check_folder(wishes.out, checkout, tuple(group.name for group in plan.groups))
@@ -143,8 +142,9 @@ def _idle(plan: Plan) -> dict[str, str]:
 
 def _modular(tree: Path, plan: Plan) -> list[str]:
     """The modular files of the families that are to change."""
-    folders = [tree / MODELS / family for group in plan.groups for family in group.families]
-    return sorted(path.relative_to(tree).as_posix() for folder in folders for path in folder.glob("modular_*.py"))
+    families = {family for group in plan.groups for family in group.families}
+    files = (file for family in families for file in files_of(tree, family, "modular_*.py"))
+    return sorted(file.relative_to(tree).as_posix() for file in files)
 
 
 def _branch(group: Group) -> str:

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckpt_surgery.upstream.interpreter import Interpreter
+from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, files_of
 from ckpt_surgery.upstream.pytest_run import PytestRun, run_pytest
 from ckpt_surgery.upstream.regression_method import TEST, holders, method, model_tests, with_method
 from ckpt_surgery.upstream.regression_source import Excuse, exclusions, generic_tests, overrides, without
 from ckpt_surgery.upstream.results import Check, Regression, RegressionKind
 from ckpt_surgery.verification.results import Mode
 
-COMMON = "tests/test_modeling_common.py"
+COMMON = COMMON_TESTS.as_posix()
 TIMEOUT = 1200.0
 """Seconds for one run of the checkpointing tests of a family."""
 FAMILY_TIMEOUT = 3600.0
 """Seconds for one run of all tests of a family."""
 
-_MODELING_UTILS = "src/transformers/modeling_utils.py"
 _MODEL_TYPE = re.compile(r"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"'](\w+)[\"']", re.M)
 _CLASS = re.compile(r"^class (\w+)", re.M)
 _NO_TESTS = 5
@@ -53,7 +53,7 @@ def regression(
     """
     files = _test_files(series, family)
     if not files:
-        folder = f"tests/models/{family}/test_modeling_*.py" if (series / "tests/models").is_dir() else "tests/models"
+        folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return Regression(family, "none", reason=f"the checkout has no {folder}")
     trial = _Trial(family, base, series, python, files)
     before, after = trial.both(files, "checkpointing")
@@ -74,7 +74,7 @@ def family_tests(family: str, base: Path, series: Path, python: Interpreter) -> 
     Raises:
         UpstreamError: the interpreter cannot be started.
     """
-    folder = f"tests/models/{family}"
+    folder = f"{TESTS}/{family}"
     if not (series / folder).is_dir():
         return Check(folder, "not run", reason=f"the checkout has no {folder}")
     options = ("--continue-on-collection-errors",)
@@ -177,7 +177,7 @@ def _added(trial: _Trial, blocks: Sequence[str], modes: Sequence[Mode]) -> Regre
     if not modes:
         reason = "verify finds a fault in every mode after the repair too: no test of all gradients can pass"
         return Regression(trial.family, "none", reason=reason)
-    modeling_utils = _text(trial.series, _MODELING_UTILS)
+    modeling_utils = _text(trial.series, MODELING_UTILS)
     tries: list[tuple[PytestRun, PytestRun]] = []
     with _restored(trial.series, sources) as keep:
         for some in dict.fromkeys([tuple(modes), *((mode,) for mode in modes)]):
@@ -241,15 +241,15 @@ def _freed(sources: Mapping[str, str], excuses: Iterable[tuple[str, Excuse]]) ->
 
 def _names(tree: Path, family: str) -> frozenset[str]:
     """The model types and the classes of a family: what a list in the generic tests may name."""
-    folder = tree / "src/transformers/models" / family
-    types = {name for path in folder.glob("configuration_*.py") for name in _MODEL_TYPE.findall(_text(tree, path))}
-    classes = {name for path in folder.glob("modeling_*.py") for name in _CLASS.findall(_text(tree, path))}
+    configurations, models = (files_of(tree, family, f"{kind}_*.py") for kind in ("configuration", "modeling"))
+    types = {name for path in configurations for name in _MODEL_TYPE.findall(_text(tree, path))}
+    classes = {name for path in models for name in _CLASS.findall(_text(tree, path))}
     return frozenset(types | classes)
 
 
 def _test_files(tree: Path, family: str) -> tuple[str, ...]:
     """The family's tests of models in torch, as paths from the top of the tree."""
-    found = sorted((tree / "tests/models" / family).glob("test_modeling_*.py"))
+    found = sorted((tree / TESTS / family).glob("test_modeling_*.py"))
     other = ("test_modeling_tf_", "test_modeling_flax_")
     return tuple(path.relative_to(tree).as_posix() for path in found if not path.name.startswith(other))
 

@@ -25,7 +25,7 @@ from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream import examine
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.plan import MODELS
+from ckpt_surgery.upstream.layout import files_of
 from ckpt_surgery.upstream.results import Row
 from ckpt_surgery.verification import TIMEOUT
 from ckpt_surgery.verification.results import LEVELS, MODES, Mode, ModeReport, Report, report_of
@@ -96,8 +96,7 @@ def verify_tree(
 
 def _classes(tree: Path, family: str) -> list[str]:
     """The names of all classes in the modeling files of a family."""
-    folders = (tree / MODELS / family, tree / MODELS / "deprecated" / family)
-    files = [file for folder in folders for file in sorted(folder.glob("modeling_*.py"))]
+    files = files_of(tree, family, "modeling_*.py")
     return [name for file in files for name in _CLASS.findall(file.read_text(encoding="utf-8"))]
 
 

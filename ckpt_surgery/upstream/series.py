@@ -14,11 +14,13 @@ from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream.checks import Tools, fix
 from ckpt_surgery.upstream.git import TRAILER, Base, Git, changed_files, commit, restore
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.plan import MODELS, Plan, Unit
+from ckpt_surgery.upstream.layout import is_model_file
+from ckpt_surgery.upstream.plan import Plan, Unit
 from ckpt_surgery.upstream.regression import regression
 from ckpt_surgery.upstream.reproduce import reproduced, rows_of, verify_tree
 from ckpt_surgery.upstream.results import Commit, Ran, Regression, Row
 from ckpt_surgery.verification.results import MODES, Mode, Report
+from ckpt_surgery.verification.units import listed
 from codemods import RULES
 from codemods.finding import Applicability
 from model_patches import family_of
@@ -108,7 +110,7 @@ def _add(shop: Workshop, made: Draft, unit: Unit, step: Callable[[str], None]) -
     step(f"{name}: repair")
     fixes = _write(shop, unit)
     files = _kept(shop, unit)
-    families = frozenset(family_of(file) for file in files if _is_model(file)) | set(unit.families)
+    families = frozenset(family_of(file) for file in files if is_model_file(file)) | set(unit.families)
     step(f"{name}: verify after the repair")
     rows = shop.rows(families)
     if not reproduced(rows):
@@ -167,10 +169,6 @@ def _kept(shop: Workshop, unit: Unit) -> list[str]:
     return [file for file in files if file not in foreign]
 
 
-def _is_model(file: str) -> bool:
-    return Path(file).is_relative_to(MODELS) and file.endswith(".py")
-
-
 def _has_findings(unit: Unit, family: str) -> bool:
     return any(finding.family == family for finding in unit.findings)
 
@@ -184,7 +182,7 @@ def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) ->
 
 def _imported(shop: Workshop, files: Sequence[str]) -> Ran:
     """The import of every changed module, each commit by itself."""
-    paths = [Path(file).relative_to("src").with_suffix("") for file in files if _is_model(file)]
+    paths = [Path(file).relative_to("src").with_suffix("") for file in files if is_model_file(file)]
     names = [".".join(path.parts) for path in paths if not path.name.startswith("modular_")]
     shown = f'python -c "import {", ".join(names)}"'
     return shop.python.run(["-c", _IMPORT, *names], shop.tree.folder, shown=shown)
@@ -206,8 +204,3 @@ def _message(unit: Unit, regenerated: Sequence[str], brought: Sequence[str], tes
         if test.kind in ("added", "exception removed"):
             lines += ["", f"Test {test.kind} in {listed(test.paths)}."]
     return "\n".join([*lines, "", f"{TRAILER} {__version__}", ""])
-
-
-def listed(names: Sequence[str]) -> str:
-    """The names as a clause: `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

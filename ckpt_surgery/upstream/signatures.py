@@ -19,7 +19,7 @@ from pathlib import Path
 from ckpt_surgery.source.analyze import take
 from ckpt_surgery.source.discover import discover
 from ckpt_surgery.source.facts_store import read_sources, without_gc
-from ckpt_surgery.upstream.plan import MODELS
+from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.results import Signature
 from codemods.facts import Path as Steps
 from codemods.refs import Ref

@@ -1,4 +1,4 @@
-"""Bytes and ranks as people read them, the same in every message and report."""
+"""Bytes, ranks and names as people read them, the same in every message and report."""
 
 from __future__ import annotations
 
@@ -25,5 +25,9 @@ def ranks_in_words(ranks: Sequence[int], of: int) -> str:
     """These ranks of a group of so many: rank 1, ranks 0 and 2, or every rank."""
     if len(ranks) == of:
         return "every rank"
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names as a clause: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

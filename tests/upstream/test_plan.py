@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.upstream.errors import UpstreamError
-from ckpt_surgery.upstream.plan import Grouping, Plan, chosen_families, families_of, make_plan
+from ckpt_surgery.upstream.layout import families_of
+from ckpt_surgery.upstream.plan import Grouping, Plan, chosen_families, make_plan
 from tests.upstream import toy_checkout
 
 CODES = [f"CKPT{number:03}" for number in range(1, 11)]

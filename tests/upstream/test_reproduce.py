@@ -21,7 +21,7 @@ from ckpt_surgery import apply
 from ckpt_surgery.upstream import examine, reproduce
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.plan import MODELS
+from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.reproduce import reproduced, rows_of, verify_tree, worse
 from ckpt_surgery.upstream.results import Row
 from ckpt_surgery.verification.results import Cost, Fault, Level, Mode, ModeReport, Report

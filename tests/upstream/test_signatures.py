@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
-from ckpt_surgery.upstream.plan import MODELS
+from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.results import Signature
 from ckpt_surgery.upstream.signatures import changed_signatures
 

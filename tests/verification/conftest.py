@@ -32,13 +32,17 @@ def released_tree() -> Path:
 @pytest.fixture(scope="session")
 def repaired_tree(released_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds a copy of the package whose models were repaired, unsafe repairs included."""
-    folder = tmp_path_factory.mktemp("repaired")
-    package = folder / "transformers"
-    shutil.copytree(released_tree / "transformers", package, ignore=shutil.ignore_patterns("__pycache__"))
-    result = ckpt_surgery.apply([package / "models"], unsafe=True)
+    folder = copied_tree(released_tree, tmp_path_factory.mktemp("repaired"))
+    result = ckpt_surgery.apply([folder / "transformers/models"], unsafe=True)
     assert result.written
     assert result.changes
     assert not result.problems
+    return folder
+
+
+def copied_tree(released: Path, folder: Path) -> Path:
+    """The same folder, with a copy of the released package in it."""
+    shutil.copytree(released / "transformers", folder / "transformers", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

@@ -5,12 +5,18 @@ One and the same comparison judges a model of either tree.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.verification.conftest import Runner
+from ckpt_surgery import apply
+from tests.verification.conftest import Runner, copied_tree
 
 pytestmark = [pytest.mark.transformers4, pytest.mark.torch, pytest.mark.slow]
 
@@ -146,3 +152,42 @@ def test_generate_with_a_cache_gives_the_tokens_of_the_release(reports: dict[str
     released, repaired = (reports[tree][case]["generated"] for tree in ("released", "repaired"))
     assert repaired == released
     assert len({token for row in released for token in row[-6:]}) > 4  # a model stuck on one token shows nothing
+
+
+def failed_levels(tree: Path) -> set[tuple[str, str, str]]:
+    """What `verify` says of GPTBigCode in a tree: every class, mode and level that fails."""
+    command = [sys.executable, "-m", "ckpt_surgery", "verify", "gpt_bigcode", "--output-format", "json", "--exit-zero"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
+    reports = json.loads(done.stdout)["reports"]
+    assert len(reports) == 4
+    return {
+        (report["target"], mode["mode"], level)
+        for report in reports
+        for mode in report["modes"]
+        for level, outcome in mode["outcomes"].items()
+        if outcome == "failed"
+    }
+
+
+@pytest.fixture(scope="module")
+def failed_as_released(released_tree: Path) -> set[tuple[str, str, str]]:
+    return failed_levels(released_tree)
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "select", "new"),
+    [(False, [], set()), (True, [], set()), (True, ["CKPT001"], {"run", "values", "state"})],
+    ids=["all safe repairs", "all repairs", "CKPT001 without CKPT005, which safe repairs must not be"],
+)
+def test_a_repair_of_gpt_bigcode_breaks_no_level_that_held(
+    released_tree: Path,
+    failed_as_released: set[tuple[str, str, str]],
+    tmp_path: Path,
+    unsafe: bool,
+    select: Collection[str],
+    new: set[str],
+) -> None:
+    tree = copied_tree(released_tree, tmp_path)
+    apply([tree / "transformers/models/gpt_bigcode"], unsafe=unsafe, select=select)
+    assert {level for _, _, level in failed_levels(tree) - failed_as_released} == new

@@ -1,4 +1,4 @@
-# CKPT001 safe | class FooLayer(nn.Module)
+# CKPT001 unsafe | class FooLayer(nn.Module) | FooUser passes `layer_past` to FooLayer by position
 # CKPT005 unsafe | def forward | `encoder_hidden_states` behind past state
 # CKPT004 unsafe | past_key_values
 # CKPT004 unsafe | past_key_values

@@ -1,0 +1,36 @@
+"""Where things lie in a checkout of transformers, as paths from its top. Nothing is read here but folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MODELS = Path("src/transformers/models")
+MODELING_UTILS = Path("src/transformers/modeling_utils.py")
+TESTS = Path("tests/models")
+COMMON_TESTS = Path("tests/test_modeling_common.py")
+TEMPLATE = Path(".github/PULL_REQUEST_TEMPLATE.md")
+DEPRECATED = "deprecated"
+"""The folder among the models that holds those nobody is to work on."""
+
+
+def families_of(tree: Path) -> tuple[str, ...]:
+    """Every model folder of a checkout, those of deprecated models too."""
+    places = (tree / MODELS, tree / MODELS / DEPRECATED)
+    folders = (entry for place in places if place.is_dir() for entry in place.iterdir() if entry.is_dir())
+    return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != DEPRECATED))
+
+
+def deprecated_of(tree: Path) -> frozenset[str]:
+    """The model folders of a checkout that are deprecated."""
+    return frozenset(entry.name for entry in (tree / MODELS / DEPRECATED).glob("*/"))
+
+
+def files_of(tree: Path, family: str, pattern: str) -> list[Path]:
+    """The files of a family, whole paths, whose names fit: `modeling_*.py`, `modular_*.py`."""
+    folders = (tree / MODELS / family, tree / MODELS / DEPRECATED / family)
+    return [file for folder in folders for file in sorted(folder.glob(pattern))]
+
+
+def is_model_file(file: str) -> bool:
+    """Whether a path from the top is Python source of some model."""
+    return Path(file).is_relative_to(MODELS) and file.endswith(".py")

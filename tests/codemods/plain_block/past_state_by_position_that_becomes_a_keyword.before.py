@@ -1,0 +1,31 @@
+# CKPT001 safe | class FooLayer(nn.Module)
+# CKPT004 safe | past_key_values
+from torch import nn
+
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, encoder_hidden_states, past_key_values)
+        return hidden_states

@@ -1,0 +1,30 @@
+from torch import nn
+
+from ...modeling_layers import GradientCheckpointingLayer
+from ...modeling_utils import PreTrainedModel
+
+
+class FooAttention(nn.Module):
+    pass
+
+
+class FooLayer(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None):
+        return hidden_states
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, encoder_hidden_states, layer_past=past_key_values)
+        return hidden_states
