@@ -6,14 +6,13 @@ Nothing is pushed or opened, here or anywhere else.
 from __future__ import annotations
 
 import re
-import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.config import ConfigError, expand_codes
+from ckpt_surgery.config import ConfigError, expand_codes, load_config
 from ckpt_surgery.exits import finish, heeding_sigterm
 from ckpt_surgery.terminal import progress_bar, say, write_lines
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 OUT = Path("ckpt_surgery-pr")
 """Where the folders of the series go that `--out` gives no place."""
 
-_ISSUE = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|discussions)/\d+(#[\w-]+)?")
+_ISSUE = re.compile(r"https://github\.com/huggingface/transformers/(issues|pull)/\d+(#[\w-]+)?")
 
 
 class GroupBy(StrEnum):
@@ -49,39 +48,40 @@ def pr_command(
         typer.Option(help="A series for each family, for each model with its copies and heirs (root), or one."),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
-    base: Annotated[str, typer.Option(metavar="BRANCH", help="What the series stand on.")] = "main",
+    base: Annotated[str, typer.Option(metavar="BRANCH", help="The branch to build on.")] = "main",
     python: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The checkout's own Python (default: its .venv, or this one).")
     ] = None,
     coordination: Annotated[
-        str | None, typer.Option(metavar="URL", help="The issue where the work was agreed on.")
+        str | None, typer.Option(metavar="URL", help="The issue or comment where a maintainer agreed to the work.")
     ] = None,
     include_unreproduced: Annotated[
-        bool, typer.Option("--include-unreproduced", help="Also families in which verify shows no fault.")
+        bool, typer.Option("--include-unreproduced", help="Also families in which verify shows no fault: to look at.")
     ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
     ] = None,
 ) -> None:
-    """Make patch series for transformers, with the evidence beside them. Nothing is pushed or opened."""
+    """Make patch series for transformers, with the evidence beside them. Nothing is pushed or opened.
+
+    Models, upstream's checkers and its tests are run, before and after: that takes minutes for each series.
+    """
     done: list[Delivered] = []
 
     def body() -> int:
         from ckpt_surgery.upstream.errors import UpstreamError
         from ckpt_surgery.upstream.prepare import Wishes, prepare
 
-        names = _names(families, everything)
         wishes = Wishes(
             out=out,
-            families=names,
+            families=_names(families, everything),
             codes=_codes(select),
             by=group_by.value,
             base=base,
             python=python,
             coordination=_checked_url(coordination),
             include_unreproduced=include_unreproduced,
-            jobs=jobs,
-            command=_command(checkout, names, select, group_by, base, include_unreproduced),
+            jobs=jobs or load_config().jobs,
         )
         try:
             with heeding_sigterm(), progress_bar() as progress:
@@ -112,31 +112,20 @@ def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
 
 
 def _codes(select: list[str] | None) -> tuple[str, ...]:
-    """The rules for models: those for training scripts (CKPT101 and on) have nothing to do with upstream's source."""
+    """The rules that were chosen: those for training scripts have nothing to do with upstream's source."""
     from codemods import RULES
 
-    known = [rule.code for rule in RULES if rule.code < "CKPT100"]
-    return tuple(expand_codes(select or (), known, "--select") or known)
+    known = [rule.code for rule in RULES if not rule.for_scripts]
+    return tuple(expand_codes(select, known, "--select")) if select else ()
 
 
 def _checked_url(url: str | None) -> str:
     if url is not None and not _ISSUE.fullmatch(url):
         raise ConfigError(
-            f"--coordination {url} is no issue: give its address, https://github.com/huggingface/transformers/issues/N"
+            f"--coordination {url} is no issue of upstream's: give its address, "
+            "https://github.com/huggingface/transformers/issues/N, or that of the comment that agrees"
         )
     return url or ""
-
-
-def _command(
-    checkout: Path, names: tuple[str, ...], select: list[str] | None, by: GroupBy, base: str, unreproduced: bool
-) -> str:
-    """The command line that makes the same series again, without a path of this machine."""
-    parts = ["ckpt_surgery", "pr", checkout.resolve().name]
-    parts += ["--families", ",".join(names)] if names else ["--all"]
-    parts += ["--select", ",".join(select)] if select else []
-    parts += ["--group-by", by.value, "--base", base]
-    parts += ["--include-unreproduced"] if unreproduced else []
-    return shlex.join(parts)
 
 
 def _lines(outcome: Outcome) -> list[str]:

@@ -1,4 +1,4 @@
-"""The edit that imports GradientCheckpointingLayer, as the file's own imports are written and sorted.
+"""The edit that imports a name, mostly GradientCheckpointingLayer, as the file's own imports are written and sorted.
 
 libcst's AddImportsVisitor writes relative imports twice or makes them absolute, so the line is made here.
 """
@@ -27,12 +27,16 @@ def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> 
     # An import below the first class comes too late for it.
     first = min((one.first_line for one in facts.classes), default=len(source.text))
     early = [item for item in top if item.span.line < first]
-    module = _module(path, early)
-    for item in early:
-        names = [one for one in early if one.span == item.span]
+    return added_import(path, source, early, _module(path, early), GCL, width)
+
+
+def added_import(path: str, source: SourceText, imports: list[Import], module: str, name: str, width: int) -> Edit:
+    """The edit that imports a name that none of these imports has, among them and as deep as they are."""
+    for item in imports:
+        names = [one for one in imports if one.span == item.span]
         if item.module == module and all(one.name == one.original for one in names):
-            return _grow(path, source, item, [one.original for one in names], width)
-    return _insert(path, source, module, early)
+            return _grow(path, source, item, [one.original for one in names], name, width)
+    return _insert(path, source, module, name, imports)
 
 
 def _module(path: str, imports: list[Import]) -> str:
@@ -45,34 +49,35 @@ def _module(path: str, imports: list[Import]) -> str:
     return f"transformers.{_MODULE}"
 
 
-def _grow(path: str, source: SourceText, item: Import, names: list[str], width: int) -> Edit:
+def _grow(path: str, source: SourceText, item: Import, names: list[str], name: str, width: int) -> Edit:
     """Add the name to an import statement that names other things of the same module."""
     start, end = source.range(item.span)
     text = source.text[start:end]
     if "#" in text:
-        return _one_more_line(path, source, start, end)
-    return Edit(path, start, end, _statement(item.module, [*names, GCL], source.newline, width, "(" in text))
+        return _one_more_line(path, source, start, end, name)
+    below = source.newline + source.indent(start)
+    return Edit(path, start, end, _statement(item.module, [*names, name], below, width, "(" in text))
 
 
-def _statement(module: str, names: list[str], newline: str, width: int, exploded: bool) -> str:
-    """An import statement as the formatter writes it: one line, or one name a line."""
+def _statement(module: str, names: list[str], below: str, width: int, exploded: bool) -> str:
+    """An import statement as the formatter writes it: one line, or one name a line; `below` begins a new line."""
     ordered = sorted(names, key=by_type)
     line = f"from {module} import {', '.join(ordered)}"
-    if len(line) <= width and not exploded:
+    if len(below.lstrip("\r\n") + line) <= width and not exploded:
         return line
-    body = "".join(f"{newline}    {name}," for name in ordered)
-    return f"from {module} import ({body}{newline})"
+    body = "".join(f"{below}    {name}," for name in ordered)
+    return f"from {module} import ({body}{below})"
 
 
-def _one_more_line(path: str, source: SourceText, start: int, end: int) -> Edit:
+def _one_more_line(path: str, source: SourceText, start: int, end: int, name: str) -> Edit:
     """The name on a line of its own inside the parentheses: the comments there stay with their names."""
     offset = start
     for line in source.text[start:end].splitlines(keepends=True):
-        name = re.match(r"\s+(\w+)", line)
-        if (name and by_type(name.group(1)) > by_type(GCL)) or line.lstrip().startswith(")"):
+        there = re.match(r"\s+(\w+)", line)
+        if (there and by_type(there.group(1)) > by_type(name)) or line.lstrip().startswith(")"):
             break
         offset += len(line)
-    return Edit(path, offset, offset, f"    {GCL},{source.newline}")
+    return Edit(path, offset, offset, f"{source.indent(start)}    {name},{source.newline}")
 
 
 def by_type(name: str) -> tuple[int, str]:
@@ -88,7 +93,7 @@ def _key(module: str) -> tuple[int, int, str]:
     return (1 if dots else 0, -dots, module.lower())
 
 
-def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -> Edit:
+def _insert(path: str, source: SourceText, module: str, name: str, imports: list[Import]) -> Edit:
     """A line of its own, behind the last import that sorts before it."""
     relative = module.startswith(".")
     section = [
@@ -96,24 +101,26 @@ def _insert(path: str, source: SourceText, module: str, imports: list[Import]) -
         for item in imports
         if item.original and (item.module.startswith(".") if relative else item.module.split(".")[0] == "transformers")
     ]
-    ours = (_key(module), by_type(GCL))
+    ours = (_key(module), by_type(name))
     before = [item for item in section if (_key(item.module), by_type(item.original)) < ours]
-    line = f"from {module} import {GCL}"
+    line = f"from {module} import {name}"
     if before:
         last = max(before, key=lambda item: (_key(item.module), item.span.end_line))
-        _, end = source.range(last.span)
-        end = source.line_end(end)
-        return Edit(path, end, end, source.newline + line)
+        return _below_import(path, source, last, source.newline, line)
     if section:
         first = min(section, key=lambda item: item.span.line)
         start, _ = source.range(first.span)
-        return Edit(path, start, start, line + source.newline)
+        return Edit(path, start, start, line + source.newline + source.indent(start))
     plain = [item for item in imports if item.module != "__future__"] or imports
     if plain:
-        _, end = source.range(max(plain, key=lambda item: item.span.end_line).span)
-        end = source.line_end(end)
-        return Edit(path, end, end, source.newline * 2 + line)
+        return _below_import(path, source, max(plain, key=lambda item: item.span.end_line), source.newline * 2, line)
     return _first(path, source, line)
+
+
+def _below_import(path: str, source: SourceText, item: Import, gap: str, line: str) -> Edit:
+    start, end = source.range(item.span)
+    end = source.line_end(end)
+    return Edit(path, end, end, gap + source.indent(start) + line)
 
 
 def _first(path: str, source: SourceText, line: str) -> Edit:

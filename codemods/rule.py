@@ -116,6 +116,11 @@ class Rule:
         """The first line of the documentation."""
         return self.documentation.strip().splitlines()[0]
 
+    @property
+    def for_scripts(self) -> bool:
+        """Whether the rule is about training scripts, and not about models."""
+        return self.code.startswith("CKPT1")
+
     @classmethod
     def of(cls, code: str, module: ModuleType) -> Rule:
         """The rule that a module of this package is."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from ckpt_surgery.source.output import Report, RuleText, display_path, statistics
 from ckpt_surgery.source.results import Problem
+from codemods import rule
 from codemods.finding import Applicability, Edit, Finding
 
 JSON_SCHEMA_VERSION = 1
@@ -137,7 +138,7 @@ def _sarif_result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        kind = "function" if finding.code.startswith("CKPT1") else "type"
+        kind = "function" if rule(finding.code).for_scripts else "type"
         location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,

@@ -10,33 +10,43 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ckpt_surgery.markdown import code, fenced, folded, prose, table
-from ckpt_surgery.upstream.results import Evidence, Row, Sibling
+from ckpt_surgery.markdown import bullets, code, folded, prose, table
+from ckpt_surgery.upstream.delivery import BODY
+from ckpt_surgery.upstream.layout import TESTS
+from ckpt_surgery.upstream.results import Evidence, SeriesStatus, Sibling
 from ckpt_surgery.upstream.tables import (
     LONG,
-    breaking_list,
+    before_and_after,
+    breaking_changes,
     checks_table,
     commits_table,
     console,
-    coordination_line,
     faults_list,
-    levels_text,
-    long_list,
     made_by,
+    passed_count,
     regressions_table,
     rules_list,
+    slow_tests,
     status_lines,
-    verdicts,
 )
 from ckpt_surgery.upstream.template import opened
 from ckpt_surgery.verification.report.summary import plural
-from ckpt_surgery.verification.units import size
 
-HUMAN_PLACE = "<!-- write this yourself -->"
-"""Where the submitter's own words go."""
+_MARK = "write this yourself"
+HUMAN_PLACE = f"<!-- {_MARK} -->"
+"""Where the submitter's own words go: nothing is to be opened while it is there."""
 
 UPSTREAM = "huggingface/transformers"
 
+_PLACE = f"**TO BE WRITTEN BY YOU** {HUMAN_PLACE}"
+_READ_FIRST = (
+    "# Read CONTRIBUTING.md of transformers first: "
+    "who sends what nobody behind it understands has it closed, and may be blocked"
+)
+_BANNERS: dict[SeriesStatus, str] = {
+    "not ready": "**Not ready**: not to be opened as a pull request as it is. Why, the gravest first:",
+    "unchecked": "**Unchecked**: finish these before opening, as far as they can be:",
+}
 _NO_TEMPLATE = f"""\
 # What this changes, and why
 
@@ -46,7 +56,7 @@ Fixes # (issue)
 
 ## For the reviewers
 
-{HUMAN_PLACE}
+{_PLACE}
 """
 _STOPPED = (
     "This description stops here: no issue is named in which the change was agreed on. Agree on it in an issue first, "
@@ -60,71 +70,72 @@ def pull_request_body(evidence: Evidence, template: str | None) -> str:
     Where no issue is named it stops after the facts: the rest of the template is for work that was agreed on.
     """
     head, rest = opened(template if template and template.strip() else _NO_TEMPLATE)
-    parts = [head, f"{HUMAN_PLACE}\n<!-- What changes and why, and which issue it fixes. -->", _facts(evidence)]
-    parts += [_disclosure(evidence), rest] if evidence.coordination else [_made(evidence), _STOPPED]
-    if evidence.status == "not ready":
-        parts.insert(0, "> **Not ready**: not to be opened as a pull request as it is. The reasons are below.")
+    parts = [_banner(evidence), head, f"{_PLACE}\n<!-- What changes and why, and which issue it fixes. -->"]
+    parts += [_facts(evidence), _made(evidence)]
+    parts += [_disclosure(evidence), rest] if evidence.coordination else [_STOPPED]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def siblings_markdown(evidence: Evidence) -> str:
     """siblings.md: the same rules' findings in every family, those of this series first."""
-    included = [one for one in evidence.siblings if one.included]
-    others = [one for one in evidence.siblings if not one.included]
+    siblings = sorted(evidence.siblings, key=lambda one: not one.included)
+    included = sum(one.included for one in siblings)
     parts = [
         f"# The same pattern elsewhere: {code(evidence.group)}",
         f"Static findings of the rules of this series in the base, {code(evidence.base_name)} at "
-        f"{code(evidence.base)}: {plural(len(included), 'family', 'families')} in this series, {len(others)} not.",
+        f"{code(evidence.base)}: {plural(included, 'family', 'families')} in this series, "
+        f"{len(siblings) - included} not.",
         rules_list(evidence),
-        "## In this series",
-        _siblings(included),
-        "## Not in this series",
-        _siblings(others),
+        _siblings(siblings),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list[str]:
-    """The git and gh commands that a human would run next, in this order, each for a shell as it stands.
+    """What a human would run next, in this order, each a line for a shell as it stands.
 
-    Only to look at a series that is not ready; to find or open the issue where none is named; otherwise up to a draft.
+    For a series that is not ready or unchecked: to look at it and to run what failed or was not run. Where no issue is
+    named: to find or open one. Otherwise up to a draft, which is refused as long as body.md has an empty place.
 
     Args:
         patches_dir: the folder with the patches and body.md.
         checkout: the top of the checkout that has the branch.
     """
+    git = ["git", "-C", str(checkout)]
     look = [
-        shlex.join(["git", "-C", str(checkout), "log", "--stat", f"{evidence.base}..{evidence.branch}"]),
-        shlex.join(["git", "-C", str(checkout), "diff", evidence.base, evidence.branch]),
+        shlex.join([*git, "log", "--stat", f"{evidence.base}..{evidence.branch}"]),
+        shlex.join([*git, "diff", evidence.base, evidence.branch]),
     ]
-    if evidence.status == "not ready":
-        return look
+    worktree = str(checkout.absolute().parent / f"transformers-{evidence.group}")
+    enter = [shlex.join([*git, "worktree", "add", worktree, evidence.branch]), shlex.join(["cd", worktree])]
+    if evidence.status != "ready":
+        left = _left(evidence)
+        return [_READ_FIRST, *look, *(enter if left else []), *left]
+    tested = shlex.join(["python", "-m", "pytest", *(f"{TESTS}/{family}" for family in evidence.families)])
+    looked = [
+        _READ_FIRST,
+        *_searches(evidence),
+        *look,
+        *enter,
+        f"PYTHONPATH=src {tested}",
+        "PYTHONPATH=src make fix-repo && git status --short",
+    ]
     if not evidence.coordination:
-        return [*_searches(evidence), *look, shlex.join(["gh", "issue", "create", "--repo", UPSTREAM, "--web"])]
-    folder = patches_dir.absolute()
-    clone = f"transformers-{evidence.group}"
-    commands = [
-        ["git", "clone", f"https://github.com/{UPSTREAM}", clone],
-        ["git", "-C", clone, "switch", "--create", evidence.branch, evidence.base],
-        ["git", "-C", clone, "am", *(str(folder / patch) for patch in evidence.patches)],
-        ["cd", clone],
-        ["PYTHONPATH=src", "python", "-m", "pytest", *(f"tests/models/{family}" for family in evidence.families)],
-        ["gh", "repo", "fork", "--remote", "--remote-name", "fork"],
-        ["git", "push", "--set-upstream", "fork", evidence.branch],
-        [
-            "gh",
-            "pr",
-            "create",
-            "--repo",
-            UPSTREAM,
-            "--base",
-            "main",
-            "--draft",
-            "--body-file",
-            str(folder / "body.md"),
-        ],
+        return [*looked, shlex.join(["gh", "issue", "create", "--repo", UPSTREAM, "--web"])]
+    body = str(patches_dir.absolute() / BODY)
+    draft = ["gh", "pr", "create", "--repo", UPSTREAM, "--base", "main", "--draft", "--body-file", body]
+    return [
+        *looked,
+        "gh repo fork --remote --remote-name fork",
+        shlex.join(["git", "push", "--set-upstream", "fork", evidence.branch]),
+        f'! grep -n "{_MARK}" {shlex.quote(body)} && {shlex.join(draft)}',
     ]
-    return [*_searches(evidence), *look, *map(shlex.join, commands)]
+
+
+def _left(evidence: Evidence) -> list[str]:
+    """The commands of upstream's checkers that failed or did not run to an end."""
+    runs = [one.ran for one in evidence.checks if one.ran and one.status in ("failed", "not run")]
+    return [f"PYTHONPATH=src {command}" for command in dict.fromkeys(ran.command for ran in runs)]
 
 
 def _searches(evidence: Evidence) -> list[str]:
@@ -140,85 +151,77 @@ def _searches(evidence: Evidence) -> list[str]:
     ]
 
 
+def _banner(evidence: Evidence) -> str:
+    """What has to be done before it is opened, above everything else; empty for a series that is ready."""
+    if evidence.status not in _BANNERS:
+        return ""
+    lines = [_BANNERS[evidence.status], "", *bullets(map(prose, evidence.reasons)).splitlines()]
+    return "\n".join(f"> {line}".rstrip() for line in lines)
+
+
 def _facts(evidence: Evidence) -> str:
-    tests = "\n\n".join(filter(None, [regressions_table(evidence.regressions), _regression_commands(evidence)]))
-    return "\n\n".join(
-        [
-            f"## Evidence\n\n{status_lines(evidence)}",
-            f"### Commits\n\n{commits_table(evidence)}",
-            f"### Before and after\n\n{_before_and_after(evidence.rows)}",
-            f"### Breaking changes\n\n{breaking_list(evidence)}",
-            f"### Regression tests\n\n{tests}",
-            f"### Upstream's checkers and tests\n\n{checks_table(evidence.checks)}",
-            f"### Slow tests\n\n{fenced(evidence.run_slow) if evidence.families else 'No family is touched.'}",
-        ]
-    )
-
-
-def _before_and_after(rows: Sequence[Row]) -> str:
-    """One line a class; both modes share a cell where they are equal."""
-    if not rows:
-        return verdicts(rows)
-    by_class: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        by_class.setdefault((row.family, row.model), []).append(row)
-    lines = table(["class", "before", "after", "kept", "verdict"], map(_class_row, by_class.values()))
-    shown = folded(plural(len(by_class), "class", "classes"), lines) if len(by_class) > LONG else lines
-    remaining = faults_list((row, row.faults_after) for row in rows if not row.problem)
-    return "\n\n".join([verdicts(rows), shown, *(["Faults that remain:", remaining] if remaining else [])])
-
-
-def _class_row(rows: Sequence[Row]) -> list[str]:
-    cells = [
-        [(row.mode, "-" if row.problem else levels_text(row.before)) for row in rows],
-        [(row.mode, "-" if row.problem else levels_text(row.after)) for row in rows],
-        [(row.mode, _kept(row)) for row in rows],
-        [(row.mode, row.verdict + (f" ({prose(row.problem)})" if row.problem else "")) for row in rows],
+    """The evidence in short. What speaks against the series stands in the banner already, where there is one."""
+    remaining = faults_list((row, row.faults_after) for row in evidence.rows)
+    measured = [before_and_after(evidence.rows), *(["Faults that remain:", remaining] if remaining else [])]
+    passed = passed_count(evidence.checks)
+    checks = [checks_table(evidence.checks), f"{passed:,} passed." if passed else ""]
+    parts = [
+        "## Evidence",
+        *([status_lines(evidence)] if evidence.status == "ready" else []),
+        f"### Commits\n\n{commits_table(evidence)}",
+        "\n\n".join(["### Before and after", *measured]),
+        f"### Regression tests\n\n{regressions_table(evidence.regressions)}",
+        _regression_commands(evidence),
+        breaking_changes(evidence, "### "),
+        "\n\n".join(["### Upstream's checkers and tests", *filter(None, checks)]) if evidence.checks else "",
+        slow_tests(evidence),
     ]
-    return [code(rows[0].model), *map(_joined, cells)]
-
-
-def _kept(row: Row) -> str:
-    before, after = (size(count) if count and not row.problem else "-" for count in (row.kept_before, row.kept_after))
-    return f"{before} -> {after}" if (before, after) != ("-", "-") else "-"
-
-
-def _joined(said: Sequence[tuple[str, str]]) -> str:
-    """What every mode says, once; or what each says, with its name."""
-    texts = list(dict.fromkeys(text for _, text in said))
-    return texts[0] if len(texts) == 1 else "; ".join(f"{mode}: {text}" for mode, text in said)
+    return "\n\n".join(filter(None, parts))
 
 
 def _regression_commands(evidence: Evidence) -> str:
     runs = [run for one in evidence.regressions for run in (one.before, one.after) if run]
     commands = list(dict.fromkeys(run.command for run in runs))
-    return f"The commands:\n\n{console(commands)}" if commands else ""
+    return _commands("The commands of the tests", commands) if commands else ""
+
+
+def _commands(what: str, commands: Sequence[str]) -> str:
+    """Commands to type, folded where there are many."""
+    shown = console(commands)
+    return folded(what, shown) if len(commands) > LONG else f"{what}:\n\n{shown}"
 
 
 def _made(evidence: Evidence) -> str:
     return (
-        f"### Disclosure\n\nMade with {code(made_by(evidence))}, a program that rewrites source by rules and measures "
-        f"the result:\n\n{console([evidence.command])}"
+        f"### Disclosure\n\nMade with {code(made_by(evidence))}, a program that rewrites model source by rules and "
+        f"measures the result:\n\n{console([evidence.command])}"
     )
 
 
 def _disclosure(evidence: Evidence) -> str:
-    searches = _searches(evidence)
-    shown = console(searches)
     return "\n\n".join(
         [
-            _made(evidence),
-            f"Agreed on in: {coordination_line(evidence)}",
-            f"Why this is not a duplicate: {HUMAN_PLACE}",
-            folded("Commands that look for the same work", shown) if len(searches) > LONG else shown,
-            f"Which lines I reviewed, and how: {HUMAN_PLACE}",
-            f"Which assistance I used beyond this program: {HUMAN_PLACE}",
+            f"Agreed on in: {prose(evidence.coordination)}",
+            f"Why this is not a duplicate: {_PLACE}",
+            _commands("Commands that look for the same work", _searches(evidence)),
+            f"Which lines I reviewed, and how: {_PLACE}",
+            f"Which assistance I used beyond this program: {_PLACE}",
         ]
     )
 
 
 def _siblings(siblings: Sequence[Sibling]) -> str:
-    rows = [[code(one.family), " ".join(one.rules), str(len(one.places)), prose(one.reason)] for one in siblings]
-    places = [f"{code(one.family)}: {', '.join(map(code, one.places))}" for one in siblings if one.places]
-    parts = [table(["family", "rules", "places", "reason"], rows), "The places:" if places else ""]
-    return "\n\n".join(filter(None, [*parts, long_list(places, "family", "families")])) if rows else "None."
+    lines = [
+        [
+            code(one.family),
+            "yes" if one.included else "no",
+            " ".join(one.rules),
+            ", ".join(map(code, one.places)),
+            prose(one.reason),
+        ]
+        for one in siblings
+    ]
+    if not lines:
+        return ""
+    shown = table(["family", "in this series", "rules", "places", "reason"], lines)
+    return folded(plural(len(lines), "family", "families"), shown) if len(lines) > LONG else shown

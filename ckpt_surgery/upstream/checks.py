@@ -44,10 +44,10 @@ _SCRIPTS = {
 """The scripts that upstream's `make` ran, by the names they have in the runner, with the option to change nothing."""
 
 _RUFF = {"ruff_check": ("check",), "ruff_format": ("format", "--check")}
-_RUFF_PLACES = ("examples", "tests", "src", "utils", "scripts", "benchmark", "benchmark_v2", "setup.py", "conftest.py")
 _FORMATTED = frozenset({_CONVERTER, _COPIES, *_RUFF})
 """The checkers whose answer depends on the version of ruff: the first two format what they compare with it."""
 
+_CHECKED = re.compile(r"^check_dirs\s*:=(.*)$", re.MULTILINE)
 _PINNED = re.compile(r"""["']ruff==([\w.]+)["']""")
 _LISTED = re.compile(r"^  (\w+)\s", re.MULTILINE)
 _MAIN = re.compile(r"merge-base main\b|refs\.main\b")
@@ -204,9 +204,7 @@ def _check(tools: Tools, python: Interpreter, tree: Path, name: str) -> Ran:
         if name == "imports":
             return python.run(["-c", "from transformers import *"], tree)
         if name in _RUFF:
-            return python.tool(
-                "ruff", [*_RUFF[name], *(place for place in _RUFF_PLACES if (tree / place).exists())], tree
-            )
+            return python.tool("ruff", [*_RUFF[name], *_ruff_places(tree)], tree)
         script, *options = _SCRIPTS[name]
         return python.run([f"utils/{script}", *options], tree)
 
@@ -220,6 +218,13 @@ def _fix(tools: Tools, python: Interpreter, tree: Path, name: str) -> Ran:
 def _uncached(tree: Path) -> list[str]:
     """Later runners skip what a cache file in the tree remembers; earlier ones do not know the option."""
     return ["--no-cache"] if "--no-cache" in _text(tree / _RUNNER) else []
+
+
+def _ruff_places(tree: Path) -> list[str]:
+    """What upstream's Makefile has ruff look at; everything where it does not say."""
+    listed = _CHECKED.search(_text(tree / "Makefile"))
+    named = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
+    return [place for place in named if (tree / place).exists()]
 
 
 def _ruff_version(python: Interpreter, tree: Path) -> str:

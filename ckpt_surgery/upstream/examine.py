@@ -57,9 +57,7 @@ def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
             found = nursery.call(f"{_MODULE}:jobs_of", classes=request["classes"])
             reports = survey(
                 [job_of(job) for jobs in found.values() for job in jobs],
-                modes=request["modes"],
                 workers=request["jobs"],
-                timeout=request["timeout"],
                 progress=lambda *step: print(json.dumps(step), file=told, flush=True),
                 nursery=nursery,
             )

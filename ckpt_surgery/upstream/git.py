@@ -153,7 +153,7 @@ def checked(git: Git, base: str) -> Base:
         raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {meant}")
     for key in ("user.name", "user.email"):
         if not git.asks("config", key):
-            raise UpstreamError(f"git does not know who makes the commits: git config --global {key} ... says so")
+            raise UpstreamError(f"git does not know who makes the commits: set {key} (git config --global {key} ...)")
     return Base(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
 
 
@@ -187,6 +187,17 @@ def set_branch(git: Git, branch: str, base: Base, tip: str) -> None:
     before = free_branch(git, branch, base)
     if before != tip:
         git.run("update-ref", f"refs/heads/{branch}", tip, before or "0" * len(tip))
+
+
+def put_back(git: Git, branch: str, tip: str, before: str) -> None:
+    """Have the branch name again what it named before `set_branch` gave it `tip`; nothing where it does not."""
+    if tip != before and git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}") == tip:
+        options = (
+            ("update-ref", f"refs/heads/{branch}", before, tip)
+            if before
+            else ("update-ref", "-d", f"refs/heads/{branch}", tip)
+        )
+        git.run(*options)
 
 
 @contextlib.contextmanager

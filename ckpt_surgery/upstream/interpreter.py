@@ -102,13 +102,13 @@ class Interpreter:
         shown = shown or shlex.join(["python", *arguments])
         return self._run([str(self.path), *arguments], tree, shown, timeout, extra_path, env or {})
 
-    def tool(self, name: str, arguments: Sequence[str], tree: Path, *, timeout: float = TIMEOUT) -> Ran:
+    def tool(self, name: str, arguments: Sequence[str], tree: Path) -> Ran:
         """Run a program that upstream's scripts call by its bare name (`ruff`): code 127 where there is none."""
         shown = shlex.join([name, *arguments])
         found = shutil.which(name, path=self._environment(tree, ())["PATH"])
         if found is None:
             return Ran(shown, 127, f"{name}: command not found")
-        return self._run([found, *arguments], tree, shown, timeout, (), {})
+        return self._run([found, *arguments], tree, shown, TIMEOUT, (), {})
 
     def _environment(self, tree: Path, extra_path: Sequence[Path]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not _DROPPED.match(name)}

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from ckpt_surgery.upstream.results import Evidence, Regression, Row, SeriesStatus
-from ckpt_surgery.upstream.series import Draft
 from ckpt_surgery.verification.results import LEVELS
 from ckpt_surgery.verification.units import listed
 
 
-def judged(evidence: Evidence, made: Draft, *, applies: bool) -> Evidence:
+def judged(evidence: Evidence, unreproduced: Collection[str], *, applies: bool) -> Evidence:
     """The evidence with its status and the reasons, the gravest first.
+
+    `unreproduced` are families in the series of which no fault was shown: a test of theirs can fail nowhere.
+    `applies` is whether `git am` of the patches gives the tree of the branch.
 
     "not ready": something failed. "unchecked": nothing failed, but something could not be run. What is neither is a
     caution, and leaves a series ready.
     """
-    failed, unchecked = [*_failed(evidence, applies)], [*_unchecked(evidence)]
+    failed, unchecked = [*_failed(evidence, unreproduced, applies)], [*_unchecked(evidence)]
     status: SeriesStatus = "not ready" if failed else "unchecked" if unchecked else "ready"
-    return replace(evidence, status=status, reasons=(*failed, *unchecked, *_cautions(evidence, made)))
+    return replace(evidence, status=status, reasons=(*failed, *unchecked, *_cautions(evidence, unreproduced)))
 
 
-def _failed(evidence: Evidence, applies: bool) -> Iterator[str]:
+def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) -> Iterator[str]:
     if not applies:
         yield "git am of the patches on the base does not give the tree of the branch"
     worse = [row for row in evidence.rows if row.verdict == "worse"]
-    yield from _grouped((f"{_levels(row)} failed after the repair and not before", row) for row in worse)
+    yield from _grouped((f"failing after the repair and not before: {_levels(row)}", row) for row in worse)
     for commit in evidence.commits:
-        if not commit.imported.ok:
+        if commit.imported and not commit.imported.ok:
             yield f"what the commit {commit.subject!r} changes cannot be imported"
         yield from (f"{ran.command} failed with exit code {ran.code}" for ran in commit.fixes if not ran.ok)
     yield from (f"upstream's checker {one.name} fails" for one in evidence.checks if one.status == "failed")
-    yield from _untested(test for test in evidence.regressions if test.before or test.after)
+    tests = (test for test in evidence.regressions if test.family not in unreproduced)
+    yield from _untested(test for test in tests if test.before or test.after)
 
 
 def _unchecked(evidence: Evidence) -> Iterator[str]:
@@ -41,15 +44,17 @@ def _unchecked(evidence: Evidence) -> Iterator[str]:
     yield from _grouped((f"not measured: {row.problem}", row) for row in evidence.rows if row.problem)
 
 
-def _cautions(evidence: Evidence, made: Draft) -> Iterator[str]:
+def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[str]:
     yield from (
         f"{one.name} fails, on the base as well" for one in evidence.checks if one.status == "failed before too"
     )
-    if made.unreproduced:
-        named = listed(made.unreproduced)
-        yield f"{named}: verify shows no difference between before and after; in only because it was asked for"
+    if unreproduced:
+        why = "in because it was asked for, or because its repair is part of another's"
+        yield f"{listed([*unreproduced])}: verify shows no fault that the repair takes away; {why}"
+    tests = (test for test in evidence.regressions if test.family in unreproduced)
+    yield from _untested(test for test in tests if test.before or test.after)
     left = [row for row in evidence.rows if row.after and row.verdict != "worse"]
-    yield from _grouped((f"{_levels(row)} still fails", row) for row in left)
+    yield from _grouped((f"still failing: {_levels(row)}", row) for row in left)
 
 
 def _untested(tests: Iterable[Regression]) -> Iterator[str]:

@@ -54,10 +54,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One series: its name, and its commits in order."""
+    """One series: its name, and its commits in order. `notes` are sentences of the codemods on the way."""
 
     name: str
     units: tuple[Unit, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -66,12 +67,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`faults` are those of the whole checkout; `generated` the files that modular ones make."""
+    """`findings` are those of the whole checkout; `generated` the files that modular ones make."""
 
     groups: tuple[Group, ...]
-    faults: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     generated: frozenset[str]
-    notes: tuple[str, ...]
     idle: tuple[str, ...]
     """Families that were asked for and that no codemod changes."""
 
@@ -101,7 +101,8 @@ def make_plan(
 ) -> Plan:
     """Decide what to repair in the checkout `tree`, whose files are as the base has them.
 
-    `copies_follow` says that the checkout has a script that brings `# Copied from` copies along.
+    `codes` are rules; none given means all. `copies_follow` says that the checkout has a script that brings
+    `# Copied from` copies along.
     """
     files, _ = discover([tree / MODELS])
     sources, _ = read_sources(files)
@@ -112,19 +113,16 @@ def make_plan(
         repairable = {finding.family for finding in found if finding.edits}
         decide = partial(_decided, tree, context, codes, repairable, copies_follow)
         draft = decide(families)
-        groups = _grouped(draft.units, draft.ties, by)
-        notes = draft.notes
+        groups = _grouped(draft, by)
         if by == "family" and len(groups) > 1:
             # each stands on the base by itself: what it copies or derives from is there as the base has it
             alone = [decide(group.families) for group in groups]
-            groups = tuple(Group(group.name, one.units) for group, one in zip(groups, alone, strict=True))
-            notes = tuple(dict.fromkeys(note for one in alone for note in one.notes))
+            groups = tuple(Group(group.name, one.units, one.notes) for group, one in zip(groups, alone, strict=True))
     generated = {path for path in context.tree.checked if _is_generated(context, path)}
     return Plan(
         groups=groups,
-        faults=tuple(_inside(tree, finding) for finding in found if finding.applicability in _FAULTS),
+        findings=tuple(_inside(tree, finding) for finding in found if finding.applicability in _FAULTS),
         generated=frozenset(_relative(tree, path) for path in generated),
-        notes=notes,
         idle=tuple(sorted(set(families) - {family for unit in draft.units for family in unit.families})),
     )
 
@@ -217,17 +215,19 @@ def _sources(unit: Unit, others: Iterable[Unit], ties: Collection[Tie]) -> list[
     ]
 
 
-def _grouped(units: Sequence[Unit], ties: Collection[Tie], by: Grouping) -> tuple[Group, ...]:
+def _grouped(decided: _Decided, by: Grouping) -> tuple[Group, ...]:
+    units, ties = decided.units, decided.ties
     if by == "all":
-        return (Group("all", tuple(units)),) if units else ()
-    if by == "family":
-        return tuple(Group(unit.families[0], (unit,)) for unit in units)
-    links = [*ties, *(unit.families for unit in units)]
+        return (Group("all", units, decided.notes),) if units else ()
+    links = [] if by == "family" else ties
     names = {family for unit in units for family in unit.families}
     groups = []
-    for families in _connected(names, (link for link in links if set(link) <= names)):
+    for families in _connected(names, [*links, *(unit.families for unit in units)]):
         members = tuple(unit for unit in units if unit.families[0] in families)
-        groups.append(Group(_root(families, ties) or members[0].families[0], members))
+        name = members[0].families[0] if by == "family" else _root(families, ties) or members[0].families[0]
+        # a note begins with the file that it is about
+        notes = tuple(note for note in decided.notes if family_of(note.partition(":")[0]) in families)
+        groups.append(Group(name, members, notes))
     return tuple(sorted(groups, key=lambda group: group.name))
 
 

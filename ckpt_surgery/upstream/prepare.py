@@ -5,6 +5,7 @@ The order of the work, and what becomes of a checkout when it ends early, are de
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,22 +14,30 @@ from ckpt_surgery import __version__
 from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream.body import next_commands, pull_request_body, siblings_markdown
 from ckpt_surgery.upstream.checks import check, drift, tools_of
-from ckpt_surgery.upstream.delivery import BODY, EVIDENCE, check_folder, delivered, write_documents
+from ckpt_surgery.upstream.delivery import BODY, check_folder, delivered, write_documents
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.evidence_page import evidence_markdown
-from ckpt_surgery.upstream.git import Git, checked, free_branch, patches, same_after_am, set_branch, worktrees
+from ckpt_surgery.upstream.git import (
+    Git,
+    checked,
+    free_branch,
+    patches,
+    put_back,
+    same_after_am,
+    set_branch,
+    worktrees,
+)
 from ckpt_surgery.upstream.interpreter import find_interpreter, probe
 from ckpt_surgery.upstream.judge import judged
 from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, TESTS, files_of
 from ckpt_surgery.upstream.plan import Group, Grouping, Plan, chosen_families, make_plan
 from ckpt_surgery.upstream.regression import family_tests
 from ckpt_surgery.upstream.results import Check, Evidence, Sibling
-from ckpt_surgery.upstream.series import Draft, Workshop, draft
+from ckpt_surgery.upstream.series import NO_FAULT, Draft, Workshop, draft
 from ckpt_surgery.upstream.signatures import changed_signatures
 from codemods import RULES
 
-Step = Callable[[str], None]
-_BY_HAND = "no codemod has a repair for it: work for a person"
+_BY_HAND = "none of the chosen rules has a repair for it: work for a person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,16 @@ class Wishes:
     coordination: str = ""
     include_unreproduced: bool = False
     jobs: int | None = None
-    command: str = "ckpt_surgery pr"
-    """The command line that asks for the same again, without a path of this machine."""
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for the same, without a path of this machine."""
+        parts = ["ckpt_surgery", "pr", "transformers"]
+        parts += ["--families", ",".join(self.families)] if self.families else ["--all"]
+        parts += ["--select", ",".join(self.codes)] if self.codes else []
+        parts += ["--group-by", self.by, "--base", self.base]
+        parts += ["--include-unreproduced"] if self.include_unreproduced else []
+        return shlex.join(parts + (["--coordination", self.coordination] if self.coordination else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +89,7 @@ def prepare(
     wishes: Wishes,
     *,
     progress: Progress | None = None,
-    step: Step = lambda _: None,
+    step: Callable[[str], None] = lambda _: None,
     finished: Callable[[Delivered], None] = lambda _: None,
 ) -> Outcome:
     """Make the series that `wishes` asks for, each on a branch `ckpt-surgery/GROUP` and in a folder `out/GROUP`.
@@ -82,6 +99,7 @@ def prepare(
 
     Args:
         checkout: the top of a git checkout of transformers.
+        wishes: which families and rules, how grouped, on what, and where to.
         progress: called as models are read and run.
         step: told in a few words what is done now.
         finished: called with each series that is done.
@@ -92,23 +110,20 @@ def prepare(
     git = Git(checkout.absolute())
     base = checked(git, wishes.base)
     if not git.asks("ls-tree", base.sha, f"{MODELS.as_posix()}/"):
-        raise UpstreamError(f"{wishes.base} of {checkout} has no {MODELS}: it is no checkout of transformers")
+        raise UpstreamError(
+            f"{wishes.base} of {checkout} has no {MODELS}: name a checkout of transformers, or another --base"
+        )
     check_folder(wishes.out, checkout)
     python = find_interpreter(wishes.python, checkout)
     with worktrees(git, base, "base", "series") as places:
-        untouched, tree = Git(places["base"]), Git(places["series"])
+        untouched = Git(places["base"])
         families = chosen_families(untouched.folder, wishes.families)
         step("look at the interpreter")
         versions = probe(python, untouched.folder)
         tools = tools_of(untouched.folder)
         step("read the models")
         plan = make_plan(
-            untouched.folder,
-            families,
-            wishes.codes,
-            wishes.by,
-            copies_follow=tools.has_converter,
-            progress=progress,
+            untouched.folder, families, wishes.codes, wishes.by, copies_follow=tools.has_converter, progress=progress
         )
         check_folder(wishes.out, checkout, tuple(group.name for group in plan.groups))
         for group in plan.groups:
@@ -116,28 +131,37 @@ def prepare(
         if not plan.groups:
             return Outcome((), {}, _idle(plan))
         step("run upstream's fixers on the base")
-        drifted = frozenset(drift(tools, python, untouched.folder, _modular(untouched.folder, plan)))
         shop = Workshop(
-            base, untouched, tree, python, tools, plan, drifted, wishes.include_unreproduced, wishes.jobs, progress
+            base=base,
+            untouched=untouched,
+            tree=Git(places["series"]),
+            python=python,
+            tools=tools,
+            plan=plan,
+            drift=frozenset(drift(tools, python, untouched.folder, _modular(untouched.folder, plan))),
+            include_unreproduced=wishes.include_unreproduced,
+            jobs=wishes.jobs,
+            progress=progress,
+            step=step,
         )
         step("verify the base")
         shop.before([family for group in plan.groups for family in group.families])
-        known = {**versions, "ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
+        versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
         made: list[Delivered] = []
         left_out: dict[str, str] = {}
         for group in plan.groups:
-            done = draft(shop, group.units, step)
+            done = draft(shop, group.units)
             left_out |= done.left_out
             if done.commits:
-                made.append(_deliver(git, shop, group, done, wishes, known, step))
+                made.append(_deliver(git, shop, group, done, _evidence(shop, group, done, wishes, versions), wishes))
                 finished(made[-1])
     return Outcome(tuple(made), left_out, _idle(plan))
 
 
 def _idle(plan: Plan) -> dict[str, str]:
-    """The families that have faults and no repair."""
-    faulty = {fault.family for fault in plan.faults}
-    return {family: _BY_HAND for family in plan.idle if family in faulty}
+    """The families that have findings and no repair."""
+    found = {finding.family for finding in plan.findings}
+    return {family: _BY_HAND for family in plan.idle if family in found}
 
 
 def _modular(tree: Path, plan: Plan) -> list[str]:
@@ -151,48 +175,36 @@ def _branch(group: Group) -> str:
     return f"ckpt-surgery/{group.name}"
 
 
-def _deliver(
-    git: Git, shop: Workshop, group: Group, made: Draft, wishes: Wishes, versions: Mapping[str, str], step: Step
-) -> Delivered:
-    """Check the finished series, write its folder, and name it by its branch."""
-    evidence = _evidence(shop, group, made, wishes, versions, step)
-    tip = made.commits[-1].sha
-    place = wishes.out / group.name
-    with delivered(wishes.out, group.name) as folder:
-        names = patches(git, shop.base, tip, folder)
-        applies = same_after_am(shop.untouched, shop.base, tip, folder, names)
-        evidence = judged(replace(evidence, patches=names), made, applies=applies)
-        template = shop.untouched.folder / TEMPLATE
-        documents = {
-            EVIDENCE: evidence.to_json(),
-            "evidence.md": evidence_markdown(evidence),
-            "siblings.md": siblings_markdown(evidence),
-            BODY: pull_request_body(evidence, template.read_text(encoding="utf-8") if template.is_file() else None),
-        }
-        notice = write_documents(folder, documents, place)
-        set_branch(git, evidence.branch, shop.base, tip)
+def _deliver(git: Git, shop: Workshop, group: Group, made: Draft, evidence: Evidence, wishes: Wishes) -> Delivered:
+    """Judge a finished series, write its folder, and name it by its branch: all of it or nothing."""
+    tip, branch, place = made.commits[-1].sha, evidence.branch, wishes.out / group.name
+    before = free_branch(git, branch, shop.base)
+    try:
+        with delivered(wishes.out, group.name) as folder:
+            names = patches(git, shop.base, tip, folder)
+            applies = same_after_am(shop.untouched, shop.base, tip, folder, names)
+            evidence = judged(replace(evidence, patches=names), made.unreproduced, applies=applies)
+            notice = write_documents(folder, _documents(shop.untouched.folder, evidence), place)
+            set_branch(git, branch, shop.base, tip)
+    except BaseException:
+        put_back(git, branch, tip, before)
+        raise
     return Delivered(evidence, place, tuple(next_commands(evidence, place, git.folder)), notice)
 
 
-def _evidence(
-    shop: Workshop, group: Group, made: Draft, wishes: Wishes, versions: Mapping[str, str], step: Step
-) -> Evidence:
+def _documents(tree: Path, evidence: Evidence) -> dict[str, str]:
+    template = tree / TEMPLATE
+    return {
+        "evidence.json": evidence.to_json(),
+        "evidence.md": evidence_markdown(evidence),
+        "siblings.md": siblings_markdown(evidence),
+        BODY: pull_request_body(evidence, template.read_text(encoding="utf-8") if template.is_file() else None),
+    }
+
+
+def _evidence(shop: Workshop, group: Group, made: Draft, wishes: Wishes, versions: Mapping[str, str]) -> Evidence:
+    """All that is known of a finished series; what becomes of it is not judged yet."""
     files = sorted({file for commit in made.commits for file in commit.files})
-    step(f"{group.name}: upstream's checkers")
-    checks = list(
-        check(
-            shop.tools,
-            shop.python,
-            shop.tree.folder,
-            shop.untouched.folder,
-            step=lambda name: step(f"{group.name}: upstream's checker {name}"),
-        )
-    )
-    if not (shop.tree.folder / TESTS).is_dir():
-        checks.append(Check("upstream's tests", "not run", reason=f"this checkout has no {TESTS}"))
-    for family in sorted(made.families) if (shop.tree.folder / TESTS).is_dir() else ():
-        step(f"{group.name}: upstream's tests of {family}")
-        checks.append(family_tests(family, shop.untouched.folder, shop.tree.folder, shop.python))
     codes = {code for commit in made.commits for code in commit.rules}
     return Evidence(
         group=group.name,
@@ -203,37 +215,56 @@ def _evidence(
         reasons=(),
         commits=tuple(made.commits),
         rows=made.rows,
-        checks=tuple(checks),
+        checks=_checks(shop, group, made),
         signatures=changed_signatures(shop.untouched.folder, shop.tree.folder, files),
         regressions=tuple(made.regressions),
-        siblings=_siblings(shop.plan, group, made, wishes),
+        siblings=_siblings(shop, group, made, wishes),
         versions=versions,
         command=wishes.command,
         unsafe=tuple(made.unsafe),
-        notes=shop.plan.notes,
+        notes=group.notes,
         coordination=wishes.coordination,
         rules={rule.code: rule.summary for rule in RULES if rule.code in codes},
     )
 
 
-def _siblings(plan: Plan, group: Group, made: Draft, wishes: Wishes) -> tuple[Sibling, ...]:
+def _checks(shop: Workshop, group: Group, made: Draft) -> tuple[Check, ...]:
+    """Upstream's checkers, and its tests of every family in the series."""
+    before, after = shop.untouched.folder, shop.tree.folder
+    checks = check(
+        shop.tools, shop.python, after, before, step=lambda name: shop.step(f"{group.name}: upstream's checker {name}")
+    )
+    if not (after / TESTS).is_dir():
+        return (*checks, Check("upstream's tests", "not run", reason=f"this checkout has no {TESTS}"))
+    tests = []
+    for family in sorted(made.families):
+        shop.step(f"{group.name}: upstream's tests of {family}")
+        tests.append(family_tests(family, before, after, shop.python))
+    return (*checks, *tests)
+
+
+def _siblings(shop: Workshop, group: Group, made: Draft, wishes: Wishes) -> tuple[Sibling, ...]:
     """Every family with findings of the same rules, and why it is in this series or not."""
     codes = {code for commit in made.commits for code in commit.rules}
-    others = {family: other.name for other in plan.groups if other != group for family in other.families}
-    found = []
-    for family in sorted({fault.family for fault in plan.faults if fault.code in codes}):
-        faults = [fault for fault in plan.faults if fault.family == family and fault.code in codes]
+    findings = [finding for finding in shop.plan.findings if finding.code in codes]
+    others = {family: other.name for other in shop.plan.groups if other != group for family in other.families}
+
+    def reason(family: str) -> str:
         if family in made.families:
-            reason = "changed in this series"
-        elif family in made.left_out:
-            reason = f"left out: {made.left_out[family]}"
-        elif family in others:
-            reason = f"asked for with this series, as the series {others[family]}"
-        elif family in plan.idle:
-            reason = _BY_HAND
-        else:
-            reason = "not asked for" + ("" if wishes.families else ": the model is deprecated")
-        rules = tuple(sorted({fault.code for fault in faults}))
-        places = tuple(f"{fault.path}:{fault.line}" for fault in faults)
-        found.append(Sibling(family, rules, places, family in made.families, reason))
+            return "changed in this series"
+        if family in made.left_out:
+            return f"left out: {made.left_out[family]}"
+        if family in others and not wishes.include_unreproduced and not shop.faulty(family):
+            return f"left out: {NO_FAULT}"
+        if family in others:
+            return f"belongs to the series {others[family]}, if its repair can be shown"
+        if family in shop.plan.idle:
+            return _BY_HAND
+        return "not asked for" if wishes.families else "not asked for: the model is deprecated"
+
+    found = []
+    for family in sorted({finding.family for finding in findings}):
+        own = [finding for finding in findings if finding.family == family]
+        rules, places = sorted({f.code for f in own}), [f"{f.path}:{f.line}" for f in own]
+        found.append(Sibling(family, tuple(rules), tuple(places), family in made.families, reason(family)))
     return tuple(found)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from ckpt_surgery.source.rewrite import edited
 from ckpt_surgery.upstream.regression_source import WIDTH
 from ckpt_surgery.verification.results import Mode
-from codemods.facts import Span
+from codemods.extract import extract
 from codemods.finding import Edit
-from codemods.imports import by_type
+from codemods.imports import added_import
 from codemods.source_text import SourceText
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"
@@ -30,8 +30,10 @@ _METHOD = """\
             entered.clear()
             set_seed(42)
             outputs = model(**inputs)
-            output = outputs.loss if getattr(outputs, "loss", None) is not None else outputs[0]
-            output = output[-1] if isinstance(output, (list, tuple)) else output
+            loss = getattr(outputs, "loss", None)
+            output = outputs[0] if loss is None else loss
+            if isinstance(output, (list, tuple)):
+                output = output[-1]
             in_forward = set(entered)
             entered.clear()
             # Not the plain sum: the one of a layer norm's output has no gradient
@@ -142,69 +144,11 @@ def _plain_blocks(blocks: Sequence[str]) -> str:
 
 def _with_import(source: str, module: str, name: str) -> str:
     """The file with an import of `name`, where isort puts it; as it is where a top-level import has it already."""
-    tree = ast.parse(source)
-    if any(alias.name == name for one in _flat(tree.body) if isinstance(one, ast.ImportFrom) for alias in one.names):
+    facts = extract(source)
+    if any(one.name == name for one in facts.imports):
         return source
-    positions = SourceText(source)
-    section = _section(tree, needs_torch=(module, name) == _LAYER)
-    ours = [one for one in section if isinstance(one, ast.ImportFrom) and _module(one).split(".")[0] == "transformers"]
-    for one in ours:
-        if _module(one) == module and _is_plain(positions, one):
-            return edited(source, [_grown(positions, one, name)])
-    line = f"from {module} import {name}"
-    before = [one for one in ours if _module(one).lower() <= module]
-    if before or not ours:
-        last = max(before or section, key=lambda one: one.lineno)
-        end = positions.line_end(positions.offset(last.end_lineno or last.lineno, 0))
-        gap = positions.newline * (1 if before else 2)
-        return edited(source, [Edit("", end, end, f"{gap}{' ' * last.col_offset}{line}")])
-    start = positions.offset(ours[0].lineno, ours[0].col_offset)
-    return edited(source, [Edit("", start, start, f"{line}{positions.newline}{' ' * ours[0].col_offset}")])
-
-
-def _section(tree: ast.Module, *, needs_torch: bool) -> list[ast.stmt]:
-    """The imports among which a new one goes: the file's first ones, or those that wait for torch."""
-    if needs_torch:
-        for node in tree.body:
-            if isinstance(node, ast.If) and "is_torch_available" in ast.unparse(node.test):
-                return [one for one in node.body if isinstance(one, ast.Import | ast.ImportFrom)]
-    section: list[ast.stmt] = []
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom) and not (section and _is_relative(node)):
-            section.append(node)
-        elif section:
-            break
-    return section
-
-
-def _grown(positions: SourceText, node: ast.ImportFrom, name: str) -> Edit:
-    """An import of one more name of the same module, in isort's order."""
-    names = sorted([*(alias.name for alias in node.names), name], key=by_type)
-    indent = " " * node.col_offset
-    start, end = positions.range(_span(node))
-    line = f"from {_module(node)} import {', '.join(names)}"
-    if len(indent + line) > WIDTH or "\n" in positions.text[start:end]:
-        body = "".join(f"{positions.newline}{indent}    {one}," for one in names)
-        line = f"from {_module(node)} import ({body}{positions.newline}{indent})"
-    return Edit("", start, end, line)
-
-
-def _is_plain(positions: SourceText, node: ast.ImportFrom) -> bool:
-    return "#" not in positions.of(_span(node)) and all(alias.asname is None for alias in node.names)
-
-
-def _span(node: ast.stmt) -> Span:
-    return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
-
-
-def _module(node: ast.ImportFrom) -> str:
-    return "." * node.level + (node.module or "")
-
-
-def _is_relative(node: ast.Import | ast.ImportFrom) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.level > 0
-
-
-def _flat(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Statements with those of the conditions among them."""
-    return [one for node in statements for one in ([node] if not isinstance(node, ast.If) else _flat(node.body))]
+    absolute = [one for one in facts.imports if not one.module.startswith(".")]
+    guards = [one.guard for one in absolute if "is_torch_available" in one.guard and not one.guard.startswith("not ")]
+    guard = next(iter(guards), "") if (module, name) == _LAYER else ""
+    section = [one for one in absolute if one.guard == guard]
+    return edited(source, [added_import("", SourceText(source), section, module, name, WIDTH)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.source.rewrite import edited
 from codemods.extract import extract
-from codemods.facts import Span
+from codemods.extract_build import span_of
 from codemods.finding import Edit
 from codemods.imports import unused_imports
 from codemods.source_text import SourceText
@@ -182,13 +182,13 @@ def _shortened(
 ) -> tuple[Edit, ...]:
     """A list without some of its elements: on one line, or with each element on lines of its own."""
     if listed.lineno == listed.end_lineno:
-        start, end = text.range(_span(listed))
-        kept = [text.of(_span(one)) for one in elements if one not in gone]
+        start, end = text.range(span_of(listed))
+        kept = [text.of(span_of(one)) for one in elements if one not in gone]
         comma = "," if isinstance(listed, ast.Tuple) and len(kept) == 1 else ""
         return (Edit("", start, end, text.text[start] + ", ".join(kept) + comma + text.text[end - 1]),)
     edits = []
     for one in gone:
-        start, end = text.range(_span(one))
+        start, end = text.range(span_of(one))
         low, high = text.line_start(start), _next_line(text, end)
         if text.text[low:high].split("#")[0].strip().rstrip(",") != text.text[start:end]:
             return ()
@@ -252,7 +252,3 @@ def _line(text: SourceText, start: int) -> str:
 
 def _next_line(text: SourceText, offset: int) -> int:
     return min(text.line_end(offset) + len(text.newline), len(text.text))
-
-
-def _span(node: ast.expr) -> Span:
-    return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)

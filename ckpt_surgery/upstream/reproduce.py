@@ -42,9 +42,7 @@ def verify_tree(
     tree: Path,
     families: Sequence[str],
     *,
-    modes: Sequence[Mode] = MODES,
     jobs: int | None = None,
-    timeout: float = TIMEOUT,
     progress: Progress | None = None,
 ) -> dict[str, tuple[Report, ...]]:
     """Run `verify` on every model class that some families of a tree define, with the tree's own transformers.
@@ -55,9 +53,7 @@ def verify_tree(
         python: has torch and what the tree's transformers requires, and need not have anything of ours.
         tree: the top of a checkout; its path does not appear in the reports.
         families: folders of `src/transformers/models` (`gpt_bigcode`), or of `deprecated` below it.
-        modes: what to look at.
         jobs: worker processes; None for one a core.
-        timeout: seconds for building a model, its reference run and each mode, each on its own.
         progress: called with counts by outcome in words, the number of finished classes, and of all.
 
     Returns:
@@ -67,9 +63,9 @@ def verify_tree(
         UpstreamError: the models cannot be run at all; one sentence says why.
     """
     classes = {family: _classes(tree, family) for family in families}
-    request = {"tree": str(tree), "classes": classes, "modes": modes, "jobs": jobs, "timeout": timeout}
+    request = {"tree": str(tree), "classes": classes, "jobs": jobs}
     # each class may have a variant, and is built and run once before its modes
-    phases = 2 * sum(map(len, classes.values())) * (2 + len(modes))
+    phases = 2 * sum(map(len, classes.values())) * (2 + len(MODES))
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         (folder / examine.REQUEST).write_text(json.dumps(request), encoding="utf-8")
@@ -78,7 +74,7 @@ def verify_tree(
                 ["-m", examine.__name__, str(folder)],
                 tree,
                 shown=f"ckpt_surgery verify {' '.join(families)}",
-                timeout=_START + phases * timeout,
+                timeout=_START + phases * TIMEOUT,
                 extra_path=(_packages(folder / "packages"),),
                 env={"PYTHONSAFEPATH": "1", "TMPDIR": str(folder)},
             )
@@ -164,9 +160,7 @@ def _heard(file: Path, progress: Progress | None) -> Iterator[None]:
 # --- two runs compared ------------------------------------------------------------------------------------
 
 
-def rows_of(
-    family: str, before: Sequence[Report], after: Sequence[Report], *, modes: Sequence[Mode] = MODES
-) -> tuple[Row, ...]:
+def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> tuple[Row, ...]:
     """One row for each class, with its variant, and mode, in that order.
 
     A class that was run before and cannot be run after fails at the level `run` there, with the reason: its row is
@@ -174,17 +168,12 @@ def rows_of(
     """
     known = [{report.label: report for report in reports} for reports in (before, after)]
     labels = sorted({label for side in known for label in side})
-    return tuple(_row(family, label, mode, *(side.get(label) for side in known)) for label in labels for mode in modes)
+    return tuple(_row(family, label, mode, *(side.get(label) for side in known)) for label in labels for mode in MODES)
 
 
 def reproduced(rows: Sequence[Row]) -> bool:
     """Whether a fault was seen before that is gone after."""
     return any(row.verdict in ("repaired", "partly repaired") for row in rows)
-
-
-def worse(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows in which something fails after that did not before."""
-    return tuple(row for row in rows if row.verdict == "worse")
 
 
 def _row(family: str, label: str, mode: Mode, before: Report | None, after: Report | None) -> Row:

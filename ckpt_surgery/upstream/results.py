@@ -1,4 +1,4 @@
-"""The evidence for one pull request, as plain frozen data: made by the other modules here, shown by `documents`.
+"""The evidence for one pull request, as plain frozen data; `body` and `evidence_page` show it.
 
 Nothing here runs, measures or renders. Paths are relative to the top of the checkout, with forward slashes.
 """
@@ -138,14 +138,15 @@ class Sibling:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One commit. `regenerated` are files that upstream's converter wrote, `checkers` those that only its other
-    checkers changed; both are among `files`. `imported` is the import of every module in `files`."""
+    scripts changed; both are among `files`. `imported` is the import of every model's module in `files`, None where
+    there is none among them."""
 
     sha: str
     subject: str
     families: tuple[str, ...]
     rules: tuple[str, ...]
     files: tuple[str, ...]
-    imported: Ran
+    imported: Ran | None
     regenerated: tuple[str, ...] = ()
     checkers: tuple[str, ...] = ()
     fixes: tuple[Ran, ...] = ()

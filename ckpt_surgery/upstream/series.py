@@ -9,30 +9,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckpt_surgery import __version__
 from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream.checks import Tools, fix
-from ckpt_surgery.upstream.git import TRAILER, Base, Git, changed_files, commit, restore
+from ckpt_surgery.upstream.git import Base, Git, changed_files, commit, restore
 from ckpt_surgery.upstream.interpreter import Interpreter
 from ckpt_surgery.upstream.layout import is_model_file
+from ckpt_surgery.upstream.message import message_of
 from ckpt_surgery.upstream.plan import Plan, Unit
 from ckpt_surgery.upstream.regression import regression
 from ckpt_surgery.upstream.reproduce import reproduced, rows_of, verify_tree
 from ckpt_surgery.upstream.results import Commit, Ran, Regression, Row
 from ckpt_surgery.verification.results import MODES, Mode, Report
-from ckpt_surgery.verification.units import listed
-from codemods import RULES
 from codemods.finding import Applicability
 from model_patches import family_of
 
-_IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
-_NO_FAULT = "verify finds no fault in it as it is, so nothing shows that the repair is needed"
+NO_FAULT = "verify finds no fault in it as it is, so nothing shows that the repair is needed"
 _NO_CHANGE = "verify finds the same faults after the repair as before"
+_IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
 
 @dataclass(slots=True)
 class Workshop:
-    """Two worktrees of one checkout, and what works on them."""
+    """Two worktrees of one checkout, what works on them, and who is told of it."""
 
     base: Base
     untouched: Git
@@ -44,9 +42,11 @@ class Workshop:
     plan: Plan
     drift: frozenset[str]
     """Files that upstream's fixers change on the base already: not ours to change."""
-    include_unreproduced: bool = False
-    jobs: int | None = None
-    progress: Progress | None = None
+    include_unreproduced: bool
+    jobs: int | None
+    progress: Progress | None
+    step: Callable[[str], None]
+    """Told in a few words what is done now."""
     _before: dict[str, tuple[Report, ...]] = field(default_factory=dict)
 
     def before(self, families: Collection[str]) -> Mapping[str, tuple[Report, ...]]:
@@ -55,6 +55,10 @@ class Workshop:
         if missing:
             self._before |= self._verified(self.untouched.folder, missing)
         return self._before
+
+    def faulty(self, family: str) -> bool:
+        """Whether `verify` finds a fault in a family on the base."""
+        return any(report.faults for report in self.before([family])[family])
 
     def rows(self, families: Collection[str]) -> tuple[Row, ...]:
         """The classes of these families on the base and on the series as it is now."""
@@ -84,69 +88,85 @@ class Draft:
         return frozenset(family for made in self.commits for family in made.families)
 
 
-def draft(shop: Workshop, units: Sequence[Unit], step: Callable[[str], None]) -> Draft:
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A unit's repair in the worktree, not yet committed."""
+
+    families: frozenset[str]
+    """Those of the unit, and those that upstream's scripts brought along."""
+    fixes: tuple[Ran, ...]
+    rows: tuple[Row, ...]
+
+
+def draft(shop: Workshop, units: Sequence[Unit]) -> Draft:
     """Make the commits of these units on the base, in the worktree of the series."""
     shop.tree.run("checkout", "--quiet", "--detach", "--force", shop.base.sha)
     restore(shop.tree)
     made = Draft()
     for unit in units:
-        _add(shop, made, unit, step)
+        attempt = _attempt(shop, made, unit)
+        if attempt:
+            made.rows = attempt.rows
+            _commit(shop, made, unit, attempt)
     if len(units) > 1 and made.commits:
         # what one commit repairs, a later one may touch: the claim is about the whole series
-        step("verify the whole series")
+        shop.step("verify the whole series")
         made.rows = shop.rows(made.families)
     made.left_out = {family: why for family, why in made.left_out.items() if family not in made.families}
     return made
 
 
-def _add(shop: Workshop, made: Draft, unit: Unit, step: Callable[[str], None]) -> None:
+def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
+    """Repair a unit, and see whether that shows; where it does not, the worktree is as before."""
     name = ", ".join(unit.families)
-    step(f"{name}: verify")
-    before = shop.before(unit.families)
-    faulty = any(report.faults for family in unit.families for report in before[family])
+    faulty = any(map(shop.faulty, unit.families))
     if not faulty and not shop.include_unreproduced:
-        made.left_out |= dict.fromkeys(unit.families, _NO_FAULT)
-        return
-    step(f"{name}: repair")
+        made.left_out |= dict.fromkeys(unit.families, NO_FAULT)
+        return None
+    shop.step(f"{name}: repair")
     fixes = _write(shop, unit)
-    files = _kept(shop, unit)
-    families = frozenset(family_of(file) for file in files if is_model_file(file)) | set(unit.families)
-    step(f"{name}: verify after the repair")
+    families = frozenset(map(family_of, filter(is_model_file, _kept(shop, unit)))) | set(unit.families)
+    shop.step(f"{name}: verify after the repair")
     rows = shop.rows(families)
-    if not reproduced(rows):
-        if not shop.include_unreproduced:
-            restore(shop.tree)
-            why = "".join(f"; {ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok)
-            made.left_out |= dict.fromkeys(unit.families, (_NO_CHANGE if faulty else _NO_FAULT) + why)
-            return
-        made.unreproduced += unit.families
-    step(f"{name}: regression test")
-    tests = [_regression(shop, unit, family, rows) for family in unit.families if _has_findings(unit, family)]
+    unshown = [family for family in unit.families if not reproduced([row for row in rows if row.family == family])]
+    if len(unshown) == len(unit.families) and not shop.include_unreproduced:
+        restore(shop.tree)
+        why = "".join(f"; {ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok)
+        made.left_out |= dict.fromkeys(unit.families, f"{_NO_CHANGE}{why}")
+        return None
+    made.unreproduced += unshown
+    return _Attempt(families, fixes, rows)
+
+
+def _commit(shop: Workshop, made: Draft, unit: Unit, attempt: _Attempt) -> None:
+    """Add the regression tests to an attempt and commit both."""
+    shop.step(f"{', '.join(unit.families)}: regression test")
+    found = [family for family in unit.families if any(finding.family == family for finding in unit.findings)]
+    tests = [_regression(shop, unit, family, attempt.rows) for family in found]
     made.regressions += tests
     files = _kept(shop, unit)
-    made.rows = rows
     if not files:
         return  # an earlier commit brought it along, as a copy
-    imported = _imported(shop, files)
-    risky = (finding for finding in unit.findings if finding.applicability is Applicability.UNSAFE)
-    made.unsafe += dict.fromkeys(f"{f.code} in {f.path}: {f.message}" for f in risky)
     ours = {change.path for change in unit.changes} | {path for test in tests for path in test.paths}
     regenerated = [file for file in files if shop.tools.has_converter and file in shop.plan.generated]
     brought = [file for file in files if file not in ours and file not in regenerated]
-    message = _message(unit, regenerated, brought, tests)
+    source = any(map(is_model_file, files))
+    message = message_of(unit, source=source, regenerated=regenerated, brought=brought, tests=tests)
+    imported = _imported(shop, files)
     sha = commit(shop.tree, shop.base, files, message)
     restore(shop.tree)
+    made.unsafe += _breaking(unit)
     made.commits.append(
         Commit(
             sha=sha,
             subject=message.partition("\n")[0],
-            families=tuple(sorted(families)),
-            rules=unit.rules,
+            families=tuple(sorted(attempt.families)),
+            rules=unit.rules if source else (),
             files=tuple(files),
             imported=imported,
             regenerated=tuple(regenerated),
             checkers=tuple(brought),
-            fixes=fixes,
+            fixes=attempt.fixes,
         )
     )
 
@@ -169,10 +189,6 @@ def _kept(shop: Workshop, unit: Unit) -> list[str]:
     return [file for file in files if file not in foreign]
 
 
-def _has_findings(unit: Unit, family: str) -> bool:
-    return any(finding.family == family for finding in unit.findings)
-
-
 def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) -> Regression:
     seen = [row for row in rows if row.family == family and not row.problem]
     modes: list[Mode] = [mode for mode in MODES if not any(row.after for row in seen if row.mode == mode)]
@@ -180,27 +196,18 @@ def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) ->
     return regression(family, shop.untouched.folder, shop.tree.folder, shop.python, blocks=blocks, modes=modes)
 
 
-def _imported(shop: Workshop, files: Sequence[str]) -> Ran:
-    """The import of every changed module, each commit by itself."""
+def _breaking(unit: Unit) -> list[str]:
+    """The unsafe repairs of a unit. A new base class is none where the signature that it waits for changes too."""
+    settled = {"CKPT001"} if "CKPT005" in unit.rules else set()
+    unsafe = (f for f in unit.findings if f.applicability is Applicability.UNSAFE and f.code not in settled)
+    return list(dict.fromkeys(f"{finding.code} in {finding.path}: {finding.message}" for finding in unsafe))
+
+
+def _imported(shop: Workshop, files: Sequence[str]) -> Ran | None:
+    """The import of every changed module, each commit by itself; None where no module changed."""
     paths = [Path(file).relative_to("src").with_suffix("") for file in files if is_model_file(file)]
     names = [".".join(path.parts) for path in paths if not path.name.startswith("modular_")]
+    if not names:
+        return None
     shown = f'python -c "import {", ".join(names)}"'
     return shop.python.run(["-c", _IMPORT, *names], shop.tree.folder, shown=shown)
-
-
-def _message(unit: Unit, regenerated: Sequence[str], brought: Sequence[str], tests: Sequence[Regression]) -> str:
-    """The message of a commit: facts only. The last line discloses the program and tells the commit as ours."""
-    lines = [f"Repair gradient checkpointing of {listed(unit.families)}"]
-    names = {rule.code: rule.name for rule in RULES}
-    for code in unit.rules:
-        places = sorted({f"- {f.class_name}, {f.path}" for f in unit.findings if f.code == code})
-        lines += ["", f"{code} ({names[code]}):", *places]
-    for title, files in (
-        ("Regenerated by the converter of this repository:", regenerated),
-        ("Brought along by the other scripts of this repository:", brought),
-    ):
-        lines += ["", title, *(f"- {file}" for file in files)] if files else []
-    for test in tests:
-        if test.kind in ("added", "exception removed"):
-            lines += ["", f"Test {test.kind} in {listed(test.paths)}."]
-    return "\n".join([*lines, "", f"{TRAILER} {__version__}", ""])

@@ -42,7 +42,7 @@ EVIDENCE = Evidence(
     regressions=(),
     siblings=(),
     versions={},
-    command="ckpt_surgery pr",
+    command="ckpt_surgery pr transformers --all",
 )
 OAK = Delivered(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak", "gh pr create --draft"))
 
@@ -92,17 +92,18 @@ def test_options_become_wishes(prepare: Preparing, capsys: pytest.CaptureFixture
     assert wishes.codes == tuple(f"CKPT00{number}" for number in range(1, 10))
     assert wishes.include_unreproduced
     assert wishes.command == (
-        "ckpt_surgery pr transformers --families gpt_bigcode,zamba --select CKPT00 --group-by all --base trunk "
-        "--include-unreproduced"
+        f"ckpt_surgery pr transformers --families gpt_bigcode,zamba --select {','.join(wishes.codes)} "
+        f"--group-by all --base trunk --include-unreproduced --coordination {issue}"
     )
 
 
-def test_all_families_and_the_rules_for_models_are_the_widest_wish(
+def test_all_families_and_all_rules_are_the_widest_wish(
     prepare: Preparing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said(capsys, "transformers", "--all")
     assert (prepare.wishes.families, prepare.wishes.by) == ((), "root")
-    assert prepare.wishes.codes == tuple(f"CKPT{number:03}" for number in range(1, 11))
+    assert prepare.wishes.codes == ()
+    assert prepare.wishes.command == "ckpt_surgery pr transformers --all --group-by root --base main"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +113,13 @@ def test_all_families_and_the_rules_for_models_are_the_widest_wish(
         (["--families", " , "], "no family is named"),
         (["--all", "--families", "oak"], "--all and --families exclude each other"),
         (["--all", "--select", "CKPT101"], "CKPT101"),
-        (["--all", "--coordination", "issue 12"], "--coordination issue 12 is no issue: give its address"),
+        (["--all", "--coordination", "https://github.com/me/transformers/issues/1"], "is no issue of upstream's"),
+        (
+            ["--all", "--coordination", "issue 12"],
+            "--coordination issue 12 is no issue of upstream's: give its address",
+        ),
     ],
-    ids=["no family", "only commas", "both", "a rule for scripts", "no address"],
+    ids=["no family", "only commas", "both", "a rule for scripts", "an issue elsewhere", "no address"],
 )
 def test_bad_options_are_one_line(
     prepare: Preparing, capsys: pytest.CaptureFixture[str], options: list[str], words: str
@@ -124,6 +129,17 @@ def test_bad_options_are_one_line(
     assert err.startswith("ckpt_surgery: error: ")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_jobs_may_stand_in_the_configuration(
+    prepare: Preparing, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 3\n")
+    monkeypatch.chdir(tmp_path)
+    said(capsys, "transformers", "--all")
+    assert prepare.wishes.jobs == 3
+    said(capsys, "transformers", "--all", "--jobs", "1")
+    assert prepare.wishes.jobs == 1
 
 
 # --- what it prints ---------------------------------------------------------------------------------------

@@ -1,12 +1,17 @@
-"""Evidence as `ckpt_surgery pr` could have gathered it: made up, with every kind of outcome. Nothing is run here."""
+"""Evidence as `ckpt_surgery pr` could have gathered it: made up, with every kind of outcome. Nothing is run here.
+
+The status and the reasons are those that `judged` gives.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from ckpt_surgery.upstream.judge import judged
 from ckpt_surgery.upstream.results import (
     Check,
     Commit,
@@ -20,42 +25,41 @@ from ckpt_surgery.upstream.results import (
 from ckpt_surgery.verification.results import MODES
 
 ISSUE = "https://github.com/huggingface/transformers/issues/41234"
+COMMAND = "ckpt_surgery pr transformers --families clvp,zamba2 --group-by all --base main"
 NASTY = "a ` b `` c ``` d\n````\n</details> <!-- gone --> | *x* _y_ [z](w) @someone #12 & <b>\n~~~\n# no heading"
 MODELING = "src/transformers/models/{0}/modeling_{0}.py"
 
 
 def ready() -> Evidence:
     """A series of two commits in which all is well, agreed on in an issue."""
-    return Evidence(
-        group="inline-branch",
-        branch="ckpt-surgery/inline-branch",
+    made = Evidence(
+        group="all",
+        branch="ckpt-surgery/all",
         base="0123456789abcdef0123456789abcdef01234567",
         base_name="main",
-        status="ready",
+        status="not ready",
         reasons=(),
         commits=(commit("clvp", "a" * 40), commit("zamba2", "b" * 40, regenerated=(MODELING.format("zamba2"),))),
         rows=tuple(rows("clvp", "ClvpEncoder") + rows("zamba2", "Zamba2ForCausalLM")),
         checks=(
-            Check("copies", "ok", Ran("python utils/checkers.py copies", 0, "fine")),
-            Check("typing", "not run", reason="ty is not installed."),
+            Check("copies", "ok", Ran("python utils/checkers.py copies", 0, "all copies are alike")),
+            Check("tests/models/clvp", "ok", Ran("python -m pytest tests/models/clvp", 0, "200 passed")),
         ),
         signatures=(
             Signature(
                 path=MODELING.format("clvp"),
                 line=41,
                 class_name="ClvpEncoderLayer",
-                before="self, hidden_states, past_key_values=None, encoder_hidden_states=None",
-                after="self, hidden_states, encoder_hidden_states=None, past_key_values=None",
+                before="hidden_states, past_key_values=None, encoder_hidden_states=None",
+                after="hidden_states, encoder_hidden_states=None, past_key_values=None",
                 callers=(f"{MODELING.format('clvp')}:80", "tests/models/clvp/test_modeling_clvp.py:12"),
             ),
         ),
         unsafe=(f"CKPT005 in {MODELING.format('clvp')}: ClvpEncoderLayer.forward takes it behind past state",),
         regressions=(regression("clvp", "exception removed"), regression("zamba2", "covered")),
         siblings=(
-            Sibling("clvp", ("CKPT002",), (f"{MODELING.format('clvp')}:80",), True, ""),
-            Sibling(
-                "mllama", ("CKPT002", "CKPT003"), (f"{MODELING.format('mllama')}:7",), False, "It was not asked for."
-            ),
+            Sibling("clvp", ("CKPT002",), (f"{MODELING.format('clvp')}:80",), True, "changed in this series"),
+            Sibling("mllama", ("CKPT002", "CKPT003"), (f"{MODELING.format('mllama')}:7",), False, "not asked for"),
         ),
         versions={
             "ckpt_surgery": "0.1.0",
@@ -65,28 +69,44 @@ def ready() -> Evidence:
             "torch": "2.13.0",
             "transformers": "5.5.0.dev0",
         },
-        command=f"ckpt_surgery pr --group inline-branch --coordination {ISSUE}",
+        command=f"{COMMAND} --coordination {ISSUE}",
         patches=("0001-clvp.patch", "0002-zamba2.patch"),
         notes=("A `# Copied from` comment had to go in *clvp*.",),
         coordination=ISSUE,
         rules={"CKPT003": "A tensor that carries gradient is passed by keyword.", "CKPT002": "An inline branch."},
     )
+    return judged(made, (), applies=True)
 
 
 def uncoordinated() -> Evidence:
     """The same without an issue."""
-    return replace(ready(), coordination="", command="ckpt_surgery pr --group inline-branch")
+    return replace(ready(), coordination="", command=COMMAND)
+
+
+def cautious() -> Evidence:
+    """A series that is ready, with limits: a checker that fails on the base too, a class that was well before."""
+    good = ready()
+    old = Ran("python utils/checkers.py repo", 1, "a file is missing")
+    well = [replace(row, before=(), faults_before=()) for row in rows("clvp", "ClvpDecoder")]
+    made = replace(
+        good,
+        rows=(*good.rows, *well),
+        checks=(*good.checks, Check("repo", "failed before too", old, old, "the base fails in the same way")),
+    )
+    return judged(made, (), applies=True)
 
 
 def not_ready() -> Evidence:
     """A series in which something of every kind went wrong, with text that would break a page."""
     good = ready()
     broken = Ran("python -c 'import transformers.models.clvp'", 1, NASTY)
-    return replace(
+    old = "the base fails too; what it says there differs"
+    made = replace(
         good,
-        status="not ready",
-        reasons=("The checker `copies` fails.", "ClvpEncoder is *worse* in reentrant mode: <b> | @someone."),
-        commits=(replace(good.commits[0], imported=broken, fixes=(Ran("make fix-repo", 0, NASTY),)), good.commits[1]),
+        commits=(
+            replace(good.commits[0], imported=broken, fixes=(Ran("make fix-repo", 2, NASTY),)),
+            good.commits[1],
+        ),
         rows=(
             replace(good.rows[0], after=("recompute",), faults_after=("Expected `a|b`, saw *c*.",)),
             replace(good.rows[1], after=("values",), faults_after=("Expected `a|b`, saw *c*.",)),
@@ -94,33 +114,50 @@ def not_ready() -> Evidence:
             replace(good.rows[3], problem="The step took longer than 60 s | and was ended."),
         ),
         checks=(
-            Check("ok_one", "ok", Ran("python utils/checkers.py ok_one", 0, "fine")),
-            Check("old_one", "failed before too", Ran("make old", 2, "old"), Ran("make old", 2, "old"), "Not ours."),
-            Check("copies", "failed", Ran("python utils/checkers.py copies", 1, NASTY), reason="Copies differ."),
-            Check("typing", "not run", reason="ty is not installed."),
+            Check("inits", "ok", Ran("python utils/checkers.py inits", 0, "all of them are there")),
+            Check("repo", "failed before too", Ran("make repo", 2, "new"), Ran("make repo", 2, "old"), old),
+            Check(
+                "copies", "failed", Ran("python utils/checkers.py copies", 1, NASTY), reason="it passes on the base"
+            ),
+            Check("types", "not run", reason="it needs *ty*, which the interpreter does not have: <b> | @someone"),
         ),
         regressions=(
-            Regression("clvp", "none", reason="Nothing in the suite runs this block."),
-            replace(good.regressions[1], kind="added", before=Ran("python -m pytest x", 0, "1 passed"), after=None),
+            Regression("clvp", "none", reason="nothing in the suite runs this block"),
+            Regression(
+                "zamba2", "none", before=Ran("python -m pytest x", 0, "1 passed"), reason="it passes on the base"
+            ),
         ),
         notes=(NASTY,),
     )
+    return judged(made, (), applies=True)
 
 
 def unchecked() -> Evidence:
-    """A series for which there was no interpreter, and so nothing that had to be run."""
+    """A series of which nothing could be run; its last commit changes tests alone."""
     good = ready()
-    return replace(
-        good, status="unchecked", reasons=("No interpreter with torch was given.",), rows=(), checks=(), regressions=()
+    tests = replace(commit("clvp", "c" * 40), files=("tests/models/clvp/test_modeling_clvp.py",), imported=None)
+    made = replace(
+        good,
+        commits=(*good.commits, tests),
+        patches=(*good.patches, "0003-tests.patch"),
+        rows=tuple(replace(row, before=(), after=(), faults_before=(), problem="no torch") for row in good.rows),
+        checks=(
+            Check("upstream's checkers", "not run", reason="the interpreter is too old"),
+            Check(
+                "tests/models/clvp", "not run", Ran("python -m pytest tests/models/clvp", 4, "no xdist"), None, "-n"
+            ),
+        ),
+        regressions=(Regression("clvp", "none", reason="no torch"), Regression("zamba2", "none", reason="no torch")),
     )
+    return judged(made, (), applies=True)
 
 
-def empty() -> Evidence:
-    """A series without anything in it."""
-    return replace(
+def bare() -> Evidence:
+    """A series of which hardly anything is known."""
+    made = replace(
         unchecked(),
-        commits=(),
         signatures=(),
+        unsafe=(),
         siblings=(),
         patches=(),
         notes=(),
@@ -128,11 +165,12 @@ def empty() -> Evidence:
         rules={},
         coordination="",
     )
+    return judged(made, (), applies=True)
 
 
 def every_kind() -> dict[str, Evidence]:
     """All of the above, by name."""
-    return {made.__name__: made() for made in (ready, uncoordinated, not_ready, unchecked, empty)}
+    return {made.__name__: made() for made in (ready, uncoordinated, cautious, not_ready, unchecked, bare)}
 
 
 def large(families: int = 20) -> Evidence:
@@ -140,9 +178,14 @@ def large(families: int = 20) -> Evidence:
     names = [f"family{number}" for number in range(families)]
     found = [row for name in names for row in rows(name, f"{name.capitalize()}Model")]
     found[-1] = replace(found[-1], after=found[-1].before, faults_after=found[-1].faults_before)
-    return replace(
-        ready(), commits=tuple(commit(name, f"{at:040x}") for at, name in enumerate(names)), rows=tuple(found)
+    made = replace(
+        ready(),
+        commits=tuple(commit(name, f"{at:040x}") for at, name in enumerate(names)),
+        rows=tuple(found),
+        checks=tuple(Check(f"tests/models/{name}", "ok", Ran(f"pytest tests/models/{name}", 0)) for name in names),
+        regressions=tuple(regression(name, "covered") for name in names),
     )
+    return judged(made, (), applies=True)
 
 
 def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
@@ -219,6 +262,17 @@ def headings(page: str) -> list[str]:
         for at, token in enumerate(tokens)
         if token.type == "heading_open"
     ]
+
+
+def folds(page: str) -> dict[str, str]:
+    """What is folded on a page, by the line that opens it."""
+    found = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
+    return {summary: body.strip() for summary, body in found}
+
+
+def in_sight(page: str) -> str:
+    """The page without what is folded."""
+    return re.sub(r"^<details>$.*?^</details>$", "", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def turned(evidence: Evidence) -> Evidence:

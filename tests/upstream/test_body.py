@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 
 from ckpt_surgery.upstream.body import HUMAN_PLACE, pull_request_body, siblings_markdown
+from ckpt_surgery.upstream.evidence_page import evidence_markdown
 from ckpt_surgery.upstream.results import Evidence
+from ckpt_surgery.upstream.tables import before_and_after
 from tests.upstream import evidence_cases as cases
+
+PLACE = f"**TO BE WRITTEN BY YOU** {HUMAN_PLACE}"
 
 TEMPLATE = """\
 # What is this?
@@ -55,7 +59,7 @@ def test_the_template_is_kept_whole_around_the_facts() -> None:
     page = body(cases.ready())
     head, rest = TEMPLATE.split("\n\n<!-- Leave out", 1)
     unticked = re.sub(r"\[[xX]\](?=[ ]([AaNq]|and))", "[ ]", rest)
-    assert page.startswith(f"{head}\n\n{HUMAN_PLACE}\n")
+    assert page.startswith(f"{head}\n\n{PLACE}\n")
     assert page.endswith(f"\n\n<!-- Leave out{unticked}")
     assert "Fixes # (issue)" in page
 
@@ -73,12 +77,18 @@ def test_the_human_has_four_places_and_they_are_where_they_should_be() -> None:
     page = body(cases.ready())
     lines = page.splitlines()
     found = [at for at, line in enumerate(lines) if HUMAN_PLACE in line]
-    assert len(found) == page.count(HUMAN_PLACE) == 4
-    assert lines[found[0]] == HUMAN_PLACE
+    assert len(found) == page.count(PLACE) == page.count(HUMAN_PLACE) == 4
+    assert lines[found[0]] == PLACE
     assert lines[found[0] - 2] == "-->"
     assert lines[found[0] + 1].startswith(ASKED[0])
     assert [lines[at].startswith(asked) for at, asked in zip(found[1:], ASKED[1:], strict=True)] == [True] * 3
     assert found[0] < lines.index("## Evidence") < lines.index("### Disclosure") < found[1] < lines.index("## Rules")
+
+
+def test_an_empty_place_is_seen_by_who_reads_the_description() -> None:
+    assert HUMAN_PLACE == "<!-- write this yourself -->"
+    seen = re.sub(r"<!--.*?-->", "", body(cases.ready()), flags=re.DOTALL)
+    assert seen.count("TO BE WRITTEN BY YOU") == 4
 
 
 def test_the_headings_are_those_of_the_template_with_ours_between() -> None:
@@ -87,10 +97,9 @@ def test_the_headings_are_those_of_the_template_with_ours_between() -> None:
         "## Evidence",
         "### Commits",
         "### Before and after",
-        "### Breaking changes",
         "### Regression tests",
+        "### Breaking changes",
         "### Upstream's checkers and tests",
-        "### Slow tests",
         "### Disclosure",
         "## Rules",
         "## Before you open it",
@@ -109,61 +118,76 @@ def test_without_an_issue_the_body_stops_after_the_facts_and_says_why() -> None:
     assert "stops here" not in body(cases.ready())
 
 
-def test_a_series_that_is_not_ready_says_so_before_anything_else() -> None:
-    page = body(cases.not_ready())
-    assert page.splitlines()[0].startswith("> **Not ready**: not to be opened as a pull request")
-    assert "- The checker `copies` fails." in page
-    assert not body(cases.ready()).startswith(">")
-    assert "**Status: unchecked**" in body(cases.unchecked())
+@pytest.mark.parametrize(
+    ("name", "banner"),
+    [
+        ("not_ready", "> **Not ready**: not to be opened as a pull request as it is. Why, the gravest first:"),
+        ("unchecked", "> **Unchecked**: finish these before opening, as far as they can be:"),
+    ],
+)
+def test_what_is_to_be_done_first_stands_above_everything_and_once(name: str, banner: str) -> None:
+    evidence = cases.every_kind()[name]
+    page = body(evidence)
+    first, empty, *rest = page.splitlines()
+    assert (first, empty) == (banner, ">")
+    told = rest[: len(evidence.reasons)]
+    assert all(line.startswith("> - ") for line in told)
+    assert rest[len(told)] == ""
+    assert "**Status" not in page
+    assert rest[0] not in "\n".join(rest[1:])
 
 
-def test_a_class_has_one_line_and_equal_modes_share_a_cell() -> None:
-    page = body(cases.ready())
-    (lines,) = (table[1:] for table in cases.tables(page) if table[0][0] == "class")
-    assert lines == [
-        ["ClvpEncoder", "recompute, cost", "ok", "3.0 MiB -> 200 KiB", "repaired"],
-        ["Zamba2ForCausalLM", "recompute, cost", "ok", "3.0 MiB -> 200 KiB", "repaired"],
-    ]
+def test_a_series_that_is_ready_has_no_banner_and_says_what_is_known() -> None:
+    page = body(cases.cautious())
+    assert not page.startswith(">")
+    assert "**Status: ready**: what is left is the review by a person. Known limits:\n\n- repo fails, on" in page
 
 
-def test_modes_that_differ_are_told_apart() -> None:
-    page = body(cases.not_ready())
-    (lines,) = (table[1:] for table in cases.tables(page) if table[0][0] == "class")
-    assert lines == [
-        [
-            "ClvpEncoder",
-            "recompute, cost",
-            "non_reentrant: recompute; reentrant: values",
-            "3.0 MiB -> 200 KiB",
-            "non_reentrant: partly repaired; reentrant: worse",
-        ],
-        [
-            "Zamba2ForCausalLM",
-            "non_reentrant: recompute, cost; reentrant: -",
-            "non_reentrant: recompute, cost; reentrant: -",
-            "non_reentrant: 3.0 MiB -> 200 KiB; reentrant: -",
-            "non_reentrant: as before; reentrant: not measured (The step took longer than 60 s | and was ended.)",
-        ],
-    ]
-    assert "Faults that remain:" in page
+def test_a_class_has_one_line_as_on_the_page_of_the_evidence() -> None:
+    for evidence in (cases.cautious(), cases.not_ready(), cases.large()):
+        page = body(evidence)
+        assert before_and_after(evidence.rows) in page
+        assert before_and_after(evidence.rows) in evidence_markdown(evidence)
+    assert "Faults that remain:" in body(cases.not_ready())
     assert "Faults that remain:" not in body(cases.ready())
 
 
-def test_the_facts_have_tests_checkers_and_the_commands() -> None:
+def test_the_facts_have_tests_and_the_commands() -> None:
     evidence = cases.ready()
     page = body(evidence)
     for run in (ran for test in evidence.regressions for ran in (test.before, test.after) if ran):
         assert f"$ {run.command}\n" in page
-    assert ["copies", "ok", "python utils/checkers.py copies", ""] in [row for t in cases.tables(page) for row in t]
-    assert f"{evidence.run_slow}\n" in cases.fences(page)
+    assert f"`{evidence.run_slow}`" in page
     assert "| failed | passed |" in page
     assert evidence.signatures[0].callers[0] in page
+    assert "Breaking changes: none" not in page
+    assert "\nBreaking changes: none.\n" in body(cases.bare())
+
+
+def test_of_upstreams_checkers_those_that_passed_are_a_number() -> None:
+    page = body(cases.not_ready())
+    (shown,) = (table for table in cases.tables(page) if table[0][0] == "checker")
+    assert [row[:2] for row in shown[1:]] == [
+        ["copies", "failed"],
+        ["repo", "failed before too"],
+        ["types", "not run"],
+    ]
+    assert "\n1 passed.\n" in page
+    assert "`inits`" not in page
+    assert "### Upstream's checkers and tests\n\n2 passed.\n" in body(cases.ready())
+    assert "passed." not in body(cases.unchecked())
+
+
+def test_rules_are_named_with_what_they_say() -> None:
+    for code, said in cases.ready().rules.items():
+        assert f"- {code}: {said}\n" in body(cases.ready())
 
 
 def test_it_is_disclosed_what_made_the_series_and_with_what_command() -> None:
     for evidence in (cases.ready(), cases.uncoordinated()):
         page = body(evidence)
-        assert "Made with `ckpt_surgery 0.1.0`, a program" in page
+        said = "a program that rewrites model source by rules and measures the result:"
+        assert f"Made with `ckpt_surgery 0.1.0`, {said}" in page
         assert f"$ {evidence.command}\n" in cases.fences(page)
     assert f"Agreed on in: {cases.ISSUE}" in body(cases.ready())
 
@@ -174,7 +198,7 @@ def test_without_a_template_the_headings_are_ours_and_it_is_said() -> None:
         assert page.startswith("# What this changes, and why\n\n<!-- This checkout has no pull request template")
         assert cases.headings(page)[-1] == "## For the reviewers"
         assert "Fixes # (issue)" in page
-        assert page.count(HUMAN_PLACE) == 5
+        assert page.count(PLACE) == page.count(HUMAN_PLACE) == 5
     assert "has no pull request template" not in body(cases.ready())
 
 
@@ -200,8 +224,8 @@ PLACED = {
 def test_our_part_has_its_place_in_odd_templates(name: str) -> None:
     template, head, rest = PLACED[name]
     page = body(cases.ready(), template)
-    assert page.startswith(f"{head}\n\n{HUMAN_PLACE}" if head else HUMAN_PLACE)
-    assert page.split("beyond this program: " + HUMAN_PLACE)[1].startswith(f"\n\n{rest}" if rest else "\n")
+    assert page.startswith(f"{head}\n\n{PLACE}" if head else PLACE)
+    assert page.split("beyond this program: " + PLACE)[1].startswith(f"\n\n{rest}" if rest else "\n")
     assert "## Evidence" in cases.headings(page)
 
 
@@ -232,25 +256,40 @@ def test_the_documents_depend_on_the_evidence_alone(name: str) -> None:
 
 def test_the_body_of_a_long_series_is_folded_and_fits_a_pull_request() -> None:
     page = body(cases.large(100))
-    assert "<summary>100 classes</summary>" in page
-    assert "<summary>Commands that look for the same work</summary>" in page
+    assert set(cases.folds(page)) == {
+        "100 commits",
+        "100 classes before and after",
+        "Regression tests of 100 families",
+        "The commands of the tests",
+        "Commands that look for the same work",
+    }
+    assert "\n100 passed.\n" in page
     assert len(page) < 65536
 
 
-def test_siblings_are_listed_with_the_places_and_the_reason_why_not() -> None:
+def test_siblings_are_one_table_with_the_places_and_the_reason_why_not() -> None:
     page = siblings_markdown(cases.ready())
     assert "1 family in this series, 1 not." in page
-    ours, others = cases.tables(page)
-    assert ours[1:] == [["clvp", "CKPT002", "1", ""]]
-    assert others[1:] == [["mllama", "CKPT002 CKPT003", "1", "It was not asked for."]]
-    assert "- `mllama`: `src/transformers/models/mllama/modeling_mllama.py:7`" in page
+    (table,) = cases.tables(page)
+    assert table == [
+        ["family", "in this series", "rules", "places", "reason"],
+        ["clvp", "yes", "CKPT002", "src/transformers/models/clvp/modeling_clvp.py:80", "changed in this series"],
+        [
+            "mllama",
+            "no",
+            "CKPT002 CKPT003",
+            "src/transformers/models/mllama/modeling_mllama.py:7",
+            "not asked for",
+        ],
+    ]
     assert "- CKPT002: An inline branch." in page
-    assert siblings_markdown(cases.empty()).count("\nNone.\n") == 2
+    assert "0 families in this series, 0 not." in siblings_markdown(cases.bare())
+    assert not cases.tables(siblings_markdown(cases.bare()))
 
 
-def test_many_siblings_are_folded() -> None:
-    (_, other) = cases.ready().siblings
-    many = tuple(replace(other, family=f"family{number}") for number in range(30))
+def test_those_of_the_series_come_first_and_many_siblings_are_folded() -> None:
+    (ours, other) = cases.ready().siblings
+    many = (*(replace(other, family=f"family{number}") for number in range(30)), ours)
     page = siblings_markdown(replace(cases.ready(), siblings=many))
-    assert "<summary>30 families</summary>" in page
-    assert [row[0] for row in cases.tables(page)[0][1:]] == [one.family for one in many]
+    assert list(cases.folds(page)) == ["31 families"]
+    assert [row[0] for row in cases.tables(page)[0][1:]] == ["clvp", *(one.family for one in many[:-1])]

@@ -28,6 +28,10 @@ CONVERTED = {
 NAMES = ["copies", "docstrings", "inits", "modular_conversion", "repo", "ruff_check", "ruff_format"]
 FORMATTED = {"copies", "modular_conversion", "ruff_check", "ruff_format"}
 
+MAKEFILE = "check_dirs := examples src utils\n\nquality:\n\truff check $(check_dirs) setup.py conftest.py\n"
+FEWER = {"generation": "scripts", "ruff": "another"}
+"""Only those checkers are run that do not depend on the version of ruff."""
+
 both = pytest.mark.parametrize("generation", ["checkers", "scripts"])
 
 
@@ -245,11 +249,18 @@ def test_the_converter_cannot_do_without_a_branch_main(maker: Maker) -> None:
         toy.fix()
 
 
-def test_a_fixer_that_fails_is_shown_as_such(maker: Maker) -> None:
-    toy = maker(failing_before=["docstrings"])
-    ran = {one.command: one for one in toy.fix()}
-    failed = ran["python utils/checkers.py docstrings --fix"]
-    assert (failed.code, failed.output) == (1, "docstrings: something is wrong here\n1 failed: docstrings")
+@pytest.mark.parametrize("name", ["modular_conversion", "docstrings"])
+def test_a_converter_or_a_fixer_that_fails_is_shown_as_such(maker: Maker, name: str) -> None:
+    failed = [one for one in maker(failing_before=[name]).fix() if not one.ok]
+    told = f"{name}: something is wrong here\n1 failed: {name}"
+    assert failed == [Ran(f"python utils/checkers.py {name} --fix", 1, told)]
+
+
+def test_a_converter_of_scripts_that_fails_is_shown_as_such(maker: Maker) -> None:
+    first, *rest = maker(generation="scripts", failing_before=["modular_conversion"]).fix()
+    assert (first.command, first.code) == (f"python {CONVERTED['scripts']}", 1)
+    assert first.output.endswith("modular_conversion found something")
+    assert all(one.ok for one in rest), "the others are run all the same"
 
 
 def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) -> None:
@@ -308,7 +319,7 @@ def test_every_checker_is_run_once_and_told_of(maker: Maker) -> None:
 
 
 def test_the_scripts_are_run_one_by_one(maker: Maker) -> None:
-    checks = maker(generation="scripts").check()
+    checks = maker(generation="scripts", scripts={"Makefile": MAKEFILE}).check()
     assert {one.status for one in checks.values()} == {"ok"}
     assert [one.ran.command for one in checks.values() if one.ran] == [
         "python -c 'from transformers import *'",
@@ -317,14 +328,21 @@ def test_the_scripts_are_run_one_by_one(maker: Maker) -> None:
         "python utils/check_repo.py",
         "python utils/check_inits.py",
         "python utils/check_docstrings.py",
-        "ruff check tests src utils setup.py",
-        "ruff format --check tests src utils setup.py",
+        "ruff check src utils setup.py",
+        "ruff format --check src utils setup.py",
     ]
+
+
+def test_ruff_sees_everything_where_no_makefile_says_what(maker: Maker) -> None:
+    toy = maker(generation="scripts")
+    write(toy.tree / "untidy.py", "untidy = 1  \n")
+    ran = toy.check()["ruff_format"].ran
+    assert ran == Ran("ruff format --check .", 1, "Would reformat untidy.py")
 
 
 def test_a_script_that_would_change_files_is_no_checker(maker: Maker) -> None:
     scripts = {"utils/add_dates.py": "", "utils/update_metadata.py": "'--check-only'\n"}
-    checks = maker(generation="scripts", scripts=scripts).check()
+    checks = maker(**FEWER, scripts=scripts).check()
     assert "add_dates" not in checks
     assert checks["update_metadata"].ran == Ran("python utils/update_metadata.py --check-only", 0)
 
@@ -341,31 +359,46 @@ def test_what_the_series_breaks_has_failed(maker: Maker, generation: str) -> Non
     assert repo.before is not None
     assert repo.ran.output.startswith("repo: a model uses GradientCheckpointingLayer\n")
     assert (repo.ran.code, repo.before.code) == (1, 0)
-    toy.fix()
-    assert {name for name, one in toy.check().items() if one.status == "failed"} == {"repo"}
 
 
 def test_what_was_broken_before_is_told_apart(maker: Maker) -> None:
-    found = maker(failing_before=["inits"]).check()
-    assert found.pop("inits").status == "failed before too"
-    assert {one.status for one in found.values()} == {"ok"}
+    found = maker(**FEWER, failing_before=["inits"]).check()
+    assert {name: one.status for name, one in found.items() if name not in FORMATTED} == {
+        "imports": "ok",
+        "repo": "ok",
+        "inits": "failed before too",
+        "docstrings": "ok",
+    }
 
 
-# SERIES is 1 in the tree of the series and 0 on the base
-OUTCOMES = [
-    ("print('wrong'); sys.exit(f'FAILED ({SERIES}.31s)')", "failed before too", "the base fails in the same way"),
-    ("sys.exit('wrong in ' + str(SERIES))", "failed before too", "the base fails too; what it says there differs"),
-    ("sys.exit(1 + SERIES)", "failed", "it fails on the base too, with exit 1"),
-    ("sys.exit(SERIES)", "failed", "it passes on the base"),
-    ("sys.exit(1 - SERIES)", "ok", ""),
-    ("import subprocess; subprocess.run(['tidy'])", "not run", "it needs tidy, which the interpreter does not have"),
-    ("import pebbles", "not run", "it needs pebbles, which the interpreter does not have"),
-    ("SERIES and __import__('pebbles')", "failed", "it passes on the base"),
-]
+# SERIES is 1 in the tree of the series and 0 on the base; each stands in for another of upstream's scripts
+SAME, DIFFERS = "the base fails in the same way", "the base fails too; what it says there differs"
+OUTCOMES = {
+    "dummies": ("print('wrong'); sys.exit(f'FAILED ({SERIES}.31s)')", "failed before too", SAME),
+    "repo": ("sys.exit('wrong in ' + str(SERIES))", "failed before too", DIFFERS),
+    "inits": ("sys.exit(1 + SERIES)", "failed", "it fails on the base too, with exit 1"),
+    "pipeline_typing": ("sys.exit(SERIES)", "failed", "it passes on the base"),
+    "config_docstrings": ("sys.exit(1 - SERIES)", "ok", ""),
+    "config_attributes": ("import subprocess; subprocess.run(['tidy'])", "not run", "it needs tidy, which @LACKS@"),
+    "doctest_list": ("import pebbles", "not run", "it needs pebbles, which @LACKS@"),
+    "doc_toc": ("SERIES and __import__('pebbles')", "failed", "it passes on the base"),
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Check]:
+    """All of `OUTCOMES` in one toy."""
+    head = "import sys\nfrom pathlib import Path\n\nSERIES = int(Path('series').exists())\n"
+    scripts = {f"utils/check_{name}.py": f"{head}{code}\n" for name, (code, *_) in OUTCOMES.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/usr/bin:/bin")
+        toy = Maker(tmp_path_factory.mktemp("compared"))(**FEWER, scripts=scripts)
+        write(toy.tree / "series", "")
+        return toy.check()
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "reason"),
+    "name",
     OUTCOMES,
     ids=[
         "the same but for the time it took",
@@ -378,12 +411,10 @@ OUTCOMES = [
         "a module that the series asks for",
     ],
 )
-def test_a_failure_is_compared_with_the_base_s(maker: Maker, code: str, status: str, reason: str) -> None:
-    text = f"import sys\nfrom pathlib import Path\n\nSERIES = int(Path('series').exists())\n{code}\n"
-    toy = maker(generation="scripts", scripts={"utils/check_repo.py": text}, ruff="another")  # fewer are run
-    write(toy.tree / "series", "")
-    found = toy.check()["repo"]
-    assert (found.status, found.reason) == (status, reason)
+def test_a_failure_is_compared_with_the_base_s(compared: dict[str, Check], name: str) -> None:
+    _, status, reason = OUTCOMES[name]
+    reason = reason.replace("@LACKS@", "the interpreter does not have")
+    assert (compared[name].status, compared[name].reason) == (status, reason)
 
 
 def test_a_checkout_without_tools_says_so(maker: Maker) -> None:
@@ -425,7 +456,9 @@ def test_what_compares_with_main_is_not_run_without_it(maker: Maker) -> None:
 def test_a_cache_is_neither_believed_nor_left(maker: Maker) -> None:
     toy = maker(cache=True)
     toy.repair()
-    ran = [*toy.fix(), *(one.ran for one in toy.check().values() if one.ran)]
+    fixed, found = toy.fix(), toy.check()
+    assert {one.status for one in found.values()} == {"ok"}, "what the fixers do is what the checkers ask for"
+    ran = [*fixed, *(one.ran for one in found.values() if one.ran)]
     assert all(one.command.endswith(" --no-cache") for one in ran if "checkers.py" in one.command)
     assert toy.changed() == [ASH, BIRCH, CEDAR]
     toy.python.run(["utils/checkers.py", "repo"], toy.tree)
@@ -434,7 +467,7 @@ def test_a_cache_is_neither_believed_nor_left(maker: Maker) -> None:
 
 def test_what_a_checker_changes_is_put_back_before_the_next_one(maker: Maker) -> None:
     meddling = f"from pathlib import Path\nPath('{BIRCH}').write_text('')\nPath('left.txt').write_text('')\n"
-    toy = maker(generation="scripts", scripts={"utils/check_copies.py": meddling})
+    toy = maker(**FEWER, scripts={"utils/check_repo.py": meddling})
     toy.repair()
     before = toy.text(ASH)
     toy.check()

@@ -2,56 +2,84 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from ckpt_surgery.upstream.body import next_commands
+import pytest
+
+from ckpt_surgery.upstream.body import HUMAN_PLACE, next_commands, pull_request_body
 from ckpt_surgery.upstream.results import Evidence
 from tests.upstream import evidence_cases as cases
 
+FOLDER = Path("/out/it's here")
+WORKTREE = "/with a space/transformers-all"
+
+
+def lines(evidence: Evidence) -> list[str]:
+    return next_commands(evidence, FOLDER, Path("/with a space/checkout"))
+
 
 def commands(evidence: Evidence) -> list[list[str]]:
-    """The next commands as a shell would split them."""
-    return [shlex.split(one) for one in next_commands(evidence, Path("/out/it's here"), Path("/a checkout"))]
+    """The next commands as a shell would split them, without what is to be read first."""
+    return [shlex.split(one) for one in lines(evidence)[1:]]
+
+
+@pytest.mark.parametrize("name", cases.every_kind())
+def test_upstreams_own_rules_come_first_and_break_no_shell(name: str) -> None:
+    first, *_ = found = lines(cases.every_kind()[name])
+    assert first.startswith("# Read CONTRIBUTING.md of transformers first")
+    script = "\n".join(found)
+    assert subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False).stderr == b""
 
 
 def test_the_next_commands_go_from_the_search_for_duplicates_to_a_draft() -> None:
     evidence = cases.ready()
     found = commands(evidence)
-    assert found[0] == ["gh", "issue", "view", cases.ISSUE, "--comments"]
-    assert [
-        "gh",
-        "pr",
-        "list",
-        "--repo",
-        "huggingface/transformers",
-        "--state",
-        "open",
-        "--search",
-        "41234 in:body",
-    ] in found
-    assert [one[-1] for one in found if one[:2] == ["gh", "pr"]][-3:-1] == [
-        "clvp gradient checkpointing",
-        "zamba2 gradient checkpointing",
+    search = ["gh", "pr", "list", "--repo", "huggingface/transformers", "--state", "open", "--search"]
+    git = ["git", "-C", "/with a space/checkout"]
+    assert found == [
+        ["gh", "issue", "view", cases.ISSUE, "--comments"],
+        ["gh", "issue", *search[2:], "gradient checkpointing"],
+        [*search, "41234 in:body"],
+        [*search, "gradient checkpointing"],
+        [*search, "clvp gradient checkpointing"],
+        [*search, "zamba2 gradient checkpointing"],
+        [*git, "log", "--stat", f"{evidence.base}..{evidence.branch}"],
+        [*git, "diff", evidence.base, evidence.branch],
+        [*git, "worktree", "add", WORKTREE, evidence.branch],
+        ["cd", WORKTREE],
+        ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp", "tests/models/zamba2"],
+        ["PYTHONPATH=src", "make", "fix-repo", "&&", "git", "status", "--short"],
+        ["gh", "repo", "fork", "--remote", "--remote-name", "fork"],
+        ["git", "push", "--set-upstream", "fork", evidence.branch],
+        [
+            *["!", "grep", "-n", "write this yourself", f"{FOLDER}/body.md", "&&"],
+            *["gh", "pr", "create", "--repo", "huggingface/transformers", "--base", "main", "--draft"],
+            *["--body-file", f"{FOLDER}/body.md"],
+        ],
     ]
-    assert ["git", "-C", "/a checkout", "diff", evidence.base, evidence.branch] in found
-    (applied,) = (one for one in found if "am" in one)
-    assert applied[-2:] == [f"/out/it's here/{patch}" for patch in evidence.patches]
-    assert ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp", "tests/models/zamba2"] in found
-    assert found[-2] == ["git", "push", "--set-upstream", "fork", evidence.branch]
-    assert found[-1][:3] == ["gh", "pr", "create"]
-    assert "--draft" in found[-1]
-    assert found[-1][-2:] == ["--body-file", "/out/it's here/body.md"]
-    assert "--web" not in found[-1]  # gh takes no --draft beside it
 
 
-def test_a_series_that_is_not_ready_is_only_to_be_looked_at() -> None:
-    for evidence in (cases.not_ready(), replace(cases.not_ready(), coordination="")):
-        assert [one[:4] for one in commands(evidence)] == [
-            ["git", "-C", "/a checkout", "log"],
-            ["git", "-C", "/a checkout", "diff"],
-        ]
+@pytest.mark.parametrize("name", ["not_ready", "unchecked", "bare"])
+def test_a_series_that_is_not_ready_is_only_to_be_looked_at_and_finished(name: str) -> None:
+    made = cases.every_kind()[name]
+    left = {
+        "not_ready": ["PYTHONPATH=src", "python", "utils/checkers.py", "copies"],
+        "unchecked": ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp"],
+        "bare": ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp"],
+    }
+    for evidence in (made, replace(made, coordination="")):
+        found = commands(evidence)
+        assert [one[3] for one in found if one[:2] == ["git", "-C"]] == ["log", "diff", "worktree"]
+        assert found[3:] == [["cd", WORKTREE], left[name]]
+
+
+def test_where_no_command_is_left_to_run_no_worktree_is_made() -> None:
+    evidence = replace(cases.unchecked(), checks=cases.unchecked().checks[:1])
+    assert [one[3] for one in commands(evidence)] == ["log", "diff"]
 
 
 def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
@@ -61,6 +89,20 @@ def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
     assert not any({"push", "create", "fork"} & set(one) for one in found[:-1])
 
 
-def test_a_relative_folder_is_found_from_the_clone_too() -> None:
+@pytest.mark.parametrize("written", [True, False])
+def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bool) -> None:
+    page = pull_request_body(cases.ready(), None)
+    (tmp_path / "body.md").write_text(page.replace(HUMAN_PLACE, "") if written else page)
+    (tmp_path / "gh").write_text("#!/bin/sh\necho opened\n")
+    (tmp_path / "gh").chmod(0o755)
+    last = next_commands(cases.ready(), tmp_path, tmp_path / "checkout")[-1]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(["bash", "-c", last], env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) == written == ("opened" in ran.stdout)
+    assert ("TO BE WRITTEN BY YOU" in ran.stdout) != written
+
+
+def test_relative_folders_are_found_from_the_worktree_too() -> None:
     found = next_commands(cases.ready(), Path("out"), Path("checkout"))
     assert shlex.split(found[-1])[-1] == str(Path("out").absolute() / "body.md")
+    assert f"cd {shlex.quote(str(Path('transformers-all').absolute()))}" in found

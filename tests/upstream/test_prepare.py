@@ -7,6 +7,7 @@ models.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,8 +20,8 @@ import jsonschema
 import pytest
 
 import ckpt_surgery.upstream
+from ckpt_surgery.upstream import delivery, series
 from ckpt_surgery.upstream import prepare as module
-from ckpt_surgery.upstream import series
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
 from ckpt_surgery.upstream.prepare import Delivered, Outcome, Wishes, prepare
@@ -33,7 +34,6 @@ from tests.upstream.test_git import state
 SCHEMA = Path(ckpt_surgery.upstream.__file__).with_name("evidence.schema.json")
 FAULT = Fault("recompute", "one recompute in the backward", "none", ("layers.0",), "It is no layer.", "CKPT001")
 MODELS = "src/transformers/models"
-CODES = tuple(f"CKPT{number:03}" for number in range(1, 11))
 
 
 class Verify:
@@ -122,17 +122,11 @@ def ash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ash]:
 
 
 def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
-    out = wishes.pop("out", checkout.parent / "out")
-    return prepare(checkout, Wishes(out=out, families=families, codes=CODES, **wishes))
+    return prepare(checkout, Wishes(out=checkout.parent / "out", families=families, **wishes))
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def untimed(folder: Path) -> dict[str, bytes]:
-    """The files, without the seconds that pytest took."""
-    return {name: re.sub(rb" in \d+\.\d+s", b"", text) for name, text in files(folder).items()}
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -165,8 +159,13 @@ def test_what_upstreams_scripts_bring_along_is_in_the_commit_that_asks_for_it(as
     assert first.families == ("ash", "birch", "cedar")
     assert first.checkers == (f"{MODELS}/birch/modeling_birch.py",)  # the copy of ash's layer
     assert second.files == ("tests/models/birch/test_modeling_birch.py",)  # where nothing but the test is left to do
+    assert (second.imported, second.rules) == (None, ())
+    lines = git(ash.checkout, "show", "--no-patch", "--format=%B", second.sha).splitlines()
+    covered = "Tests that this repository has cover birch now: what kept them from it is taken out."
+    assert lines[:3] == ["Test gradient checkpointing of birch", "", covered]
     message = git(ash.checkout, "show", "--no-patch", "--format=%B", first.sha)
-    assert message.startswith("Repair gradient checkpointing of ash and cedar\n\nCKPT001 (plain_block):\n- AshLayer, ")
+    said = "- AshLayer becomes a GradientCheckpointingLayer (CKPT001)\n"
+    assert message.startswith(f"Repair gradient checkpointing of ash and cedar\n\n{said}")
     assert f"Brought along by the other scripts of this repository:\n- {first.checkers[0]}\n" in message
     assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
 
@@ -232,16 +231,16 @@ def test_a_generated_file_is_the_converters_word(ash: Ash) -> None:
     assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
 
 
-def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify) -> None:
+def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify, quick: None) -> None:
     made(toy, "birch")
-    before, tip = untimed(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/birch")
+    before, tip = files(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/birch")
     made(toy, "birch")
-    assert untimed(toy.parent / "out") == before
+    assert files(toy.parent / "out") == before
     assert git(toy, "rev-parse", "ckpt-surgery/birch") == tip
 
 
 def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
-    tmp_path: Path, verify: Verify
+    tmp_path: Path, verify: Verify, quick: None
 ) -> None:
     toy = toy_checkout.make(tmp_path / "transformers", generation="none")
     outcome = made(toy)
@@ -276,7 +275,7 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
     path.write_text(text)
     toy_checkout.commit(untied, "Past state comes first")
     (one,) = made(untied, "birch").series
-    (sentence,) = one.evidence.unsafe
+    (sentence,) = one.evidence.unsafe  # the new base class waits for the new signature, and that is in
     assert sentence.startswith(f"CKPT005 in {MODELS}/birch/modeling_birch.py: BirchLayer.forward takes")
     (signature,) = one.evidence.signatures
     assert (signature.class_name, signature.after) == (
@@ -295,10 +294,11 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
         assert git(toy, "rev-parse", f"{one.evidence.branch}~{len(one.evidence.commits)}") == base
     birch = outcome.series[1].evidence
     told = {sibling.family: sibling.reason for sibling in birch.siblings}
-    assert told["ash"] == "asked for with this series, as the series ash"
+    assert told["ash"] == "belongs to the series ash, if its repair can be shown"
     # the copy parts from a source that stays as it is, and the comment that says otherwise goes
     assert "Copied from" not in git(toy, "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py")
     assert "is gone" in "".join(birch.notes)
+    assert outcome.series[0].evidence.notes == ()  # there it is brought along
     assert {row.verdict for row in birch.rows} == {"repaired"}
 
 
@@ -325,7 +325,7 @@ def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, 
     verify.spoilt = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
     assert outcome.series[0].evidence.status == "not ready"
-    assert "BirchModel (non_reentrant and reentrant): values failed after the repair and not before" in reasons(
+    assert "BirchModel (non_reentrant and reentrant): failing after the repair and not before: values" in reasons(
         outcome
     )
 
@@ -369,7 +369,7 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
     outcome = made(toy, "birch", include_unreproduced=True)
     (one,) = outcome.series
     assert one.evidence.families == ("birch",)
-    assert "birch: verify shows no difference between before and after" in reasons(outcome)
+    assert "birch: verify shows no fault that the repair takes away" in reasons(outcome)
 
 
 def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick: None) -> None:
@@ -381,6 +381,58 @@ def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick:
     assert state(toy) == before
 
 
+def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("cedar",)  # its block is ash's
+    outcome = made(toy, "ash", "cedar")
+    assert reasons(outcome).startswith("cedar: verify shows no fault that the repair takes away")
+    assert outcome.series[0].evidence.status == "ready"
+
+
+def test_siblings_name_no_series_that_cannot_be_made(toy: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("birch",)
+    (one,) = made(toy, by="family").series
+    told = {sibling.family: sibling.reason for sibling in one.evidence.siblings}
+    assert told["ash"] == "changed in this series"
+    # birch is brought along as a copy of ash's layer, although it has no series of its own
+    assert told["birch"] == "changed in this series"
+
+
+def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
+    toy: Path, verify: Verify, quick: None
+) -> None:
+    issue = "https://github.com/huggingface/transformers/issues/1"
+    (one,) = made(toy, "birch", coordination=issue).series
+    body = (one.folder / "body.md").read_text()
+    assert issue in body
+    assert "- [ ] The issue was discussed." in body
+    assert f"--coordination {issue}" in one.evidence.command
+    assert any("gh pr create" in line for line in one.next)
+    (one,) = made(toy, "birch").series
+    assert "- [ ]" not in (one.folder / "body.md").read_text()
+    assert not any("gh pr create" in line for line in one.next)
+
+
+def test_nothing_is_pushed_and_nothing_is_opened(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, programs = toy.parent / "remote.git", toy.parent / "bin"
+    git(toy.parent, "clone", "--quiet", "--bare", str(toy), str(remote))
+    git(toy, "remote", "add", "origin", str(remote))
+    toy_checkout.write(programs / "gh", f"#!/bin/sh\ntouch {toy.parent}/opened\n").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    before = files(remote)
+    made(toy, "birch", coordination="https://github.com/huggingface/transformers/issues/1")
+    assert files(remote) == before
+    assert not (toy.parent / "opened").exists()
+
+
+def test_only_the_chosen_rules_are_used(toy: Path, verify: Verify, quick: None) -> None:
+    outcome = made(toy, "birch", codes=("CKPT003",))
+    assert outcome.series == ()
+    wishes = Wishes(out=toy.parent / "out", families=("birch",), codes=("CKPT001",))
+    assert prepare(toy, wishes).series[0].evidence.rules.keys() == {"CKPT001"}
+
+
 # --- what ends early --------------------------------------------------------------------------------------
 
 
@@ -388,7 +440,7 @@ def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
     return [path for path in toy.parent.iterdir() if path not in known]
 
 
-@pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch"])
+@pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch", "the move"])
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_whatever_ends_the_work_leaves_nothing_behind(
     toy: Path,
@@ -401,7 +453,10 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
     def fail(*_: object, **__: object) -> None:
         raise end
 
-    monkeypatch.setattr(module, where, fail)
+    if where == "the move":
+        monkeypatch.setattr(delivery, "_replace", fail)
+    else:
+        monkeypatch.setattr(module, where, fail)
     before, known = state(toy), list(toy.parent.iterdir())
     with pytest.raises((KeyboardInterrupt, OSError, UpstreamError)):
         made(toy, "birch")
@@ -422,7 +477,7 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
         return draft(*arguments)
 
     monkeypatch.setattr(module, "draft", once)
-    wishes = Wishes(out=toy.parent / "out", codes=CODES, by="family")
+    wishes = Wishes(out=toy.parent / "out", by="family")
     with pytest.raises(KeyboardInterrupt):
         prepare(toy, wishes, finished=lambda one: finished.append(one.evidence.branch))
     assert finished == ["ckpt-surgery/ash"]
@@ -440,7 +495,7 @@ def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(
     before = files(toy.parent / "out")
     said: list[str] = []
     with pytest.raises(UpstreamError, match="the branch ckpt-surgery/birch holds a commit that is not ours"):
-        prepare(toy, Wishes(out=toy.parent / "out", families=("birch",), codes=CODES), step=said.append)
+        prepare(toy, Wishes(out=toy.parent / "out", families=("birch",)), step=said.append)
     assert "verify the base" not in said
     assert files(toy.parent / "out") == before
 
@@ -454,5 +509,5 @@ def test_a_repository_that_is_no_transformers_is_refused(tmp_path: Path) -> None
     ):
         git(tmp_path / "other", *arguments)
     toy_checkout.commit(tmp_path / "other", "other")
-    with pytest.raises(UpstreamError, match="has no src/transformers/models: it is no checkout of transformers"):
+    with pytest.raises(UpstreamError, match="has no src/transformers/models: name a checkout of transformers"):
         made(tmp_path / "other")

@@ -26,6 +26,7 @@ if is_torch_available():
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.elm.modeling_elm import ElmConfig, ElmModel
 """
+LONG = "L" + "o" * 35 + "ng"
 TEXT = method(["ElmLayer"], ["non_reentrant", "reentrant"], OLD)
 
 
@@ -102,7 +103,7 @@ def test_a_name_that_is_imported_is_not_imported_again() -> None:
         ),
         (
             "import (\n    require_torch,  # always\n)",
-            "import (\n    require_torch,  # always\n)\nfrom transformers.testing_utils import torch_device",
+            "import (\n    require_torch,  # always\n    torch_device,\n)",
         ),
     ],
     ids=["one line", "several lines", "just fits", "gets too long", "comments stay"],
@@ -126,9 +127,17 @@ def test_an_import_of_the_same_module_grows(before: str, after: str) -> None:
             "if is_torch_available():\n    from transformers import ElmModel\n"
             "    from transformers.modeling_layers import GradientCheckpointingLayer\n",
         ),
+        (
+            "if is_torch_available():\n    from transformers.modeling_layers import (\n        Elm,  # here\n    )\n",
+            "import (\n        Elm,  # here\n        GradientCheckpointingLayer,\n    )\n",
+        ),
+        (
+            f"if is_torch_available():\n    from transformers.modeling_layers import {LONG}, rest\n",
+            f"import (\n        GradientCheckpointingLayer,\n        {LONG},\n        rest,\n    )\n",
+        ),
         ("", "import is_torch_available\nfrom transformers.modeling_layers import GradientCheckpointingLayer\n"),
     ],
-    ids=["torch alone", "models alone", "no such block"],
+    ids=["torch alone", "models alone", "comments stay", "gets too long", "no such block"],
 )
 def test_the_layer_is_imported_where_torch_is_known_to_be_there(block: str, expected: str) -> None:
     assert expected in with_method(TEST_TEXT.replace(TORCH_BLOCK, block), [], TEXT)

@@ -22,9 +22,9 @@ from ckpt_surgery.upstream import examine, reproduce
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
 from ckpt_surgery.upstream.layout import MODELS
-from ckpt_surgery.upstream.reproduce import reproduced, rows_of, verify_tree, worse
+from ckpt_surgery.upstream.reproduce import reproduced, rows_of, verify_tree
 from ckpt_surgery.upstream.results import Row
-from ckpt_surgery.verification.results import Cost, Fault, Level, Mode, ModeReport, Report
+from ckpt_surgery.verification.results import Cost, Fault, Level, ModeReport, Report
 
 HERE = Interpreter(Path(sys.executable))
 PATIENCE = 20.0
@@ -52,9 +52,9 @@ def unclaimed(*levels: Level) -> Report:
 
 
 def row(before: Report | None, after: Report | None) -> Row:
-    """The one row of two runs in one mode."""
+    """The row of two runs in the one mode that their reports have."""
     sides = [[side] if side else [] for side in (before, after)]
-    (found,) = rows_of("toy", *sides, modes=("non_reentrant",))
+    found, _ = rows_of("toy", *sides)
     return found
 
 
@@ -109,7 +109,6 @@ def test_only_what_is_measured_on_both_sides_can_be_repaired(
     found = row(before, after)
     assert found.verdict == verdict
     assert reproduced([found]) == (verdict == "partly repaired")
-    assert worse([found]) == ((found,) if verdict == "worse" else ())
     assert bool(found.problem) == (verdict == "not measured")
 
 
@@ -320,10 +319,11 @@ def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: P
     # inline branches are right as far as they go; repaired, a layer inside a layer is recomputed twice if reentrant
     rows = rows_of("zamba", before["zamba"], after["zamba"])
     assert {one.verdict for one in rows if one.mode == "non_reentrant"} == {"ok before"}
-    assert worse(rows) == tuple(one for one in rows if one.mode == "reentrant")
+    assert {one.verdict for one in rows if one.mode == "reentrant"} == {"worse"}
     assert not reproduced(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
     base = released("5.23.0")
@@ -333,20 +333,19 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
     with (tree / broken).open("a") as file:
         file.write("\nraise ImportError(f'cannot import this from {__file__}')\n")
 
-    modes: list[Mode] = ["non_reentrant"]
     steps: list[tuple[str, int, int]] = []
-    before = verify_tree(HERE, base, ["clvp", "xlstm", "auto"], modes=modes)
-    after = verify_tree(HERE, tree, ["clvp", "xlstm"], modes=modes, progress=lambda *step: steps.append(step))
+    before = verify_tree(HERE, base, ["clvp", "xlstm", "auto"])
+    after = verify_tree(HERE, tree, ["clvp", "xlstm"], progress=lambda *step: steps.append(step))
     assert before["auto"] == ()
     assert steps[-1] == ("3 ok, 2 not built", 5, 5)
 
-    rows = rows_of("clvp", before["clvp"], after["clvp"], modes=modes)
-    assert [one.model for one in rows] == ["ClvpDecoder", "ClvpEncoder", "ClvpModelForConditionalGeneration"]
+    rows = rows_of("clvp", before["clvp"], after["clvp"])
+    assert [one.model for one in rows[::2]] == ["ClvpDecoder", "ClvpEncoder", "ClvpModelForConditionalGeneration"]
     assert {one.verdict for one in rows} == {"repaired"}
 
-    rows = rows_of("xlstm", before["xlstm"], after["xlstm"], modes=modes)
-    assert [one.model for one in rows] == ["xLSTMForCausalLM", "xLSTMModel"]
-    assert worse(rows) == rows
+    rows = rows_of("xlstm", before["xlstm"], after["xlstm"])
+    assert [one.model for one in rows[::2]] == ["xLSTMForCausalLM", "xLSTMModel"]
+    assert {one.verdict for one in rows} == {"worse"}
     for one in rows:
         assert one.after == ("run",)
         assert f"cannot import this from {broken}" in one.faults_after[0]
