@@ -53,7 +53,7 @@ def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[str
         yield f"{listed([*unreproduced])}: verify shows no fault that the repair takes away; {why}"
     tests = (test for test in evidence.regressions if test.family in unreproduced)
     yield from _untested(test for test in tests if test.before or test.after)
-    left = [row for row in evidence.rows if row.after and row.verdict != "worse"]
+    left = [row for row in evidence.rows if row.after and not row.problem and row.verdict != "worse"]
     yield from _grouped((f"still failing: {_levels(row)}", row) for row in left)
 
 

@@ -26,7 +26,7 @@ if is_torch_available():
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.elm.modeling_elm import ElmConfig, ElmModel
 """
-LONG = "L" + "o" * 35 + "ng"
+LONG = "L" + "o" * 39 + "ng"
 TEXT = method(["ElmLayer"], ["non_reentrant", "reentrant"], OLD)
 
 
