@@ -114,8 +114,9 @@ def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
 def _codes(select: list[str] | None) -> tuple[str, ...]:
     """The rules that were chosen: those for training scripts have nothing to do with upstream's source."""
     from codemods import RULES
+    from codemods.rule import for_scripts
 
-    known = [rule.code for rule in RULES if not rule.for_scripts]
+    known = [rule.code for rule in RULES if not for_scripts(rule.code)]
     return tuple(expand_codes(select, known, "--select")) if select else ()
 
 

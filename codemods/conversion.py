@@ -58,7 +58,7 @@ def _doubt(context: Context, layers: Collection[Ref]) -> str:
                 names = " and ".join(f"`{name}`" for name in plan.positional_past)
                 passed = f"{owner.name} passes {names} to {layer.name} by position, which"
                 if plan.blocked:
-                    return f"{passed} only CKPT005 can change: both need --unsafe"
+                    return f"{passed} only CKPT005 can change, a repair that is unsafe too"
                 return f"{passed} is left to a person: {plan.unknown}"
     return ""
 

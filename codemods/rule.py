@@ -99,6 +99,11 @@ class Context:
         )
 
 
+def for_scripts(code: str) -> bool:
+    """Whether a code is that of a rule about training scripts, and not about models."""
+    return code.startswith("CKPT1")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A rule: its code, and the module that finds what it is about.
@@ -115,11 +120,6 @@ class Rule:
     def summary(self) -> str:
         """The first line of the documentation."""
         return self.documentation.strip().splitlines()[0]
-
-    @property
-    def for_scripts(self) -> bool:
-        """Whether the rule is about training scripts, and not about models."""
-        return self.code.startswith("CKPT1")
 
     @classmethod
     def of(cls, code: str, module: ModuleType) -> Rule:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from ckpt_surgery.source.output import Report, RuleText, display_path, statistics
 from ckpt_surgery.source.results import Problem
-from codemods import rule
 from codemods.finding import Applicability, Edit, Finding
+from codemods.rule import for_scripts
 
 JSON_SCHEMA_VERSION = 1
 """Raised when a key of the JSON report changes its meaning or goes; new keys leave it as it is."""
@@ -138,7 +138,7 @@ def _sarif_result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        kind = "function" if rule(finding.code).for_scripts else "type"
+        kind = "function" if for_scripts(finding.code) else "type"
         location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,

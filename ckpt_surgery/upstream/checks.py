@@ -171,7 +171,7 @@ def _checked(tools: Tools, python: Interpreter, name: str, tree: Path, base: Pat
     if before.code != ran.code:
         return Check(name, "failed", ran, before, f"it fails on the base too, with exit {before.code}")
     if _TOOK.sub("", before.output) != _TOOK.sub("", ran.output):
-        return Check(name, "failed before too", ran, before, "the base fails too; what it says there differs")
+        return Check(name, "failed otherwise before", ran, before, "the base fails too; what it says there differs")
     lacks = _LACKS.search(ran.output)
     if lacks:
         return Check(name, "not run", ran, before, f"it needs {lacks[1]}, which the interpreter does not have")

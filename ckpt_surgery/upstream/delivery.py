@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckpt_surgery.upstream.errors import UpstreamError
+from ckpt_surgery.verification.units import listed
 
-EVIDENCE = "evidence.json"
 BODY = "body.md"
 _MADE = ".made.json"
-"""The hash of the body as it was written here: a body that is another now holds words of the human's."""
+"""The hashes of the files as they were written here: one that is another now is a human's."""
 
 
 def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None:
@@ -65,32 +65,35 @@ def delivered(out: Path, name: str) -> Iterator[Path]:
 
 
 def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> str:
-    """Write the documents; a body at `old` that a human has changed stays, and the new one is put beside it.
+    """Write the documents. What a human added or changed in the folder `old` comes along; the new is put beside it.
 
     The sentence that says so, or nothing.
     """
     for name, text in documents.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
-    (folder / _MADE).write_text(json.dumps({BODY: _digest(documents[BODY].encode())}) + "\n", encoding="utf-8")
-    words = _human_words(old)
-    if words is None or words == documents[BODY].encode():
+    kept = _of_the_humans(old)
+    for name in kept:
+        new = folder / name
+        if new.exists():
+            new.rename(new.with_name(f"{new.stem}.new{new.suffix}"))
+        shutil.copy2(old / name, new)
+    made = {path.name: _digest(path) for path in folder.iterdir() if path.name not in kept}
+    (folder / _MADE).write_text(json.dumps(made, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if not kept:
         return ""
-    (folder / BODY).rename(folder / "body.new.md")
-    (folder / BODY).write_bytes(words)
-    return f"{old / BODY} holds words of yours and stays; the new one is body.new.md"
+    return f"what is yours in {old} stays ({listed(kept)}); what is new beside it has .new in its name"
 
 
-def _human_words(old: Path) -> bytes | None:
-    """The body at `old`, where somebody has written into it, or may have."""
+def _of_the_humans(old: Path) -> list[str]:
+    """The files of a folder that are not as they were written here."""
+    if not old.is_dir():
+        return []
     try:
-        text = (old / BODY).read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        made = json.loads((old / _MADE).read_text(encoding="utf-8"))[BODY]
-    except (OSError, ValueError, KeyError, TypeError):
-        made = ""
-    return None if _digest(text) == made else text
+        made = dict(json.loads((old / _MADE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        made = {}
+    files = (path for path in old.iterdir() if path.is_file() and path.name != _MADE)
+    return sorted(path.name for path in files if made.get(path.name) != _digest(path))
 
 
 def _replace(place: Path, made: Path) -> None:
@@ -107,5 +110,5 @@ def _replace(place: Path, made: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,20 +22,23 @@ from pathlib import Path
 from ckpt_surgery.upstream.errors import UpstreamError
 
 TRAILER = "Assisted-by: ckpt_surgery"
-"""How the last line of every commit made here begins: it discloses the program, and tells its commits from others."""
+"""How the last line of every commit made here begins: it discloses the program."""
 
 _SETTINGS = {
     "advice.detachedHead": "false",
+    "apply.whitespace": "nowarn",
     "commit.gpgSign": "false",
     "core.autocrlf": "false",
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
     "core.quotePath": "false",
+    "core.sparseCheckout": "false",
     "filter.lfs.process": "",
     "filter.lfs.required": "false",
     "filter.lfs.smudge": "",
     "gc.auto": "0",
     "i18n.commitEncoding": "utf-8",
+    "log.showSignature": "false",
     "maintenance.auto": "false",
 }
 """What would run the user's hooks, ask for a signature, fetch large files, or make the outcome differ."""
@@ -40,9 +46,13 @@ _SETTINGS = {
 _PATCH = [
     "--binary",
     "--diff-algorithm=myers",
+    "--encoding=UTF-8",
     "--full-index",
+    "--inter-hunk-context=0",
+    "--no-add-header",
     "--no-attach",
     "--no-base",
+    "--no-cc",
     "--no-color",
     "--no-cover-letter",
     "--no-ext-diff",
@@ -51,12 +61,17 @@ _PATCH = [
     "--no-signature",
     "--no-signoff",
     "--no-thread",
+    "--no-to",
     "--numbered",
     "--src-prefix=a/",
     "--dst-prefix=b/",
     "--subject-prefix=PATCH",
+    "--suffix=.patch",
     "--unified=3",
+    f"-O{os.devnull}",
 ]
+_KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$")
+"""Of git's variables, those that say who the user is and how git is set; the others may name another repository."""
 
 
 _FULL = "No space left on device"
@@ -90,7 +105,7 @@ class Git:
 
     def _run(self, arguments: Sequence[str], given: str | None, env: Mapping[str, str]) -> tuple[int, str, str]:
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.match(name)}
         ours = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
         try:
             done = subprocess.run(
@@ -132,6 +147,9 @@ def checked(git: Git, base: str) -> Base:
     top = git.asks("rev-parse", "--show-toplevel")
     if not top:
         why = "is a bare repository" if git.asks("rev-parse", "--is-bare-repository") == "true" else ""
+        reason = git._run(("rev-parse", "--show-toplevel"), None, {})[2]
+        if not why and "not a git repository" not in reason:
+            raise UpstreamError(f"git refuses to work in {git.folder}: {reason}")
         why = why or "is not in a git repository"
         raise UpstreamError(f"{git.folder} {why}: name a checkout made by git clone")
     if Path(top).resolve() != git.folder.resolve():
@@ -144,60 +162,23 @@ def checked(git: Git, base: str) -> Base:
         raise UpstreamError(
             f"{git.folder} has changes that are not committed ({changed[0][3:]}{more}): commit or stash them first"
         )
-    sha = git.asks("rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
+    meanings = (f"refs/heads/{base}", f"refs/remotes/{base}", base)  # a tag of the same name is not what is meant
+    options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    sha = next(filter(None, (git.asks(*options, f"{name}^{{commit}}") for name in meanings)), "")
     if not sha:
         known = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes").split("\n")
         near = next((name for name in known if name.endswith(f"/{base}")), "")
         near = near or next(iter(get_close_matches(base, known, n=1)), "")
         meant = f"did you mean --base {near}?" if near else "name the branch to build on with --base"
         raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {meant}")
-    for key in ("user.name", "user.email"):
-        if not git.asks("config", key):
-            raise UpstreamError(f"git does not know who makes the commits: set {key} (git config --global {key} ...)")
-    return Base(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
-
-
-def free_branch(git: Git, branch: str, base: Base) -> str:
-    """The tip of our own branch of that name, empty where there is none.
-
-    Raises UpstreamError where the branch holds a commit that was not made here, or is checked out somewhere.
-    """
-    tip = git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
-    if not tip:
-        return ""
-    for place in git.run("worktree", "list", "--porcelain").split("\n\n"):
-        if f"branch refs/heads/{branch}" in place.split("\n"):
-            where = place.split("\n")[0].removeprefix("worktree ")
-            raise UpstreamError(f"the branch {branch} is checked out in {where}: switch to another one there first")
-    fork = git.asks("merge-base", base.sha, tip)
-    date = git.run("show", "--no-patch", "--format=%ct", fork) if fork else ""
-    commits = git.run("log", "--format=%ct %H", f"{fork}..{tip}" if fork else tip).split("\n")
-    for line in filter(None, commits):
-        made, sha = line.split()
-        if made != date or TRAILER not in git.run("show", "--no-patch", "--format=%B", sha):
-            raise UpstreamError(
-                f"the branch {branch} holds a commit that is not ours ({sha[:12]}): rename the branch to keep it "
-                f"(git branch -m {branch} NAME), or delete it"
-            )
-    return tip
-
-
-def set_branch(git: Git, branch: str, base: Base, tip: str) -> None:
-    """Have the branch name `tip`, if what it names now is ours or nothing; where it does already, nothing happens."""
-    before = free_branch(git, branch, base)
-    if before != tip:
-        git.run("update-ref", f"refs/heads/{branch}", tip, before or "0" * len(tip))
-
-
-def put_back(git: Git, branch: str, tip: str, before: str) -> None:
-    """Have the branch name again what it named before `set_branch` gave it `tip`; nothing where it does not."""
-    if tip != before and git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}") == tip:
-        options = (
-            ("update-ref", f"refs/heads/{branch}", before, tip)
-            if before
-            else ("update-ref", "-d", f"refs/heads/{branch}", tip)
+    code, _, reason = git._run(("var", "GIT_COMMITTER_IDENT"), None, {})
+    if code or (not git.asks("config", "user.email") and "GIT_COMMITTER_EMAIL" not in os.environ):
+        why = f" ({reason})" if code else ""
+        raise UpstreamError(
+            f"git does not know who makes the commits{why}: set user.name and user.email "
+            "(git config --global user.email YOU@EXAMPLE.ORG)"
         )
-        git.run(*options)
+    return Base(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
 
 
 @contextlib.contextmanager
@@ -211,8 +192,22 @@ def worktrees(git: Git, base: Base, *names: str) -> Iterator[dict[str, Path]]:
                 git.run("worktree", "add", "--detach", "--quiet", str(made[name]), base.sha)
             yield made
         finally:
-            for place in made.values():
-                _forget(git, place)
+            with _undisturbed():
+                for place in made.values():
+                    _forget(git, place)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no second Ctrl-C stop the clearing away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _forget(git: Git, place: Path) -> None:
@@ -254,9 +249,20 @@ def restore(git: Git, files: Sequence[str] = ()) -> None:
         (git.folder / name).unlink(missing_ok=True)
 
 
-def commit(git: Git, base: Base, files: Sequence[str], message: str) -> str:
-    """Commit these files of a worktree of ours and return the hash. The base's date is the date of every commit."""
-    git.run("add", "--all", "--", *files)
+def stage(git: Git, files: Sequence[str]) -> None:
+    """Take these files of a worktree of ours, as they are now, into the next commit."""
+    if files:
+        git.run("add", "--all", "--", *files)
+
+
+def unstage_rest(git: Git) -> None:
+    """Put back what a worktree of ours has beside what is staged."""
+    git.run("checkout", "--quiet", "--", ".")
+    git.run("clean", "-d", "--force", "--quiet")
+
+
+def commit(git: Git, base: Base, message: str) -> str:
+    """Commit what is staged in a worktree of ours and return the hash. Every commit has the base's date."""
     dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
     git.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
     return git.run("rev-parse", "HEAD")
@@ -271,7 +277,7 @@ def patches(git: Git, base: Base, tip: str, folder: Path) -> tuple[str, ...]:
 def same_after_am(git: Git, base: Base, tip: str, folder: Path, names: Sequence[str]) -> bool:
     """Whether `git am` of the patches on the base gives the tree of `tip`; `git` is a worktree of ours at the base."""
     try:
-        git.run("am", "--quiet", "--no-3way", *(str(folder / name) for name in names))
+        git.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
         return git.run("rev-parse", "HEAD^{tree}") == git.run("rev-parse", f"{tip}^{{tree}}")
     except GitError:
         git.asks("am", "--abort")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_surgery.upstream.results import Evidence, Regression, Row, SeriesStatus
@@ -10,16 +10,29 @@ from ckpt_surgery.verification.results import LEVELS
 from ckpt_surgery.verification.units import listed
 
 
-def judged(evidence: Evidence, unreproduced: Collection[str], *, applies: bool) -> Evidence:
+def judged(
+    evidence: Evidence,
+    unreproduced: Collection[str],
+    *,
+    applies: bool,
+    lost: Sequence[str] = (),
+    drifted: Sequence[str] = (),
+) -> Evidence:
     """The evidence with its status and the reasons, the gravest first.
 
     `unreproduced` are families in the series of which no fault was shown: a test of theirs can fail nowhere.
-    `applies` is whether `git am` of the patches gives the tree of the branch.
+    `applies` is whether `git am` of the patches gives the tree of the branch. `lost` are families whose repair a
+    later commit took back, `drifted` files that upstream's fixers change on the base already.
 
     "not ready": something failed. "unchecked": nothing failed, but something could not be run. What is neither is a
     caution, and leaves a series ready.
     """
     failed, unchecked = [*_failed(evidence, unreproduced, applies)], [*_unchecked(evidence)]
+    if lost:
+        failed.insert(0, f"{listed(lost)}: what its commit repaired is not repaired on the finished series")
+    if drifted:
+        why = "upstream's fixers change it on the base already, so that its changes are not all ours, or not all there"
+        unchecked.append(f"{listed(drifted)}: {why}")
     status: SeriesStatus = "not ready" if failed else "unchecked" if unchecked else "ready"
     return replace(evidence, status=status, reasons=(*failed, *unchecked, *_cautions(evidence, unreproduced)))
 
@@ -39,6 +52,13 @@ def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) ->
 
 
 def _unchecked(evidence: Evidence) -> Iterator[str]:
+    measured = {row.family for row in evidence.rows if not row.problem}
+    bare = [family for family in evidence.families if family not in measured]
+    if bare:
+        yield f"{listed(bare)}: no class of it was measured"
+    for one in evidence.checks:
+        if one.status == "failed otherwise before":
+            yield f"{one.name} fails, and fails on the base as well, with other words: compare the two"
     yield from (f"{one.name}: not run ({one.reason})" for one in evidence.checks if one.status == "not run")
     yield from _untested(test for test in evidence.regressions if not (test.before or test.after))
     yield from _grouped((f"not measured: {row.problem}", row) for row in evidence.rows if row.problem)
@@ -54,7 +74,8 @@ def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[str
     tests = (test for test in evidence.regressions if test.family in unreproduced)
     yield from _untested(test for test in tests if test.before or test.after)
     left = [row for row in evidence.rows if row.after and not row.problem and row.verdict != "worse"]
-    yield from _grouped((f"still failing: {_levels(row)}", row) for row in left)
+    yield from _grouped((f"still failing: {_levels(row)}", row) for row in left if set(row.after) <= set(row.before))
+    yield from _grouped((f"failing now: {_levels(row)}", row) for row in left if set(row.after) - set(row.before))
 
 
 def _untested(tests: Iterable[Regression]) -> Iterator[str]:

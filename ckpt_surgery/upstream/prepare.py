@@ -13,27 +13,19 @@ from pathlib import Path
 from ckpt_surgery import __version__
 from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream.body import next_commands, pull_request_body, siblings_markdown
+from ckpt_surgery.upstream.branches import branch_of, free_branch, put_back, set_branch
 from ckpt_surgery.upstream.checks import check, drift, tools_of
 from ckpt_surgery.upstream.delivery import BODY, check_folder, delivered, write_documents
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.evidence_page import evidence_markdown
-from ckpt_surgery.upstream.git import (
-    Git,
-    checked,
-    free_branch,
-    patches,
-    put_back,
-    same_after_am,
-    set_branch,
-    worktrees,
-)
+from ckpt_surgery.upstream.git import Git, checked, patches, restore, same_after_am, worktrees
 from ckpt_surgery.upstream.interpreter import find_interpreter, probe
 from ckpt_surgery.upstream.judge import judged
 from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, TESTS, files_of
 from ckpt_surgery.upstream.plan import Group, Grouping, Plan, chosen_families, make_plan
 from ckpt_surgery.upstream.regression import family_tests
 from ckpt_surgery.upstream.results import Check, Evidence, Sibling
-from ckpt_surgery.upstream.series import NO_FAULT, Draft, Workshop, draft
+from ckpt_surgery.upstream.series import NO_FAULT, Draft, Workshop, draft, lost
 from ckpt_surgery.upstream.signatures import changed_signatures
 from codemods import RULES
 
@@ -127,7 +119,7 @@ def prepare(
         )
         check_folder(wishes.out, checkout, tuple(group.name for group in plan.groups))
         for group in plan.groups:
-            free_branch(git, _branch(group), base)
+            free_branch(git, branch_of(group.name))
         if not plan.groups:
             return Outcome((), {}, _idle(plan))
         step("run upstream's fixers on the base")
@@ -171,21 +163,24 @@ def _modular(tree: Path, plan: Plan) -> list[str]:
     return sorted(file.relative_to(tree).as_posix() for file in files)
 
 
-def _branch(group: Group) -> str:
-    return f"ckpt-surgery/{group.name}"
-
-
 def _deliver(git: Git, shop: Workshop, group: Group, made: Draft, evidence: Evidence, wishes: Wishes) -> Delivered:
     """Judge a finished series, write its folder, and name it by its branch: all of it or nothing."""
     tip, branch, place = made.commits[-1].sha, evidence.branch, wishes.out / group.name
-    before = free_branch(git, branch, shop.base)
+    before = free_branch(git, branch)
     try:
         with delivered(wishes.out, group.name) as folder:
             names = patches(git, shop.base, tip, folder)
+            restore(shop.untouched)  # upstream's checkers and tests may leave what they like
             applies = same_after_am(shop.untouched, shop.base, tip, folder, names)
-            evidence = judged(replace(evidence, patches=names), made.unreproduced, applies=applies)
+            evidence = judged(
+                replace(evidence, patches=names),
+                made.unreproduced,
+                applies=applies,
+                lost=lost(made),
+                drifted=sorted(set(made.drifted)),
+            )
             notice = write_documents(folder, _documents(shop.untouched.folder, evidence), place)
-            set_branch(git, branch, shop.base, tip)
+            set_branch(git, branch, tip)
     except BaseException:
         put_back(git, branch, tip, before)
         raise
@@ -198,7 +193,7 @@ def _documents(tree: Path, evidence: Evidence) -> dict[str, str]:
         "evidence.json": evidence.to_json(),
         "evidence.md": evidence_markdown(evidence),
         "siblings.md": siblings_markdown(evidence),
-        BODY: pull_request_body(evidence, template.read_text(encoding="utf-8") if template.is_file() else None),
+        BODY: pull_request_body(evidence, template.read_text("utf-8", "replace") if template.is_file() else None),
     }
 
 
@@ -208,7 +203,7 @@ def _evidence(shop: Workshop, group: Group, made: Draft, wishes: Wishes, version
     codes = {code for commit in made.commits for code in commit.rules}
     return Evidence(
         group=group.name,
-        branch=_branch(group),
+        branch=branch_of(group.name),
         base=shop.base.sha,
         base_name=shop.base.name,
         status="not ready",
@@ -239,7 +234,10 @@ def _checks(shop: Workshop, group: Group, made: Draft) -> tuple[Check, ...]:
     tests = []
     for family in sorted(made.families):
         shop.step(f"{group.name}: upstream's tests of {family}")
-        tests.append(family_tests(family, before, after, shop.python))
+        shown = [name for test in made.regressions if test.family == family for name in test.tests]
+        tests.append(family_tests(family, before, after, shop.python, shown=shown))
+        restore(shop.untouched)
+        restore(shop.tree)
     return (*checks, *tests)
 
 

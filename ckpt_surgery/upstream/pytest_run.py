@@ -84,7 +84,7 @@ def run_pytest(
         report = Path(folder) / "report.xml"
         arguments = ["-m", "pytest", *_OPTIONS, "-o", "log_cli=false", f"--junitxml={report}", *options, *selected]
         shown = shlex.join(["python", "-m", "pytest", *selected])
-        ran = python.run(arguments, tree, shown=shown, timeout=timeout, env=_COMPILED)
+        ran = python.run(arguments, tree, shown=shown, timeout=timeout, env={**_COMPILED, "TMPDIR": folder})
         results, errors = _read(report, tree) if report.is_file() else ({}, "")
     return PytestRun(ran, results, _problem(ran, results, errors))
 

@@ -183,7 +183,7 @@ def _row(family: str, label: str, mode: Mode, before: Report | None, after: Repo
         model=label,
         mode=mode,
         before=_levels(then),
-        after=_levels(now),
+        after=_levels(now, _levels(then)),
         faults_before=_sentences(then),
         faults_after=_sentences(now),
         kept_before=_kept(then),
@@ -221,9 +221,13 @@ def _lack(label: str, report: Report | None, mode: Mode) -> str:
     return ""
 
 
-def _levels(mode: ModeReport | None) -> tuple[str, ...]:
-    failed = {fault.level for fault in mode.faults} if mode else set()
-    return tuple(level for level in LEVELS if level in failed)
+def _levels(mode: ModeReport | None, before: Sequence[str] = ()) -> tuple[str, ...]:
+    """The levels that failed; of those that failed before, those too that were not come to."""
+    if mode is None:
+        return ()
+    failed = {fault.level for fault in mode.faults}
+    skipped = {level for level in LEVELS if level in before and mode.outcomes.get(level) == "skipped"}
+    return tuple(level for level in LEVELS if level in failed | skipped)
 
 
 def _sentences(mode: ModeReport | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ckpt_surgery.verification.results import Mode
 
-CheckStatus = Literal["ok", "failed", "failed before too", "not run"]
+CheckStatus = Literal["ok", "failed", "failed before too", "failed otherwise before", "not run"]
 RowVerdict = Literal["repaired", "partly repaired", "as before", "ok before", "worse", "not measured"]
 RegressionKind = Literal["covered", "exception removed", "added", "none"]
 SeriesStatus = Literal["ready", "unchecked", "not ready"]

@@ -9,9 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckpt_surgery.source.results import Progress
+from ckpt_surgery.source.discover import SourceText, read_source
+from ckpt_surgery.source.results import Problem, Progress
+from ckpt_surgery.source.writing import write_atomically
 from ckpt_surgery.upstream.checks import Tools, fix
-from ckpt_surgery.upstream.git import Base, Git, changed_files, commit, restore
+from ckpt_surgery.upstream.errors import UpstreamError
+from ckpt_surgery.upstream.git import Base, Git, changed_files, commit, restore, stage, unstage_rest
 from ckpt_surgery.upstream.interpreter import Interpreter
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.message import message_of
@@ -80,6 +83,10 @@ class Draft:
     """Families that stay as they are, and why."""
     unsafe: list[str] = field(default_factory=list)
     """The repairs that may break code elsewhere, a sentence each."""
+    shown: set[str] = field(default_factory=set)
+    """Families in which a fault was shown to go away."""
+    drifted: list[str] = field(default_factory=list)
+    """Files that upstream's fixers change on the base already, and on the series too."""
     unreproduced: list[str] = field(default_factory=list)
     """Families that are in the series although no fault of theirs was shown."""
 
@@ -116,6 +123,12 @@ def draft(shop: Workshop, units: Sequence[Unit]) -> Draft:
     return made
 
 
+def lost(made: Draft) -> list[str]:
+    """Families whose repair showed at their commit and does not show any more on the finished series."""
+    shown = {row.family for row in made.rows if row.verdict in ("repaired", "partly repaired")}
+    return sorted(made.families & made.shown - shown)
+
+
 def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
     """Repair a unit, and see whether that shows; where it does not, the worktree is as before."""
     name = ", ".join(unit.families)
@@ -125,6 +138,7 @@ def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
         return None
     shop.step(f"{name}: repair")
     fixes = _write(shop, unit)
+    drifted = _drifted(shop, unit, changed_files(shop.tree))
     families = frozenset(map(family_of, filter(is_model_file, _kept(shop, unit)))) | set(unit.families)
     shop.step(f"{name}: verify after the repair")
     rows = shop.rows(families)
@@ -135,25 +149,32 @@ def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
         made.left_out |= dict.fromkeys(unit.families, f"{_NO_CHANGE}{why}")
         return None
     made.unreproduced += unshown
+    made.drifted += drifted
+    made.shown |= set(unit.families) - set(unshown)
     return _Attempt(families, fixes, rows)
 
 
 def _commit(shop: Workshop, made: Draft, unit: Unit, attempt: _Attempt) -> None:
     """Add the regression tests to an attempt and commit both."""
     shop.step(f"{', '.join(unit.families)}: regression test")
+    stage(shop.tree, _kept(shop, unit))
     found = [family for family in unit.families if any(finding.family == family for finding in unit.findings)]
     tests = [_regression(shop, unit, family, attempt.rows) for family in found]
     made.regressions += tests
-    files = _kept(shop, unit)
-    if not files:
-        return  # an earlier commit brought it along, as a copy
+    stage(shop.tree, [path for test in tests for path in test.paths])
+    unstage_rest(shop.tree)  # upstream's tests may leave what they like
+    restore(shop.untouched)
+    files = changed_files(shop.tree)
+    if not files:  # an earlier commit brought it along, as a copy; or else nothing is left of it
+        made.left_out |= dict.fromkeys(unit.families, "upstream's own scripts take all of its repair back")
+        return
     ours = {change.path for change in unit.changes} | {path for test in tests for path in test.paths}
     regenerated = [file for file in files if shop.tools.has_converter and file in shop.plan.generated]
     brought = [file for file in files if file not in ours and file not in regenerated]
     source = any(map(is_model_file, files))
     message = message_of(unit, source=source, regenerated=regenerated, brought=brought, tests=tests)
     imported = _imported(shop, files)
-    sha = commit(shop.tree, shop.base, files, message)
+    sha = commit(shop.tree, shop.base, message)
     restore(shop.tree)
     made.unsafe += _breaking(unit)
     made.commits.append(
@@ -175,8 +196,22 @@ def _write(shop: Workshop, unit: Unit) -> tuple[Ran, ...]:
     """The codemods' changes, then upstream's converter and fixers: what a modular file makes is theirs alone."""
     for change in unit.changes:
         if not (shop.tools.has_converter and change.path in shop.plan.generated):
-            (shop.tree.folder / change.path).write_text(change.after, encoding="utf-8", newline="")
+            _replace(shop.tree.folder / change.path, change.after)
     return fix(shop.tools, shop.python, shop.tree.folder)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in the encoding that it has. Raises UpstreamError where it is none that can be written."""
+    if path.is_symlink():
+        raise UpstreamError(f"{path.name} is a symbolic link in the checkout: what it leads to is not to be changed")
+    source = read_source(path)
+    problem: Problem | None
+    if isinstance(source, SourceText):
+        problem = write_atomically(path, source.text, text, encoding=source.encoding, bom=source.bom)
+    else:
+        problem = source
+    if problem:
+        raise UpstreamError(str(problem))
 
 
 def _kept(shop: Workshop, unit: Unit) -> list[str]:
@@ -187,6 +222,12 @@ def _kept(shop: Workshop, unit: Unit) -> list[str]:
     if foreign:
         restore(shop.tree, foreign)
     return [file for file in files if file not in foreign]
+
+
+def _drifted(shop: Workshop, unit: Unit, files: Sequence[str]) -> list[str]:
+    """Files of which not all that upstream's fixers do is ours: they change them on the base already."""
+    ours = {change.path for change in unit.changes}
+    return sorted(shop.drift & (ours | set(files)))
 
 
 def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) -> Regression:
@@ -205,7 +246,8 @@ def _breaking(unit: Unit) -> list[str]:
 
 def _imported(shop: Workshop, files: Sequence[str]) -> Ran | None:
     """The import of every changed module, each commit by itself; None where no module changed."""
-    paths = [Path(file).relative_to("src").with_suffix("") for file in files if is_model_file(file)]
+    there = (file for file in files if is_model_file(file) and (shop.tree.folder / file).is_file())
+    paths = [Path(file).relative_to("src").with_suffix("") for file in there]
     names = [".".join(path.parts) for path in paths if not path.name.startswith("modular_")]
     if not names:
         return None

@@ -48,7 +48,7 @@ _MEANING: dict[SeriesStatus, str] = {
     "unchecked": "not everything was checked",
     "not ready": "it is not to be opened as a pull request as it is",
 }
-_CHECK_ORDER: tuple[CheckStatus, ...] = ("failed", "failed before too", "not run", "ok")
+_CHECK_ORDER: tuple[CheckStatus, ...] = ("failed", "failed otherwise before", "failed before too", "not run", "ok")
 _MOST_NAMES = 3
 
 

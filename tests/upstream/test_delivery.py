@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from ckpt_surgery.upstream.errors import UpstreamError
 DOCUMENTS = {"evidence.json": "{}\n", "evidence.md": "# Evidence\n", "siblings.md": "\n", "body.md": "facts\n"}
 
 
-def deliver(out: Path, **changed: str) -> str:
+def deliver(out: Path, patch: str = "oak", **changed: str) -> str:
     documents = {**DOCUMENTS, **{f"{name}.md": text for name, text in changed.items()}}
     with delivered(out, "oak") as folder:
-        (folder / "0001-oak.patch").write_text("patch\n")
+        (folder / f"0001-{patch}.patch").write_text("patch\n")
         return write_documents(folder, documents, out / "oak")
 
 
@@ -46,10 +45,9 @@ def test_a_place_that_is_relative_is_meant_from_the_working_folder(
 
 def test_a_series_replaces_the_one_before(tmp_path: Path) -> None:
     deliver(tmp_path)
-    (tmp_path / "oak" / "0002-old.patch").write_text("old\n")
-    deliver(tmp_path, evidence="# More\n")
+    assert deliver(tmp_path, "elm", evidence="# More\n") == ""
     assert (tmp_path / "oak" / "evidence.md").read_text() == "# More\n"
-    assert not (tmp_path / "oak" / "0002-old.patch").exists()
+    assert [path.name for path in (tmp_path / "oak").glob("*.patch")] == ["0001-elm.patch"]
     assert [path.name for path in tmp_path.iterdir()] == ["oak"]
 
 
@@ -62,11 +60,17 @@ def test_a_body_that_nobody_wrote_into_is_replaced(tmp_path: Path) -> None:
 def test_words_of_the_humans_stay_through_every_rerun(tmp_path: Path) -> None:
     deliver(tmp_path)
     (tmp_path / "oak" / "body.md").write_text("my words\n")
+    (tmp_path / "oak" / "letter.txt").write_text("to the maintainers\n")
     for number in range(2):
         said = deliver(tmp_path, body=f"facts {number}\n")
-        assert "body.md holds words of yours and stays; the new one is body.new.md" in said
+        assert said.endswith("oak stays (body.md and letter.txt); what is new beside it has .new in its name")
         assert (tmp_path / "oak" / "body.md").read_text() == "my words\n"
+        assert (tmp_path / "oak" / "letter.txt").read_text() == "to the maintainers\n"
         assert (tmp_path / "oak" / "body.new.md").read_text() == f"facts {number}\n"
+    (tmp_path / "oak" / "body.new.md").write_text("both\n")
+    deliver(tmp_path, body="facts 2\n")
+    texts = [(tmp_path / "oak" / name).read_text() for name in ("body.md", "body.new.md", "body.new.new.md")]
+    assert texts == ["my words\n", "both\n", "facts 2\n"]
 
 
 @pytest.mark.parametrize("end", [RuntimeError, KeyboardInterrupt])
@@ -120,11 +124,9 @@ def test_a_move_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch:
 
 def test_a_record_that_is_broken_costs_no_words(tmp_path: Path) -> None:
     deliver(tmp_path)
-    made = json.loads((tmp_path / "oak" / ".made.json").read_text())
-    assert list(made) == ["body.md"]
     (tmp_path / "oak" / "body.md").write_text("my words\n")
     (tmp_path / "oak" / ".made.json").write_text("broken")
-    assert "holds words of yours" in deliver(tmp_path)
+    assert "what is yours" in deliver(tmp_path)
     assert (tmp_path / "oak" / "body.md").read_text() == "my words\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_surgery.upstream.branches import free_branch, put_back, set_branch
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.git import (
     TRAILER,
@@ -18,11 +20,11 @@ from ckpt_surgery.upstream.git import (
     changed_files,
     checked,
     commit,
-    free_branch,
     patches,
     restore,
     same_after_am,
-    set_branch,
+    stage,
+    unstage_rest,
     worktrees,
 )
 
@@ -62,8 +64,10 @@ def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, Base, str]:
     git = Git(repository)
     base = checked(git, "main")
     with worktrees(git, base, "series") as places:
-        (places["series"] / "oak.py").write_text(text)
-        tip = commit(Git(places["series"]), base, ["oak.py"], MESSAGE)
+        tree = Git(places["series"])
+        (tree.folder / "oak.py").write_text(text)
+        stage(tree, ["oak.py"])
+        tip = commit(tree, base, MESSAGE)
     return git, base, tip
 
 
@@ -173,9 +177,9 @@ def test_no_hook_of_the_users_runs(repository: Path) -> None:
         path.write_text(hook)
         path.chmod(0o755)
     before = state(repository)
-    git, base, tip = series(repository)
+    git, _, tip = series(repository)
     assert state(repository) == before
-    set_branch(git, BRANCH, base, tip)
+    set_branch(git, BRANCH, tip)
     assert not list((repository / ".git").glob("ran-*"))
 
 
@@ -281,22 +285,21 @@ def test_a_patch_that_does_not_give_the_tree_is_noticed(repository: Path, tmp_pa
 
 
 def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
-    git, base, tip = series(repository)
-    set_branch(git, BRANCH, base, tip)
-    assert free_branch(git, BRANCH, base) == tip
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
+    assert free_branch(git, BRANCH) == tip
     _, _, other = series(repository, "oak = 3\n")
-    set_branch(git, BRANCH, base, other)
+    set_branch(git, BRANCH, other)
     assert git.run("rev-parse", BRANCH) == other
 
 
 def test_a_branch_of_ours_on_an_older_base_is_replaced(repository: Path) -> None:
-    git, base, tip = series(repository)
-    set_branch(git, BRANCH, base, tip)
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
     (repository / "elm.py").write_text("elm = 2\n")
     sh(repository, "commit", "--quiet", "--all", "--message=second")
-    later = checked(git, "main")
     _, _, other = series(repository)
-    set_branch(git, BRANCH, later, other)
+    set_branch(git, BRANCH, other)
     assert git.run("rev-parse", BRANCH) == other != tip
 
 
@@ -306,24 +309,115 @@ def test_a_branch_of_ours_on_an_older_base_is_replaced(repository: Path) -> None
         ("commit", "--quiet", "--allow-empty", "--message=mine"),
         ("commit", "--quiet", "--amend", "--no-edit", "--allow-empty"),
         ("commit", "--quiet", "--allow-empty", f"--message=mine\n\n{TRAILER} 0.1.0"),
+        ("-c", "core.editor=true", "rebase", "--quiet", "--exec=git commit -q --amend -m other", "HEAD~1"),
+        ("reset", "--quiet", "--hard", "main"),
     ],
-    ids=["a commit", "an amended commit", "a commit with our trailer"],
+    ids=["a commit", "an amended commit", "a commit with our trailer", "a rebase", "a reset"],
 )
 def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path, work: tuple[str, ...]) -> None:
-    git, base, tip = series(repository)
-    set_branch(git, BRANCH, base, tip)
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
     sh(repository, "switch", "--quiet", BRANCH)
     sh(repository, *work)
     sh(repository, "switch", "--quiet", "main")
     human = git.run("rev-parse", BRANCH)
     with pytest.raises(UpstreamError, match=f"the branch {BRANCH} holds a commit that is not ours"):
-        set_branch(git, BRANCH, base, tip)
+        set_branch(git, BRANCH, tip)
     assert git.run("rev-parse", BRANCH) == human
 
 
-def test_a_branch_that_is_checked_out_is_left_alone(repository: Path) -> None:
+def test_an_amended_commit_with_the_dates_of_ours_is_the_humans(repository: Path) -> None:
     git, base, tip = series(repository)
-    set_branch(git, BRANCH, base, tip)
+    set_branch(git, BRANCH, tip)
+    sh(repository, "switch", "--quiet", BRANCH)
+    (repository / "oak.py").write_text("oak = 5\n")
+    sh(repository, "commit", "--quiet", "--all", "--amend", "--no-edit", GIT_COMMITTER_DATE=base.date)
+    sh(repository, "switch", "--quiet", "main")
+    with pytest.raises(UpstreamError, match="holds a commit that is not ours"):
+        free_branch(git, BRANCH)
+
+
+def test_a_branch_that_is_another_by_name_only_is_refused(repository: Path) -> None:
+    git, _, tip = series(repository)
+    sh(repository, "symbolic-ref", f"refs/heads/{BRANCH}", "refs/heads/main")
+    with pytest.raises(UpstreamError, match="is a symbolic ref"):
+        set_branch(git, BRANCH, tip)
+    assert git.run("rev-parse", "main") != tip
+
+
+@pytest.mark.parametrize("other", ["ckpt-surgery", f"{BRANCH}/more"])
+def test_a_branch_that_leaves_no_room_is_named(repository: Path, other: str) -> None:
+    git, _, _ = series(repository)
+    sh(repository, "branch", other)
+    with pytest.raises(UpstreamError, match=f"the branch {other} leaves no room for {BRANCH}"):
+        free_branch(git, BRANCH)
+
+
+def test_a_branch_that_is_being_rebased_is_left_alone(repository: Path, tmp_path: Path) -> None:
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
+    place = tmp_path / "other"
+    sh(repository, "worktree", "add", "--quiet", str(place), BRANCH)
+    with contextlib.suppress(subprocess.CalledProcessError):
+        sh(place, "rebase", "--quiet", "--exec=false", "HEAD~1")
+    with pytest.raises(UpstreamError, match="is being rebased"):
+        free_branch(git, BRANCH)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["to what it was", "to nothing"])
+def test_a_branch_is_put_back(repository: Path, before: bool) -> None:
+    git, _, tip = series(repository)
+    if before:
+        set_branch(git, BRANCH, tip)
+    _, _, other = series(repository, "oak = 3\n")
+    old = free_branch(git, BRANCH)
+    set_branch(git, BRANCH, other)
+    put_back(git, BRANCH, other, old)
+    assert free_branch(git, BRANCH) == old == (tip if before else "")
+    put_back(git, BRANCH, other, old)
+    assert free_branch(git, BRANCH) == old
+
+
+def test_what_is_not_staged_is_not_committed(repository: Path) -> None:
+    git = Git(repository)
+    base = checked(git, "main")
+    with worktrees(git, base, "series") as places:
+        tree = Git(places["series"])
+        (tree.folder / "oak.py").write_text("oak = 2\n")
+        stage(tree, ["oak.py"])
+        (tree.folder / "oak.py").write_text("oak = 9\n")
+        (tree.folder / "elm.py").write_text("elm = 9\n")
+        (tree.folder / "left.txt").write_text("by a test\n")
+        unstage_rest(tree)
+        tip = commit(tree, base, MESSAGE)
+        assert changed_files(tree) == []
+    assert sh(repository, "diff", "--name-only", "main", tip).split() == ["oak.py"]
+    assert sh(repository, "show", f"{tip}:oak.py") == "oak = 2\n"
+
+
+def test_who_commits_is_who_git_says_it_is(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sh(repository, "config", "--unset", "user.name")
+    sh(repository, "config", "--unset", "user.email")
+    (tmp_path / "settings").write_text("[user]\nname = Right\nemail = right@example.org\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    _, _, tip = series(repository)
+    assert sh(repository, "show", "--no-patch", "--format=%an %ae", tip).strip() == "Right right@example.org"
+
+
+def test_a_sparse_checkout_gives_whole_worktrees(repository: Path) -> None:
+    (repository / "inner").mkdir()
+    (repository / "inner" / "fir.py").write_text("fir = 1\n")
+    sh(repository, "add", ".")
+    sh(repository, "commit", "--quiet", "--message=second")
+    sh(repository, "sparse-checkout", "set", "--no-cone", "/oak.py")
+    git = Git(repository)
+    with worktrees(git, checked(git, "main"), "series") as places:
+        assert (places["series"] / "inner" / "fir.py").is_file()
+
+
+def test_a_branch_that_is_checked_out_is_left_alone(repository: Path) -> None:
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
     sh(repository, "switch", "--quiet", BRANCH)
     with pytest.raises(UpstreamError, match=f"the branch {BRANCH} is checked out in {repository}"):
-        free_branch(git, BRANCH, base)
+        free_branch(git, BRANCH)

@@ -74,7 +74,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out what takes most of the time, for the tests that are about something else."""
     monkeypatch.setattr(series, "regression", lambda family, *_, **__: Regression(family, "covered"))
-    monkeypatch.setattr(module, "family_tests", lambda family, *_: Check(f"tests/models/{family}", "ok"))
+    monkeypatch.setattr(module, "family_tests", lambda family, *_, **__: Check(f"tests/models/{family}", "ok"))
 
 
 @pytest.fixture
@@ -206,7 +206,8 @@ def test_the_patches_applied_to_a_fresh_clone_give_the_same_tree(ash: Ash) -> No
 
 def test_the_checkout_stays_as_it_was_but_for_the_branch(ash: Ash) -> None:
     after = state(ash.checkout)
-    assert set(after) - set(ash.before) == {f".git/{place}refs/heads/ckpt-surgery/ash" for place in ("", "logs/")}
+    refs = ("refs/heads/ckpt-surgery/ash", "logs/refs/heads/ckpt-surgery/ash", "refs/ckpt-surgery/ash")
+    assert set(after) - set(ash.before) == {f".git/{ref}" for ref in refs}
     assert {name: after[name] for name in ash.before} == ash.before
     assert git(ash.checkout, "branch", "--show-current") == "main"
 

@@ -100,7 +100,8 @@ def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_r
 def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:
     after = state(six.checkout)
     assert {name: after[name] for name in six.before} == six.before
-    assert set(after) - set(six.before) == {f".git/{place}refs/heads/{BRANCH}" for place in ("", "logs/")}
+    refs = (f"refs/heads/{BRANCH}", f"logs/refs/heads/{BRANCH}", f"refs/{BRANCH}")
+    assert set(after) - set(six.before) == {f".git/{ref}" for ref in refs}
 
 
 @pytest.mark.transformers4
