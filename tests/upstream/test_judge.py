@@ -142,6 +142,31 @@ def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
     assert judged(first_commit(imported=None), (), applies=True).status == "ready"
 
 
+def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
+    found = judged(cases.ready(), (), applies=True, lost=["clvp"])
+    why = "clvp: what its commit repaired is not repaired on the finished series"
+    assert (found.status, found.reasons) == ("not ready", (why,))
+
+
+def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
+    found = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
+    assert found.status == "unchecked"
+    assert found.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
+
+
+def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
+    found = judged(changed(rows=()), (), applies=True)
+    assert found.status == "unchecked"
+    assert found.reasons[0].endswith("no class of it was measured")
+
+
+def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
+    check = Check("repo", "failed otherwise before", BROKEN, WENT)
+    found = judged(changed(checks=(check,)), (), applies=True)
+    assert found.status == "unchecked"
+    assert found.reasons == ("repo fails, and fails on the base as well, with other words: compare the two",)
+
+
 def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
     ready = cases.ready()
     clvp, zamba2 = ready.commits

@@ -341,6 +341,57 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
     assert "cannot be imported" in reasons(outcome)
 
 
+def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    tied = "# Copied from transformers.models.ash.modeling_ash.AshAttention with Ash->Birch\n"
+    stale = "return self.projection(hidden_states) * 1"
+    text = path.read_text().replace("class BirchAttention", f"{tied}class BirchAttention", 1)
+    path.write_text(text.replace("return self.projection(hidden_states)", stale, 1))
+    toy_checkout.commit(toy, "A copy that is none any more")
+    outcome = made(toy, "birch")
+    assert outcome.series[0].evidence.status == "unchecked"
+    assert f"{MODELS}/birch/modeling_birch.py: upstream's fixers change it on the base already" in reasons(outcome)
+
+
+def test_what_upstreams_tests_leave_is_in_no_commit(toy: Path, verify: Verify) -> None:
+    path = toy / "tests" / "test_modeling_common.py"
+    junk = "        open('trained.json', 'w').write('x')\n        open('setup.py', 'a').write('# x')\n"
+    start = "    def test_forward(self):\n"
+    path.write_text(
+        path.read_text().replace(start, f"{start}{junk}").replace("def test_forward", "def test_checkpointing")
+    )
+    toy_checkout.commit(toy, "Tests that write")
+    (one,) = made(toy, "birch").series
+    assert one.evidence.files == (f"{MODELS}/birch/modeling_birch.py", "tests/models/birch/test_modeling_birch.py")
+    assert (one.evidence.status, one.evidence.reasons) == ("ready", ())
+
+
+def test_a_file_in_another_encoding_keeps_it(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    path.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\n" + path.read_bytes())
+    toy_checkout.commit(toy, "Latin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "verify_tree", lambda *_, **__: {"birch": ()})
+        made(toy, "birch", include_unreproduced=True)
+    shown = ["git", "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py"]
+    text = subprocess.run(shown, cwd=toy, capture_output=True, check=True).stdout
+    assert text.startswith(b"# -*- coding: latin-1 -*-\n# \xe9\n")
+    assert b"GradientCheckpointingLayer" in text
+
+
+def test_a_file_that_is_a_link_is_refused(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    elsewhere = toy.parent / "mine.py"
+    elsewhere.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(elsewhere)
+    toy_checkout.commit(toy, "A link")
+    before = elsewhere.read_bytes()
+    with pytest.raises(UpstreamError, match=r"modeling_birch\.py is a symbolic link in the checkout"):
+        made(toy, "birch")
+    assert elsewhere.read_bytes() == before
+
+
 # --- what is left out -------------------------------------------------------------------------------------
 
 
