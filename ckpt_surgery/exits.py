@@ -1,6 +1,7 @@
 """How a command ends: with an exit code, and with one line on standard error where something went wrong.
 
-Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted, 143 ended by SIGTERM.
+Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted, 143 ended by SIGTERM, 129 by
+SIGHUP.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ import typer
 from ckpt_surgery.config import ConfigError
 from ckpt_surgery.terminal import OutputError, say
 
+_ENDINGS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""The signals that ask a process to end: a plain kill, and a terminal that is closed."""
+
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by SIGTERM: all that an interrupt from the keyboard undoes is undone."""
+    """The process was asked to end by a signal: all that an interrupt from the keyboard undoes is undone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None) -> None:
@@ -35,8 +43,9 @@ def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None
         code = fail(str(error))
     except KeyboardInterrupt as interrupt:
         state = interrupted() if interrupted else "every file is whole, as it was or repaired"
-        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        say(f"ckpt_surgery: {'ended by SIGTERM' if number == signal.SIGTERM else 'interrupted'}; {state}")
+        asked = isinstance(interrupt, Terminated)
+        number = interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT
+        say(f"ckpt_surgery: {f'ended by {signal.Signals(number).name}' if asked else 'interrupted'}; {state}")
         code = 128 + number
     except Exception as error:
         from ckpt_surgery.source.discover import TransformersNotFound
@@ -46,21 +55,28 @@ def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None
 
 
 @contextmanager
-def heeding_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise Terminated, the first time, so that processes and temporary folders are cleared away."""
+def heeding_endings() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise Terminated, the first time: processes and temporary folders are cleared away.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
+    """
 
     def terminate(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clearing
-        raise Terminated
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)  # a second one must not interrupt the clearing
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set a handler
         return
-    before = signal.signal(signal.SIGTERM, terminate)
+    before = {one: handler for one in _ENDINGS if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def fail(message: str) -> int:

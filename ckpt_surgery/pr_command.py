@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt_surgery.config import ConfigError, expand_codes, load_config
-from ckpt_surgery.exits import finish, heeding_sigterm
+from ckpt_surgery.exits import finish, heeding_endings
 from ckpt_surgery.terminal import progress_bar, say, write_lines
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def pr_command(
             jobs=jobs or load_config().jobs,
         )
         try:
-            with heeding_sigterm(), progress_bar() as progress:
+            with heeding_endings(), progress_bar() as progress:
 
                 def step(text: str) -> None:
                     if progress:

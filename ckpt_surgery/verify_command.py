@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ckpt_surgery.config import ConfigError, load_config
-from ckpt_surgery.exits import check_place, fail, finish, heeding_sigterm, write_file
+from ckpt_surgery.exits import check_place, fail, finish, heeding_endings, write_file
 from ckpt_surgery.terminal import progress_bar, say, width_of, write, write_lines
 from ckpt_surgery.verification import TIMEOUT
 
@@ -95,7 +95,7 @@ def verify_command(
         _check_output(place, output_format)
         wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
         workers = jobs or load_config().jobs
-        with heeding_sigterm():
+        with heeding_endings():
             reports = _survey(wanted, fix, workers, resume)
         _emit(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):

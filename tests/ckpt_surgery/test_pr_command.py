@@ -294,7 +294,9 @@ def test_nothing_is_left_behind_by_any_refusal(toy: Path) -> None:
     assert set(toy.parent.iterdir()) == known
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "a closed terminal"]
+)
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(toy: Path, tmp_path: Path, number: signal.Signals) -> None:
     # the checkout's Python says that it has been started, and then takes its time
     python, started = toy / ".venv" / "bin" / "python", tmp_path / "started"
