@@ -25,7 +25,7 @@ BRANCH = "ckpt-surgery/all"
 PACKAGE = Path(ckpt_surgery.upstream.__file__).parent
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.transformers4, pytest.mark.slow]
 
 
 def pr(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,8 +49,8 @@ class Made:
         return {path.name: path.read_bytes() for path in self.folder.glob("*.patch")}
 
 
-def made_of(version: str, place: Path, *families: str, options: tuple[str, ...] = ()) -> Made:
-    checkout = repository(version, place / "transformers")
+def made_of(place: Path, *families: str, options: tuple[str, ...] = ()) -> Made:
+    checkout = repository("4.57.6", place / "transformers")
     before = state(checkout)
     done = pr(checkout, "--families", ",".join(families), "--group-by", "all", "--out", "out", *options)
     return Made(checkout, before, place / "out" / "all", done)
@@ -59,10 +59,9 @@ def made_of(version: str, place: Path, *families: str, options: tuple[str, ...] 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp("six")
-    return made_of("4.57.6", place, *SIX, options=("--include-unreproduced",))
+    return made_of(place, *SIX, options=("--include-unreproduced",))
 
 
-@pytest.mark.transformers4
 def test_a_series_of_six_families_is_made_and_says_what_was_not_checked(six: Made) -> None:
     assert six.done.returncode == 1, six.done.stderr
     assert f"{BRANCH}: not ready (5 commits" in six.done.stdout
@@ -75,7 +74,6 @@ def test_a_series_of_six_families_is_made_and_says_what_was_not_checked(six: Mad
     jsonschema.validate(evidence, schema)
 
 
-@pytest.mark.transformers4
 def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_repair_leaves(six: Made) -> None:
     rows = six.evidence["rows"]
     assert {row["family"] for row in rows} == set(SIX)
@@ -96,7 +94,6 @@ def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_r
     assert "clvp, xlstm, zamba and zamba2: verify shows no fault that the repair takes away" in told
 
 
-@pytest.mark.transformers4
 def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:
     after = state(six.checkout)
     assert {name: after[name] for name in six.before} == six.before
@@ -104,7 +101,6 @@ def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:
     assert set(after) - set(six.before) == {f".git/{ref}" for ref in refs}
 
 
-@pytest.mark.transformers4
 def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_every_commit_imports(
     six: Made, tmp_path: Path
 ) -> None:
@@ -125,9 +121,8 @@ def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_every_commit_i
     assert git(clone, "rev-parse", "HEAD^{tree}") == git(six.checkout, "rev-parse", f"{BRANCH}^{{tree}}")
 
 
-@pytest.mark.transformers4
 def test_running_it_again_gives_the_same_patches_and_leaves_out_what_shows_no_fault(tmp_path: Path) -> None:
-    made = made_of("4.57.6", tmp_path, "gpt_bigcode", "xlstm")
+    made = made_of(tmp_path, "gpt_bigcode", "xlstm")
     assert made.done.returncode == 0, made.done.stderr
     assert f"{BRANCH}: unchecked (1 commit, 1 file, 4 classes repaired)" in made.done.stdout
     assert "\nLeft out: xlstm\n  verify finds no fault in it as it is" in made.done.stdout
@@ -136,12 +131,3 @@ def test_running_it_again_gives_the_same_patches_and_leaves_out_what_shows_no_fa
     assert again.stdout == made.done.stdout
     assert made.patches() == patches
     assert git(made.checkout, "rev-parse", BRANCH) == tip
-
-
-def test_clvp_of_transformers_5_is_repaired(tmp_path: Path) -> None:
-    made = made_of("5.23.0", tmp_path, "clvp")
-    assert made.done.returncode == 0, made.done.stderr
-    rows = made.evidence["rows"]
-    assert {row["verdict"] for row in rows} == {"repaired"}
-    assert {level for row in rows for level in row["before"]} == {"recompute", "cost"}
-    assert "git am" in (made.folder / "evidence.md").read_text(encoding="utf-8")
