@@ -15,6 +15,7 @@ import typer
 from ckpt_surgery.config import ConfigError, expand_codes, load_config
 from ckpt_surgery.exits import finish, heeding_endings
 from ckpt_surgery.terminal import progress_bar, say, write_lines
+from ckpt_surgery.upstream.layout import UPSTREAM
 
 if TYPE_CHECKING:
     from ckpt_surgery.upstream.prepare import Delivered, Outcome
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 OUT = Path("ckpt_surgery-pr")
 """Where the folders of the series go that `--out` gives no place."""
 
-_ISSUE = re.compile(r"https://github\.com/huggingface/transformers/(issues|pull)/\d+(#[\w-]+)?")
+_ISSUE = re.compile(rf"https://github\.com/{UPSTREAM}/(issues|pull)/\d+(#[\w-]+)?")
 
 
 class GroupBy(StrEnum):
@@ -124,20 +125,22 @@ def _checked_url(url: str | None) -> str:
     if url is not None and not _ISSUE.fullmatch(url):
         raise ConfigError(
             f"--coordination {url} is no issue of upstream's: give its address, "
-            "https://github.com/huggingface/transformers/issues/N, or that of the comment that agrees"
+            f"https://github.com/{UPSTREAM}/issues/N, or that of the comment that agrees"
         )
     return url or ""
 
 
 def _lines(outcome: Outcome) -> list[str]:
     """What was made, what was not and why, and what a human would run next."""
+    from ckpt_surgery.verification.report.summary import plural
+
     lines = []
     for made in outcome.series:
         evidence = made.evidence
         counts = [
-            _counted(len(evidence.commits), "commit"),
-            _counted(len(evidence.files), "file"),
-            f"{_counted(len(_repaired(made)), 'class', 'classes')} repaired",
+            plural(len(evidence.commits), "commit"),
+            plural(len(evidence.files), "file"),
+            f"{plural(len(_repaired(made)), 'class', 'classes')} repaired",
         ]
         lines.append(f"{evidence.branch}: {evidence.status} ({', '.join(counts)}); see {made.folder / 'evidence.md'}")
         lines += [f"  - {reason}" for reason in evidence.reasons]
@@ -153,11 +156,7 @@ def _lines(outcome: Outcome) -> list[str]:
 
 
 def _repaired(made: Delivered) -> set[str]:
-    return {row.model for row in made.evidence.rows if row.verdict in ("repaired", "partly repaired")}
-
-
-def _counted(number: int, word: str, words: str = "") -> str:
-    return f"{number} {word if number == 1 else words or word + 's'}"
+    return {row.model for row in made.evidence.rows if row.better}
 
 
 def _exit_code(outcome: Outcome) -> int:

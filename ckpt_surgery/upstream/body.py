@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ckpt_surgery.markdown import bullets, code, folded, prose, table
 from ckpt_surgery.upstream.delivery import BODY
-from ckpt_surgery.upstream.layout import TESTS
+from ckpt_surgery.upstream.layout import TESTS, UPSTREAM
 from ckpt_surgery.upstream.results import Evidence, SeriesStatus, Sibling
 from ckpt_surgery.upstream.tables import (
     LONG,
@@ -36,7 +36,6 @@ _MARK = "write this yourself"
 HUMAN_PLACE = f"<!-- {_MARK} -->"
 """Where the submitter's own words go: nothing is to be opened while it is there."""
 
-UPSTREAM = "huggingface/transformers"
 
 _PLACE = f"**TO BE WRITTEN BY YOU** {HUMAN_PLACE}"
 _READ_FIRST = (

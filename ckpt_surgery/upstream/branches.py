@@ -6,10 +6,9 @@ holds work that is not ours, whatever its commits look like.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.git import Git
+from ckpt_surgery.upstream.layout import text_of
 
 _FOLDER = "ckpt-surgery"
 
@@ -51,15 +50,8 @@ def _check_use(git: Git, branch: str, ref: str) -> None:
     common = git.folder / git.run("rev-parse", "--git-common-dir")
     for folder in (common, *(common / "worktrees").glob("*/")):
         for head in (folder / "rebase-merge/head-name", folder / "rebase-apply/head-name"):
-            if _text(head) == ref:
+            if text_of(head).strip() == ref:
                 raise UpstreamError(f"the branch {branch} is being rebased: finish that first (git rebase --continue)")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def set_branch(git: Git, branch: str, tip: str) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from ckpt_surgery.upstream.errors import UpstreamError
-from ckpt_surgery.upstream.git import Git, changed_files, restore
+from ckpt_surgery.upstream.git import Git, changed_files, restore, untracked
 from ckpt_surgery.upstream.interpreter import Interpreter
+from ckpt_surgery.upstream.layout import text_of
 from ckpt_surgery.upstream.results import Check, Ran
 
 _RUNNER = "utils/checkers.py"
@@ -74,7 +75,7 @@ class Tools:
 
 def tools_of(tree: Path) -> Tools:
     """The tools of a checkout, found without running anything."""
-    pinned = _PINNED.search(_text(tree / "setup.py"))
+    pinned = _PINNED.search(text_of(tree / "setup.py"))
     ruff = pinned[1] if pinned else ""
     if (tree / _RUNNER).is_file():
         return Tools("checkers", ruff)
@@ -96,7 +97,7 @@ def fix(tools: Tools, python: Interpreter, tree: Path) -> tuple[Ran, ...]:
     git = Git(tree)
     found = _ruff_version(python, tree)
     _check_converter(tools, python, git, found)
-    before = set(_untracked(git))
+    before = set(untracked(git))
     ran: list[Ran] = []
     try:
         for name in (_CONVERTER, _COPIES) * _ROUNDS:
@@ -107,7 +108,7 @@ def fix(tools: Tools, python: Interpreter, tree: Path) -> tuple[Ran, ...]:
         if "docstrings" in _names(tools, python, tree):
             ran.append(_fix(tools, python, tree, "docstrings"))
     finally:
-        for name in set(_untracked(git)) - before:
+        for name in set(untracked(git)) - before:
             (tree / name).unlink(missing_ok=True)
     files = [name for name in changed_files(git) if name.endswith(".py") and (tree / name).is_file()]
     if files and not _ruff_problem(tools, found):
@@ -193,7 +194,7 @@ def _names(tools: Tools, python: Interpreter, tree: Path) -> list[str]:
 
 def _takes(script: Path, options: Sequence[str]) -> bool:
     """Whether there is such a script, and it has the option that keeps it from changing files."""
-    text = _text(script)
+    text = text_of(script)
     return bool(text) and all(option in text for option in options)
 
 
@@ -217,12 +218,12 @@ def _fix(tools: Tools, python: Interpreter, tree: Path, name: str) -> Ran:
 
 def _uncached(tree: Path) -> list[str]:
     """Later runners skip what a cache file in the tree remembers; earlier ones do not know the option."""
-    return ["--no-cache"] if "--no-cache" in _text(tree / _RUNNER) else []
+    return ["--no-cache"] if "--no-cache" in text_of(tree / _RUNNER) else []
 
 
 def _ruff_places(tree: Path) -> list[str]:
     """What upstream's Makefile has ruff look at; everything where it does not say."""
-    listed = _CHECKED.search(_text(tree / "Makefile"))
+    listed = _CHECKED.search(text_of(tree / "Makefile"))
     named = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
     return [place for place in named if (tree / place).exists()]
 
@@ -262,7 +263,7 @@ def _has_main(git: Git) -> bool:
 
 
 def _compares_with_main(tree: Path, name: str) -> bool:
-    return any(_MAIN.search(_text(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
+    return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
 
 
 @contextlib.contextmanager
@@ -280,11 +281,3 @@ def _left_as_found(git: Git) -> Iterator[None]:
 def _state(git: Git) -> str:
     """What differs from the commit, as text."""
     return git.run("diff", "--no-ext-diff", "HEAD")
-
-
-def _untracked(git: Git) -> list[str]:
-    return git.listed("ls-files", "--others", "--exclude-standard", "-z")
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""git, as far as a patch series needs it: questions, worktrees of our own, commits, patches, one branch at the end.
+"""git, as far as a patch series needs it: questions, worktrees of our own, commits and patches.
 
 Nothing here writes to a checkout, an index or a branch of the user's. Dates and options are fixed, so that the same
 input gives the same commits and the same patches.
@@ -20,9 +20,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ckpt_surgery.upstream.errors import UpstreamError
-
-TRAILER = "Assisted-by: ckpt_surgery"
-"""How the last line of every commit made here begins: it discloses the program."""
 
 _SETTINGS = {
     "advice.detachedHead": "false",
@@ -72,8 +69,6 @@ _PATCH = [
 ]
 _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$")
 """Of git's variables, those that say who the user is and how git is set; the others may name another repository."""
-
-
 _FULL = "No space left on device"
 
 
@@ -232,8 +227,12 @@ def _temporary() -> Iterator[Path]:
 def changed_files(git: Git) -> list[str]:
     """The files of a worktree that differ from its commit, new ones too but for what Python compiled, sorted."""
     tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
-    new = git.listed("ls-files", "--others", "--exclude-standard", "-z")
-    return sorted({*tracked, *(name for name in new if "__pycache__" not in name.split("/"))})
+    return sorted({*tracked, *(name for name in untracked(git) if "__pycache__" not in name.split("/"))})
+
+
+def untracked(git: Git) -> list[str]:
+    """The files of a worktree that git neither knows nor ignores."""
+    return git.listed("ls-files", "--others", "--exclude-standard", "-z")
 
 
 def restore(git: Git, files: Sequence[str] = ()) -> None:

@@ -1,14 +1,19 @@
-"""Where things lie in a checkout of transformers, as paths from its top. Nothing is read here but folders."""
+"""Where things lie in a checkout of transformers, as paths from its top, and how its text is read to search in it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+UPSTREAM = "huggingface/transformers"
+"""The repository on GitHub that a checkout is one of."""
 
 MODELS = Path("src/transformers/models")
 MODELING_UTILS = Path("src/transformers/modeling_utils.py")
 TESTS = Path("tests/models")
 COMMON_TESTS = Path("tests/test_modeling_common.py")
 TEMPLATE = Path(".github/PULL_REQUEST_TEMPLATE.md")
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 DEPRECATED = "deprecated"
 """The folder among the models that holds those nobody is to work on."""
 
@@ -29,6 +34,16 @@ def files_of(tree: Path, family: str, pattern: str) -> list[Path]:
     """The files of a family, whole paths, whose names fit: `modeling_*.py`, `modular_*.py`."""
     folders = (tree / MODELS / family, tree / MODELS / DEPRECATED / family)
     return [file for folder in folders for file in sorted(folder.glob(pattern))]
+
+
+def classes_of(tree: Path, family: str) -> list[str]:
+    """The names of all classes in the modeling files of a family."""
+    return [name for file in files_of(tree, family, "modeling_*.py") for name in _CLASS.findall(text_of(file))]
+
+
+def text_of(path: Path) -> str:
+    """The text of a file to search in, whatever its encoding; empty where there is none."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def is_model_file(file: str) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_surgery import __version__
-from ckpt_surgery.upstream.git import TRAILER
 from ckpt_surgery.upstream.plan import Unit
 from ckpt_surgery.upstream.results import Regression
 from ckpt_surgery.verification.units import listed
+
+TRAILER = "Assisted-by: ckpt_surgery"
+"""How the last line of every commit begins: it discloses the program."""
 
 _DONE = {
     "CKPT001": "{} becomes a GradientCheckpointingLayer",

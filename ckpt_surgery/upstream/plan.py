@@ -46,6 +46,11 @@ class Unit:
     def rules(self) -> tuple[str, ...]:
         return tuple(sorted({code for change in self.changes for code in change.codes}))
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files that the codemods change."""
+        return frozenset(change.path for change in self.changes)
+
     def plain_blocks(self, family: str) -> tuple[str, ...]:
         """The classes of blocks of a family that become checkpointing layers."""
         found = (f for f in self.findings if f.code == "CKPT001" and f.family == family)

@@ -25,7 +25,7 @@ from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, TESTS, files_of
 from ckpt_surgery.upstream.plan import Group, Grouping, Plan, chosen_families, make_plan
 from ckpt_surgery.upstream.regression import family_tests
 from ckpt_surgery.upstream.results import Check, Evidence, Sibling
-from ckpt_surgery.upstream.series import NO_FAULT, Draft, Workshop, draft, lost
+from ckpt_surgery.upstream.series import NO_FAULT, Draft, Workshop, draft
 from ckpt_surgery.upstream.signatures import changed_signatures
 from codemods import RULES
 
@@ -176,7 +176,7 @@ def _deliver(git: Git, shop: Workshop, group: Group, made: Draft, evidence: Evid
                 replace(evidence, patches=names),
                 made.unreproduced,
                 applies=applies,
-                lost=lost(made),
+                lost=made.lost,
                 drifted=sorted(set(made.drifted)),
             )
             notice = write_documents(folder, _documents(shop.untouched.folder, evidence), place)

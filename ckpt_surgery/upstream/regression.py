@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, files_of
+from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, classes_of, files_of, text_of
 from ckpt_surgery.upstream.pytest_run import PytestRun, run_pytest
 from ckpt_surgery.upstream.regression_method import TEST, holders, method, model_tests, with_method
 from ckpt_surgery.upstream.regression_source import Excuse, exclusions, generic_tests, overrides, without
 from ckpt_surgery.upstream.results import Check, Regression, RegressionKind
 from ckpt_surgery.verification.results import Mode
+from ckpt_surgery.verification.units import some
 
 COMMON = COMMON_TESTS.as_posix()
 TIMEOUT = 1200.0
@@ -26,9 +27,7 @@ FAMILY_TIMEOUT = 3600.0
 """Seconds for one run of all tests of a family."""
 
 _MODEL_TYPE = re.compile(r"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"'](\w+)[\"']", re.M)
-_CLASS = re.compile(r"^class (\w+)", re.M)
 _NO_TESTS = 5
-_SHOWN = 3
 
 
 def regression(
@@ -93,8 +92,8 @@ def family_tests(family: str, base: Path, series: Path, python: Interpreter, *, 
     new = [name for name in bad if name in shown or before.outcome(name) not in ("failed", "error")]
     new += own if not before.broke_off else []
     if new:
-        return Check(folder, "failed", after.ran, before.ran, f"on the series alone: {_listed(new)}")
-    return Check(folder, "failed before too", after.ran, before.ran, f"on the base as well: {_listed([*own, *bad])}")
+        return Check(folder, "failed", after.ran, before.ran, f"on the series alone: {some(new)}")
+    return Check(folder, "failed before too", after.ran, before.ran, f"on the base as well: {some([*own, *bad])}")
 
 
 def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:
@@ -219,11 +218,6 @@ def _classes(tests: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
 
 
-def _listed(tests: Sequence[str]) -> str:
-    rest = f" and {len(tests) - _SHOWN} more" if len(tests) > _SHOWN else ""
-    return ", ".join(tests[:_SHOWN]) + rest
-
-
 def _concerns(path: str, excuse: Excuse, tests: Collection[str]) -> bool:
     """Whether an excuse is one for any of these tests (pytest ids)."""
     for name in tests:
@@ -243,10 +237,9 @@ def _freed(sources: Mapping[str, str], excuses: Iterable[tuple[str, Excuse]]) ->
 
 def _names(tree: Path, family: str) -> frozenset[str]:
     """The model types and the classes of a family: what a list in the generic tests may name."""
-    configurations, models = (files_of(tree, family, f"{kind}_*.py") for kind in ("configuration", "modeling"))
-    types = {name for path in configurations for name in _MODEL_TYPE.findall(_text(tree, path))}
-    classes = {name for path in models for name in _CLASS.findall(_text(tree, path))}
-    return frozenset(types | classes)
+    configurations = files_of(tree, family, "configuration_*.py")
+    types = (name for path in configurations for name in _MODEL_TYPE.findall(text_of(path)))
+    return frozenset({*types, *classes_of(tree, family)})
 
 
 def _test_files(tree: Path, family: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -25,13 +24,12 @@ from ckpt_surgery.source.results import Progress
 from ckpt_surgery.upstream import examine
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.layout import files_of
+from ckpt_surgery.upstream.layout import classes_of
 from ckpt_surgery.upstream.results import Row
 from ckpt_surgery.verification import TIMEOUT
 from ckpt_surgery.verification.results import LEVELS, MODES, Mode, ModeReport, Report, report_of
 
 _PACKAGES = (ckpt_surgery, codemods, model_patches)
-_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _START = 600.0
 """Seconds that importing torch and transformers may take on a slow disk."""
 _POLL = 0.2
@@ -62,7 +60,7 @@ def verify_tree(
     Raises:
         UpstreamError: the models cannot be run at all; one sentence says why.
     """
-    classes = {family: _classes(tree, family) for family in families}
+    classes = {family: classes_of(tree, family) for family in families}
     request = {"tree": str(tree), "classes": classes, "jobs": jobs}
     # each class may have a variant, and is built and run once before its modes
     phases = 2 * sum(map(len, classes.values())) * (2 + len(MODES))
@@ -88,12 +86,6 @@ def verify_tree(
             "or name another Python with --python"
         )
     return {family: tuple(map(report_of, reports)) for family, reports in answer["reports"].items()}
-
-
-def _classes(tree: Path, family: str) -> list[str]:
-    """The names of all classes in the modeling files of a family."""
-    files = files_of(tree, family, "modeling_*.py")
-    return [name for file in files for name in _CLASS.findall(file.read_text(encoding="utf-8"))]
 
 
 def _packages(folder: Path) -> Path:
@@ -173,7 +165,7 @@ def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> t
 
 def reproduced(rows: Sequence[Row]) -> bool:
     """Whether a fault was seen before that is gone after."""
-    return any(row.verdict in ("repaired", "partly repaired") for row in rows)
+    return any(row.better for row in rows)
 
 
 def _row(family: str, label: str, mode: Mode, before: Report | None, after: Report | None) -> Row:

@@ -88,6 +88,11 @@ class Row:
             return "as before"
         return "partly repaired" if self.after else "repaired"
 
+    @property
+    def better(self) -> bool:
+        """Whether a fault of before is gone, and none came that is a gradient's."""
+        return self.verdict in ("repaired", "partly repaired")
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:

@@ -94,11 +94,17 @@ class Draft:
     def families(self) -> frozenset[str]:
         return frozenset(family for made in self.commits for family in made.families)
 
+    @property
+    def lost(self) -> list[str]:
+        """Families whose repair showed at their commit and does not show any more on the finished series."""
+        return sorted(self.families & self.shown - {row.family for row in self.rows if row.better})
+
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """A unit's repair in the worktree, not yet committed."""
 
+    files: list[str]
     families: frozenset[str]
     """Those of the unit, and those that upstream's scripts brought along."""
     fixes: tuple[Ran, ...]
@@ -123,12 +129,6 @@ def draft(shop: Workshop, units: Sequence[Unit]) -> Draft:
     return made
 
 
-def lost(made: Draft) -> list[str]:
-    """Families whose repair showed at their commit and does not show any more on the finished series."""
-    shown = {row.family for row in made.rows if row.verdict in ("repaired", "partly repaired")}
-    return sorted(made.families & made.shown - shown)
-
-
 def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
     """Repair a unit, and see whether that shows; where it does not, the worktree is as before."""
     name = ", ".join(unit.families)
@@ -138,8 +138,8 @@ def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
         return None
     shop.step(f"{name}: repair")
     fixes = _write(shop, unit)
-    drifted = _drifted(shop, unit, changed_files(shop.tree))
-    families = frozenset(map(family_of, filter(is_model_file, _kept(shop, unit)))) | set(unit.families)
+    files, drifted = _kept(shop, unit)
+    families = frozenset(map(family_of, filter(is_model_file, files))) | set(unit.families)
     shop.step(f"{name}: verify after the repair")
     rows = shop.rows(families)
     unshown = [family for family in unit.families if not reproduced([row for row in rows if row.family == family])]
@@ -151,13 +151,13 @@ def _attempt(shop: Workshop, made: Draft, unit: Unit) -> _Attempt | None:
     made.unreproduced += unshown
     made.drifted += drifted
     made.shown |= set(unit.families) - set(unshown)
-    return _Attempt(families, fixes, rows)
+    return _Attempt(files, families, fixes, rows)
 
 
 def _commit(shop: Workshop, made: Draft, unit: Unit, attempt: _Attempt) -> None:
     """Add the regression tests to an attempt and commit both."""
     shop.step(f"{', '.join(unit.families)}: regression test")
-    stage(shop.tree, _kept(shop, unit))
+    stage(shop.tree, attempt.files)
     found = [family for family in unit.families if any(finding.family == family for finding in unit.findings)]
     tests = [_regression(shop, unit, family, attempt.rows) for family in found]
     made.regressions += tests
@@ -168,7 +168,7 @@ def _commit(shop: Workshop, made: Draft, unit: Unit, attempt: _Attempt) -> None:
     if not files:  # an earlier commit brought it along, as a copy; or else nothing is left of it
         made.left_out |= dict.fromkeys(unit.families, "upstream's own scripts take all of its repair back")
         return
-    ours = {change.path for change in unit.changes} | {path for test in tests for path in test.paths}
+    ours = {*unit.paths, *(path for test in tests for path in test.paths)}
     regenerated = [file for file in files if shop.tools.has_converter and file in shop.plan.generated]
     brought = [file for file in files if file not in ours and file not in regenerated]
     source = any(map(is_model_file, files))
@@ -214,20 +214,16 @@ def _replace(path: Path, text: str) -> None:
         raise UpstreamError(str(problem))
 
 
-def _kept(shop: Workshop, unit: Unit) -> list[str]:
-    """The files that the commit takes; what the fixers would change without us is put back."""
-    ours = {change.path for change in unit.changes}
+def _kept(shop: Workshop, unit: Unit) -> tuple[list[str], list[str]]:
+    """The files that the commit takes, and those of which not all that upstream's fixers do is ours.
+
+    The fixers change the latter on the base already; what they would change without us is put back.
+    """
     files = changed_files(shop.tree)
-    foreign = [file for file in files if file in shop.drift and file not in ours]
+    foreign = [file for file in files if file in shop.drift and file not in unit.paths]
     if foreign:
         restore(shop.tree, foreign)
-    return [file for file in files if file not in foreign]
-
-
-def _drifted(shop: Workshop, unit: Unit, files: Sequence[str]) -> list[str]:
-    """Files of which not all that upstream's fixers do is ours: they change them on the base already."""
-    ours = {change.path for change in unit.changes}
-    return sorted(shop.drift & (ours | set(files)))
+    return [file for file in files if file not in foreign], sorted(shop.drift & {*unit.paths, *files})
 
 
 def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) -> Regression:

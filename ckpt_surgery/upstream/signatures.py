@@ -19,7 +19,7 @@ from pathlib import Path
 from ckpt_surgery.source.analyze import take
 from ckpt_surgery.source.discover import discover
 from ckpt_surgery.source.facts_store import read_sources, without_gc
-from ckpt_surgery.upstream.layout import MODELS
+from ckpt_surgery.upstream.layout import MODELS, text_of
 from ckpt_surgery.upstream.results import Signature
 from codemods.facts import Path as Steps
 from codemods.refs import Ref
@@ -264,7 +264,7 @@ def _add_unbound(top: Path, found: _Callers) -> None:
         named[one.name].append(one)
     unbound = re.compile(rf"\b({'|'.join(map(re.escape, named))})\.(?:forward|__call__)\(")
     for path in top.rglob("*.py"):
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        text = text_of(path)
         for match in unbound.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             for one in named[match[1]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from ckpt_surgery.verification.units import some
 
 Mode = Literal["non_reentrant", "reentrant"]
 Level = Literal["run", "recompute", "set", "values", "state", "cost", "ranks"]
@@ -49,7 +51,7 @@ class Fault:
     rule: str = ""
 
     def __str__(self) -> str:
-        where = _some(self.subjects)
+        where = some(self.subjects)
         text = f"{where}: " if where else ""
         text += f"expected {self.expected}, saw {self.seen}."
         return text + (f" {self.cause}" if self.cause else "") + (f" [{self.rule}]" if self.rule else "")
@@ -258,10 +260,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    found = list(names)
-    more = len(found) - most
-    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -31,3 +31,10 @@ def ranks_in_words(ranks: Sequence[int], of: int) -> str:
 def listed(names: Sequence[str]) -> str:
     """The names as a clause: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    found = list(names)
+    more = len(found) - most
+    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")

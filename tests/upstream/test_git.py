@@ -13,7 +13,6 @@ import pytest
 from ckpt_surgery.upstream.branches import free_branch, put_back, set_branch
 from ckpt_surgery.upstream.errors import UpstreamError
 from ckpt_surgery.upstream.git import (
-    TRAILER,
     Base,
     Git,
     GitError,
@@ -27,6 +26,7 @@ from ckpt_surgery.upstream.git import (
     unstage_rest,
     worktrees,
 )
+from ckpt_surgery.upstream.message import TRAILER
 
 BRANCH = "ckpt-surgery/oak"
 MESSAGE = f"Repair oak\n\n{TRAILER} 0.1.0\n"
