@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -216,6 +217,24 @@ def test_a_worktree_that_was_made_half_way_is_cleared_away(repository: Path, mon
     with pytest.raises(KeyboardInterrupt), worktrees(git, base, "series"):
         pass
     assert state(repository) == before
+
+
+def test_a_second_interrupt_does_not_stop_the_clearing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = Git(repository)
+    base, before = checked(git, "main"), state(repository)
+    asks = Git.asks
+
+    def impatient(self: Git, *arguments: str) -> str:
+        if arguments[:2] == ("worktree", "remove"):
+            signal.raise_signal(signal.SIGINT)
+        return asks(self, *arguments)
+
+    monkeypatch.setattr(Git, "asks", impatient)
+    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "base", "series"):
+        raise KeyboardInterrupt
+    assert state(repository) == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # from here on it is heard again
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

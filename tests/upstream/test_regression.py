@@ -6,13 +6,15 @@ The flow is tested with answers in place of pytest runs, our own test with torch
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckpt_surgery.upstream.regression import family_tests, regression
 from ckpt_surgery.upstream.regression_method import TEST
-from ckpt_surgery.upstream.results import Regression
+from ckpt_surgery.upstream.results import Ran, Regression
 from ckpt_surgery.verification.results import Mode
 from tests.upstream.regression_toys import (
     BROKE_OFF,
@@ -359,6 +361,25 @@ def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Tre
         "failed before too",
         "on the base as well: pytest itself, which breaks off",
     )
+
+
+def test_a_test_that_the_series_repairs_may_not_fail_whatever_it_does_on_the_base(trees: Trees) -> None:
+    both: Answers = {"T::shown": "failed", "T::other": "failed"}
+    python = Scripted(Path("python"), lambda _: both)
+    found = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])
+    assert (found.status, found.reason) == ("failed", f"on the series alone: {ELM}::T::shown")
+
+
+def test_a_run_that_ends_early_with_nothing_but_green_is_not_ok(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = Scripted(Path("python"), lambda _: {"T::a": "passed"})
+    whole = Scripted.run
+
+    def early(self: Scripted, *arguments: Any, **options: Any) -> Ran:
+        return replace(whole(self, *arguments, **options), code=2)
+
+    monkeypatch.setattr(Scripted, "run", early)
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == ("not run", "pytest ended early, with exit code 2")
 
 
 def test_a_new_failure_is_named_among_old_ones(trees: Trees) -> None:

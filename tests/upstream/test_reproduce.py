@@ -67,6 +67,13 @@ def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> N
     assert (found.kept_before, found.kept_after) == (80, 20)
 
 
+def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired() -> None:
+    (mode,) = report("values").modes
+    after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
+    found = row(report("recompute", "values"), after)
+    assert (found.after, found.verdict) == (("recompute", "values"), "as before")
+
+
 def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
     variant = replace(report(), variant="router loss")
     other = replace(report(), model="Another")
