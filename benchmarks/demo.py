@@ -29,8 +29,8 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.releases import SHA256, ReleaseError, fetch
 from benchmarks.screen import console_of
-from ckpt_surgery.source.results import ApplyResult, FileChange, Progress
-from codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.results import ApplyResult, FileChange, Progress
 
 Apply = Callable[..., ApplyResult]
 FAULTS = (Applicability.SAFE, Applicability.UNSAFE)

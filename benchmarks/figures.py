@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from benchmarks.screen import console_of
-from ckpt_surgery.verification.versions import installed_versions
+from ckpt_surgery.measure.versions import installed_versions
 
 
 @dataclass(frozen=True, slots=True)

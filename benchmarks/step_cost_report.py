@@ -12,8 +12,8 @@ from rich.table import Table
 
 from benchmarks.figures import Figure, Target
 from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
-from ckpt_surgery.verification.results import MODES, Mode
-from ckpt_surgery.verification.versions import installed_versions
+from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.measure.versions import installed_versions
 
 DEAREST_CALL = Target(50.0)
 """Microseconds that a call of a block may cost over transformers' own checkpointing."""

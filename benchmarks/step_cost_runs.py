@@ -19,11 +19,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from ckpt_surgery import wrap_blocks
+from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.step import RunRecord, loss_of, run_step, switch_checkpointing
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.verification.compare import compare
-from ckpt_surgery.verification.probe import RunRecord, loss_of, run_step, switch_checkpointing
-from ckpt_surgery.verification.results import Mode
-from ckpt_surgery.verification.tiny import tiny_model
+from ckpt_surgery.tiny import tiny_model
 
 _WRAPPED = "._checkpoint_wrapped_module"
 """What checkpoint_wrapper adds to the names of what it wraps."""

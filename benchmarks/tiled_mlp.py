@@ -151,7 +151,7 @@ def count(part: Part, values: Tensor, above: Tensor) -> tuple[int, int, int]:
     """The bytes that a step keeps for its backward, the most that it has at one time, and its FLOPs."""
     import torch
 
-    from ckpt_surgery.verification.meter import Meter
+    from ckpt_surgery.measure.meter import Meter
 
     leaf = _start(part, values)
     with Meter() as meter:

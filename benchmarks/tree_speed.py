@@ -83,10 +83,10 @@ def play(everyone: Sequence[Contestant], rounds: int, scratch: Path) -> dict[str
 
 def phases(models: Path) -> Iterator[Figure]:
     """Where the time of one `check` goes, in this process and without a cache, in seconds."""
-    from ckpt_surgery.source.analyze import selection, take
-    from ckpt_surgery.source.discover import discover
-    from ckpt_surgery.source.facts_store import read_sources, without_gc
-    from codemods import RULES
+    from ckpt_surgery.codemods import RULES
+    from ckpt_surgery.static.cache import read_sources, without_gc
+    from ckpt_surgery.static.check import selection, take
+    from ckpt_surgery.static.discover import discover
 
     _say("timing the phases")
     clock = perf_counter()

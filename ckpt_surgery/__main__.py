@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_surgery.cli import main
+from ckpt_surgery.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from codemods import (
+from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.codemods.rules import (
     conditional_collective,
     ddp_bypass,
     gradient_container,
@@ -18,7 +19,6 @@ from codemods import (
     unfiltered_past_state,
     unreachable_checkpointing,
 )
-from codemods.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule.of("CKPT001", plain_block),

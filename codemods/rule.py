@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from codemods.arguments import Meaning
-from codemods.blocks import Blocks
-from codemods.facts import Span
-from codemods.finding import Applicability, Edit, Finding
-from codemods.generated import Lineages
-from codemods.refs import Ref
-from codemods.script_facts import ScriptFacts, Spot
-from codemods.source_text import SourceText
-from codemods.tree_index import TreeIndex
-from model_patches import family_facts, family_of
+from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, Spot
+from ckpt_surgery.codemods.tree.arguments import Meaning
+from ckpt_surgery.codemods.tree.blocks import Blocks
+from ckpt_surgery.codemods.tree.classes import Ref
+from ckpt_surgery.codemods.tree.index import TreeIndex
+from ckpt_surgery.codemods.tree.lineages import Lineages
+from ckpt_surgery.model_patches import family_facts, family_of
 
 
 @dataclass(slots=True)

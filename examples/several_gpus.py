@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed import call_through_ddp, ddp_ready, gradients_in_sync, watch_ddp
-from ckpt_surgery.verification.tiny import tiny_model
+from ckpt_surgery.tiny import tiny_model
 
 
 def main() -> None:

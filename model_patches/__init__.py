@@ -7,7 +7,7 @@ import pkgutil
 from functools import cache
 from pathlib import PurePath
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 _NOTHING = FamilyFacts()
 

@@ -7,6 +7,6 @@ decoder's inline branch passes `cache_position` where the block takes `use_cache
 exception in transformers #38913 and #41818.
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(derived={"mel_attn_blocks": "ClvpMelAttentionBlock"})

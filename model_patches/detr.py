@@ -6,7 +6,7 @@ output of a projection of reference points; all carry gradient (release 4.52 to 
 carry gradient where they are learned (LW-DETR, RF-DETR); those of the deformable encoders come from the grid.
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
     families=(

@@ -5,7 +5,7 @@ prefix: the encoder's text layer stays plain (5.23.0, where its docstring says t
 layers set `_can_checkpoint_with_cache`: they read the cache and never write it.
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
     not_blocks=frozenset({"DiffusionGemmaEncoderTextLayer"}), containers=frozenset({"shared_kv_states"})

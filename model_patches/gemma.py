@@ -4,7 +4,7 @@ The blocks write into the dict they are given. With `use_reentrant=True` every g
 values are wrong (measured on 5.23.0): the recompute reads and writes the same dict.
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
     families=("gemma3n", "gemma4", "gemma4_unified", "mistral_large4"),

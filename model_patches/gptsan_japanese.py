@@ -3,6 +3,6 @@
 With `use_cache=False` the forward raises IndexError (measured on 4.57.6, where the model is deprecated).
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(needs_cache=frozenset({"GPTSanJapaneseModel"}))

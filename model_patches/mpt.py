@@ -1,5 +1,5 @@
 """MPT: `position_bias` is the fixed ALiBi table, not the learned bias of the T5 family."""
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(not_gradient=frozenset({"position_bias"}))

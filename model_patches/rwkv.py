@@ -1,5 +1,5 @@
 """RWKV: `state` is the recurrent state, a list of tensors that the block returns updated (all releases)."""
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(past_state=frozenset({"RwkvBlock.state"}))

@@ -4,6 +4,6 @@
 carries gradient, unlike every other mask (5.x; only the lite text model claims checkpointing).
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(families=("sam3", "sam3_lite_text"), gradient=frozenset({"vision_cross_attn_mask"}))

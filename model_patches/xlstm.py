@@ -6,7 +6,7 @@ Upstream made both definitions layers for 5.0 (transformers #41818); up to 5.23.
 goes by position (and is a keyword that the layer does not clear).
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
     gradient=frozenset({"xLSTMBlock.x"}), past_state=frozenset({"xLSTMBlock.state"}), blocks=frozenset({"xLSTMBlock"})

@@ -7,7 +7,7 @@ branch over plain layers; upstream made them layers for 5.0 (transformers #41818
 and the inner one is computed three times (CKPT006).
 """
 
-from model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 FACTS = FamilyFacts(
     families=("zamba", "zamba2"),

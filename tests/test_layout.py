@@ -16,69 +16,120 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ckpt_surgery.version import __version__
+
 ROOT = Path(__file__).parent.parent
-MAY_IMPORT = {
-    "model_patches": {"model_patches"},
-    "codemods": {"codemods", "model_patches"},
-    "ckpt_surgery": {"ckpt_surgery", "codemods", "model_patches"},
-}
-OURS = {*MAY_IMPORT, "benchmarks", "tests"}
-STATIC = ("codemods", "model_patches", "ckpt_surgery/source")
+PACKAGE = "ckpt_surgery"
+ROOMS = (
+    {"errors", "text", "version"},
+    {"model_patches"},
+    {"codemods"},
+    {"static"},
+    {"runtime"},
+    {"measure"},
+    {"report", "tiny", "distributed"},
+    {"survey"},
+    {"testing", "upstream"},
+    {"cli"},
+)
+"""The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""
+FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+OURS = {PACKAGE, "benchmarks", "tests", "codemods", "model_patches"}
+STATIC = ("codemods", "model_patches", "static")
 HEAVY = {"torch", "transformers"}
 MOST_LINES = 450
 
 STATIC_MODULES = """
 import importlib, pkgutil, sys
-for name in ("codemods", "model_patches", "ckpt_surgery.source"):
-    package = importlib.import_module(name)
-    for module in pkgutil.walk_packages(package.__path__, name + "."):
+for name in ("codemods", "model_patches", "static"):
+    package = importlib.import_module(f"ckpt_surgery.{name}")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-import ckpt_surgery.cli
+import ckpt_surgery.cli.main
 print(*sorted({"torch", "transformers"} & set(sys.modules)))
 """
 
 
 def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file, at any depth: its line and the absolute name of the module."""
+    """Every import of a file, at any depth: its line and the absolute name of what is imported."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
-            yield node.lineno, ".".join([*above, *filter(None, [node.module])])
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the package, the linked folders included, by its dotted name."""
+    files = sorted(
+        path for top in (root / PACKAGE).glob("*") for path in (top.rglob("*.py") if top.is_dir() else [top])
+    )
+    names = {path: ".".join(path.relative_to(root).with_suffix("").parts) for path in files if path.suffix == ".py"}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def room(module: str) -> str:
+    """The room of a module: the second part of its name, or nothing for the package's own front."""
+    return module.split(".")[1] if module.count(".") else ""
 
 
 def wrong_way_imports(root: Path) -> list[str]:
-    """Imports among our own packages that are not one of the design's arrows."""
+    """Imports of a room on the same floor or above, or of what is no part of the package."""
     return [
-        f"{path.relative_to(root)}:{line}: {package} imports {module}"
-        for package, allowed in MAY_IMPORT.items()
-        for path in sorted((root / package).rglob("*.py"))
+        f"{path.relative_to(root)}:{line}: {room(name)} imports {module}"
+        for name, path in modules(root).items()
         for line, module in imports(path, root)
-        if module.split(".")[0] in OURS - allowed
+        if module.split(".")[0] in OURS - {PACKAGE}
+        or (
+            (module.startswith(f"{PACKAGE}.") and room(name) in FLOOR and room(module) != room(name))
+            and FLOOR.get(room(module), len(ROOMS)) >= FLOOR[room(name)]
+        )
     ]
+
+
+def import_cycles(root: Path) -> list[str]:
+    """Files that import one another, at whatever distance: each file from which a way leads back to itself."""
+    files = modules(root)
+    graph = {
+        name: {
+            module
+            for _, target in imports(path, root)
+            for module in (target, target.rpartition(".")[0])
+            if module in files
+        }
+        for name, path in files.items()
+    }
+    faults = []
+    for name, targets in graph.items():
+        reached: set[str] = set()
+        waiting = set(targets) - {name}
+        while waiting:
+            module = waiting.pop()
+            reached.add(module)
+            waiting |= graph[module] - reached
+        if name in reached:
+            faults.append(name)
+    return faults
 
 
 def heavy_imports(root: Path) -> list[str]:
     """Imports of torch or transformers in the half that has to work without them."""
     return [
         f"{path.relative_to(root)}:{line}: {module}"
-        for folder in STATIC
-        for path in sorted((root / folder).rglob("*.py"))
+        for name, path in modules(root).items()
+        if room(name) in STATIC
         for line, module in imports(path, root)
         if module.split(".")[0] in HEAVY
     ]
 
 
 def long_files(root: Path) -> list[str]:
-    """Files of the three packages with more lines than anyone reads at once."""
-    lengths = {
-        path.relative_to(root): len(path.read_text(encoding="utf-8").splitlines())
-        for package in MAY_IMPORT
-        for path in sorted((root / package).rglob("*.py"))
-    }
-    return [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES]
+    """Files of the package with more lines than anyone reads at once."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules(root).values()}
+    return [f"{path.relative_to(root)}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES]
 
 
 def write(root: Path, name: str, text: str) -> Path:
@@ -96,24 +147,59 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "module"),
     [
-        ("model_patches/a.py", "import codemods.finding\n", "codemods.finding"),
-        ("codemods/a.py", "from ckpt_surgery.source import results\n", "ckpt_surgery.source"),
-        ("codemods/sub/a.py", "def f():\n    import ckpt_surgery\n", "ckpt_surgery"),
-        ("ckpt_surgery/a.py", "from tests.codemods import tools\n", "tests.codemods"),
-        ("ckpt_surgery/runtime/a.py", "import benchmarks\n", "benchmarks"),
-        ("model_patches/sub/a.py", "from ...codemods import finding\n", "codemods"),
+        ("model_patches/a.py", "import ckpt_surgery.codemods.finding\n", "ckpt_surgery.codemods.finding"),
+        ("codemods/a.py", "from ckpt_surgery.static import results\n", "ckpt_surgery.static.results"),
+        ("codemods/sub/a.py", "def f():\n    import ckpt_surgery.cli\n", "ckpt_surgery.cli"),
+        ("measure/a.py", "from ckpt_surgery import verify\n", "ckpt_surgery.verify"),
+        ("report/a.py", "from ckpt_surgery.tiny import tiny_model\n", "ckpt_surgery.tiny.tiny_model"),
+        ("cli/a.py", "from tests.codemods import tools\n", "tests.codemods.tools"),
+        ("runtime/a.py", "import benchmarks\n", "benchmarks"),
+        ("runtime/a.py", "from codemods import finding\n", "codemods.finding"),
+        ("model_patches/sub/a.py", "from ...codemods import finding\n", "ckpt_surgery.codemods.finding"),
     ],
-    ids=["upwards", "from the top", "inside a function", "tests", "benchmarks", "relative"],
+    ids=[
+        "upwards",
+        "from a room above",
+        "inside a function",
+        "from the front",
+        "a sibling",
+        "tests",
+        "benchmarks",
+        "a folder as a package",
+        "relative",
+    ],
 )
 def test_an_import_the_other_way_is_seen(tmp_path: Path, name: str, text: str, module: str) -> None:
-    (fault,) = wrong_way_imports(write(tmp_path, name, text))
-    assert fault.startswith(f"{name}:")
+    (fault,) = wrong_way_imports(write(tmp_path, f"{PACKAGE}/{name}", text))
+    assert fault.startswith(f"{PACKAGE}/{name}:")
     assert fault.endswith(f" imports {module}")
 
 
-def test_relative_imports_inside_a_package_are_no_fault(tmp_path: Path) -> None:
-    tree = write(tmp_path, "codemods/sub/a.py", "from . import b\nfrom .. import c\nfrom ..finding import Edit\n")
-    assert wrong_way_imports(tree) == []
+def test_relative_imports_inside_a_room_are_no_fault(tmp_path: Path) -> None:
+    text = "from . import b\nfrom .. import c\nfrom ..finding import Edit\n"
+    assert wrong_way_imports(write(tmp_path, f"{PACKAGE}/codemods/sub/a.py", text)) == []
+
+
+def test_linked_folders_are_looked_into(tmp_path: Path) -> None:
+    tree = write(tmp_path, "codemods/a.py", "import ckpt_surgery.cli\n")
+    (tree / PACKAGE).mkdir()
+    (tree / PACKAGE / "codemods").symlink_to(tree / "codemods", target_is_directory=True)
+    assert len(wrong_way_imports(tree)) == 1
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    assert import_cycles(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["from ckpt_surgery.runtime import b\n", "def f():\n    import ckpt_surgery.runtime.b\n"]
+)
+def test_a_cycle_of_files_is_seen(tmp_path: Path, text: str) -> None:
+    write(tmp_path, f"{PACKAGE}/runtime/a.py", text)
+    write(tmp_path, f"{PACKAGE}/runtime/b.py", "from ckpt_surgery.runtime.c import x\n")
+    write(tmp_path, f"{PACKAGE}/runtime/d.py", "from ckpt_surgery.runtime.a import x\n")
+    tree = write(tmp_path, f"{PACKAGE}/runtime/c.py", "from ckpt_surgery.runtime.a import x\n")
+    assert import_cycles(tree) == [f"{PACKAGE}.runtime.{name}" for name in "abc"]
 
 
 def test_the_static_half_imports_neither_torch_nor_transformers() -> None:
@@ -123,11 +209,11 @@ def test_the_static_half_imports_neither_torch_nor_transformers() -> None:
 @pytest.mark.parametrize("folder", STATIC)
 @pytest.mark.parametrize("text", ["import torch.nn\n", "def f():\n    from transformers import AutoModel\n"])
 def test_a_heavy_import_in_the_static_half_is_seen(tmp_path: Path, folder: str, text: str) -> None:
-    assert len(heavy_imports(write(tmp_path, f"{folder}/a.py", text))) == 1
+    assert len(heavy_imports(write(tmp_path, f"{PACKAGE}/{folder}/a.py", text))) == 1
 
 
 def test_a_heavy_import_elsewhere_is_no_fault(tmp_path: Path) -> None:
-    assert heavy_imports(write(tmp_path, "ckpt_surgery/runtime/a.py", "import torch\n")) == []
+    assert heavy_imports(write(tmp_path, f"{PACKAGE}/runtime/a.py", "import torch\n")) == []
 
 
 def test_importing_the_static_half_and_the_command_line_loads_neither_of_them() -> None:
@@ -142,16 +228,14 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_a_long_file_is_seen(tmp_path: Path) -> None:
-    write(tmp_path, "codemods/just_right.py", "x = 1\n" * MOST_LINES)
-    tree = write(tmp_path, "codemods/long.py", "x = 1\n" * (MOST_LINES + 1))
-    assert long_files(tree) == ["codemods/long.py: 451 lines"]
+    write(tmp_path, f"{PACKAGE}/codemods/just_right.py", "x = 1\n" * MOST_LINES)
+    tree = write(tmp_path, f"{PACKAGE}/codemods/long.py", "x = 1\n" * (MOST_LINES + 1))
+    assert long_files(tree) == [f"{PACKAGE}/codemods/long.py: 451 lines"]
 
 
-def test_each_package_has_typing_and_is_shipped() -> None:
+def test_the_version_is_the_projects() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for package in MAY_IMPORT:
-        assert (ROOT / package / "py.typed").is_file()
-        assert f"{package}*" in project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert project["project"]["version"] == __version__
 
 
 def test_the_formatter_that_libcst_is_given_changes_nothing() -> None:

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckpt_surgery import apply, check
-from ckpt_surgery.source.results import ApplyResult
-from codemods.finding import Applicability
+from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.static.results import ApplyResult
 
 SAMPLE = 400
 BOUNDED = settings(

@@ -25,13 +25,14 @@ import yaml
 
 import ckpt_surgery
 from benchmarks.releases import CACHE_VARIABLE
-from ckpt_surgery.cli import main
-from ckpt_surgery.config import _READERS as CONFIGURATION_KEYS
-from ckpt_surgery.config import OutputFormat
-from ckpt_surgery.source import analyze, commands
-from ckpt_surgery.source.results import CheckResult
-from ckpt_surgery.verify_command import VerifyFormat
-from codemods import RULES
+from ckpt_surgery.cli.config import _READERS as CONFIGURATION_KEYS
+from ckpt_surgery.cli.config import OutputFormat
+from ckpt_surgery.cli.main import main
+from ckpt_surgery.cli.verify import VerifyFormat
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.static import check as analyze
+from ckpt_surgery.static import commands
+from ckpt_surgery.static.results import CheckResult
 from tests.conftest import installed_major
 from tests.upstream.released import repository
 
@@ -407,7 +408,7 @@ def test_all_that_the_changelog_says_is_so() -> None:
         ("console", "$ python benchmarks/reply.py 4.52.4 4.53.0\n", "not known"),
         ("console", "$ python benchmarks/replay.py 1.0.0 4.53.0\n", "invalid choice"),
         ("console", "$ python benchmarks/replay.py 4.52.4 4.53.0 --jsn x\n", "usage: replay"),
-        ("console", f"$ python -m libcst.tool codemod -x ckpt_surgery.source.commands.Fix {MODELS}\n", "Fix"),
+        ("console", f"$ python -m libcst.tool codemod -x ckpt_surgery.static.commands.Fix {MODELS}\n", "Fix"),
         ("console", "$ ckpt-surgeon check\n", "not known"),
         ("console", "ckpt_surgery check\n", "no command"),
         ("python", "from ckpt_surgery import chek\n", "ImportError"),

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
-from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.distributed.gradients import SyncStats, gradients_in_sync, sync_gradients
-from ckpt_surgery.distributed.placement import (
-    PlacementError,
-    PlacementGuard,
-    check_placement,
-    guard_placement,
-    local_device_map,
-)
+from ckpt_surgery.distributed.placement import PlacementGuard, check_placement, guard_placement, local_device_map
 from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
+from ckpt_surgery.errors import DistributedError, DistributedWarning, PlacementError
 
 __all__ = [
     "DDPReady",

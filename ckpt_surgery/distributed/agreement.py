@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ckpt_surgery.distributed.errors import DistributedError
-from ckpt_surgery.verification.units import ranks_in_words
+from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.text import ranks_in_words
 
 
 @dataclass(frozen=True, slots=True)

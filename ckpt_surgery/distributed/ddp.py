@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
 from ckpt_surgery.distributed.hooks import Removable
-from ckpt_surgery.runtime.calls import tensors
+from ckpt_surgery.errors import DistributedError, DistributedWarning
+from ckpt_surgery.runtime.call_arguments import tensors
 
 _CURE = (
     "call the wrapper itself, or call_through_ddp(ddp, method, ...); a loop that must stay as it is needs "

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.distributed.agreement import Ranks, ranks_of
-from ckpt_surgery.distributed.errors import DistributedError
-from ckpt_surgery.runtime.bits import digest
+from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.runtime.tensors import digest
 
 BUCKET_BYTES = 25 * 2**20
 """Small gradients travel together up to this size."""

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, enclosing, find_blocks
-from ckpt_surgery.runtime.native import FLAG, options_of, takes_switch
+from ckpt_surgery.runtime.library_switch import FLAG, options_of, takes_switch
 
 _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
 """Names of inputs of a model that may come from token ids."""

@@ -14,16 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ckpt_surgery.distributed.errors import DistributedError
 from ckpt_surgery.distributed.hooks import Removable
-from ckpt_surgery.verification.units import size as in_bytes
+from ckpt_surgery.errors import DistributedError, PlacementError
+from ckpt_surgery.text import size as in_bytes
 
 Placed = dict[str, list[nn.Parameter]]
 """Parameters by the device on which they lie."""
-
-
-class PlacementError(DistributedError):
-    """Parameters lie where training them goes wrong; the text says where, why and what to do."""
 
 
 def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.errors import DistributedError
 from ckpt_surgery.distributed.parts import (
     experts_of,
     layers_dropped,
@@ -26,9 +25,10 @@ from ckpt_surgery.distributed.parts import (
     trainable,
     without_reentrant,
 )
-from ckpt_surgery.runtime.table import text_table
-from ckpt_surgery.verification.preserve import left_as_found
-from ckpt_surgery.verification.probe import loss_of
+from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.step import loss_of
+from ckpt_surgery.text import text_table
 
 _SHOWN = 3  # names in a line of the table
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.bits import version
-from ckpt_surgery.runtime.errors import SurgeryError
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.tensors import version
 
 SEQUENCE = -2
 """The dimension that is cut."""

@@ -17,8 +17,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.shards import SEQUENCE, Tiles
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block import BlockForward
-from ckpt_surgery.runtime.errors import SurgeryError
 from ckpt_surgery.runtime.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)

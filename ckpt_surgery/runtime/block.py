@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.calls import Signature
-from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.block_state import State
+from ckpt_surgery.runtime.call_arguments import Signature
 from ckpt_surgery.runtime.offload import Offloader
-from ckpt_surgery.runtime.randomness import generator_state
 from ckpt_surgery.runtime.recompute import Computation
-from ckpt_surgery.runtime.state import State
+from ckpt_surgery.runtime.rng import generator_state
 
 FUNCTION = "_gradient_checkpointing_func"
 """The attribute in which transformers keeps the function that checkpoints a block. Here None switches it off."""

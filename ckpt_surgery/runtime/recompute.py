@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.bits import version
-from ckpt_surgery.runtime.calls import (
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.block_state import Key, State, held_tensors, modules_of, sets_nothing
+from ckpt_surgery.runtime.call_arguments import (
     PLAIN,
     Arguments,
     Parts,
@@ -36,9 +37,8 @@ from ckpt_surgery.runtime.calls import (
     paths,
     tensors,
 )
-from ckpt_surgery.runtime.errors import SurgeryError
-from ckpt_surgery.runtime.made import Made
-from ckpt_surgery.runtime.state import Key, State, held_tensors, modules_of, sets_nothing
+from ckpt_surgery.runtime.tensor_origins import Made
+from ckpt_surgery.runtime.tensors import version
 
 Where = tuple[Any, ...]
 

@@ -15,14 +15,14 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime import native
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime import library_switch as native
 from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing, random_options
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
-from ckpt_surgery.runtime.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.guard import Guard, Switch
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from ckpt_surgery.runtime.plan import StackPlan
-from ckpt_surgery.runtime.randomness import active_dropout
+from ckpt_surgery.runtime.rng import active_dropout
+from ckpt_surgery.runtime.selection import StackPlan
+from ckpt_surgery.runtime.stack_hooks import Guard, Switch
 from ckpt_surgery.runtime.undo import Undoable
 
 SURGERY = "_ckpt_surgery"

@@ -1,36 +1,17 @@
-"""Tables as plain text, and the one that a printed surgery shows."""
+"""The table that a printed surgery shows."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from ckpt_surgery.runtime.block import Checkpointing
 from ckpt_surgery.runtime.discovery import Block, enclosing, is_layer
-from ckpt_surgery.runtime.native import checkpoints_itself
-from ckpt_surgery.runtime.plan import StackPlan
+from ckpt_surgery.runtime.library_switch import checkpoints_itself
+from ckpt_surgery.runtime.selection import StackPlan
+from ckpt_surgery.text import text_table
 
 if TYPE_CHECKING:
     from ckpt_surgery.runtime.surgery import Surgery
-
-_WIDTH = 110
-
-
-def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> list[str]:
-    """The lines of a table; the column that is called `right` is aligned there."""
-    table = Table(box=SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading == right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    with io.StringIO() as text:
-        Console(file=text, width=_WIDTH, color_system=None).print(table)
-        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
 
 
 def surgery_table(surgery: Surgery) -> str:

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block import BlockForward, Checkpointing, random_options
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.runtime.errors import SurgeryError
 from ckpt_surgery.runtime.offload import Offloader
-from ckpt_surgery.runtime.plan import make_plan
+from ckpt_surgery.runtime.selection import make_plan
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery, check_options
 
 

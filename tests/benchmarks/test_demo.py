@@ -12,8 +12,8 @@ from rich.console import Console
 
 from benchmarks import demo
 from benchmarks.releases import ReleaseError
-from ckpt_surgery.source.results import ApplyResult, FileChange, Problem, Progress
-from codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.results import ApplyResult, FileChange, Problem, Progress
 
 TOY = Path("src/transformers/models/toy/modeling_toy.py")
 OTHER = Path("src/transformers/models/other/modeling_other.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.releases import OTHER_SHA256, ReleaseError, fetch_package
-from ckpt_surgery.source.analyze import check
+from ckpt_surgery.static.check import check
 
 CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104")
 RELEASED: dict[tuple[str, str], list[tuple[str, str, int, str]]] = {

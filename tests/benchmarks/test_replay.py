@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 import ckpt_surgery
-from benchmarks import replay, replay_align, replay_grade, replay_names, replay_sites, replay_tree
-from benchmarks.replay_grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
-from benchmarks.replay_sites import Snapshot, read
-from ckpt_surgery.source.results import ApplyResult, Problem, Progress
+from benchmarks.replay import __main__ as replay
+from benchmarks.replay import align as replay_align
+from benchmarks.replay import grade as replay_grade
+from benchmarks.replay import names as replay_names
+from benchmarks.replay import sites as replay_sites
+from benchmarks.replay import tree as replay_tree
+from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
+from benchmarks.replay.sites import Snapshot, read
+from ckpt_surgery.static.results import ApplyResult, Problem, Progress
 
 HEAD = """
 from torch import nn

@@ -233,7 +233,7 @@ def test_a_number_of_rounds_that_makes_no_sense_is_refused(number: str, capsys: 
 
 
 def test_the_phases_name_every_rule(models: Path) -> None:
-    from codemods import RULES
+    from ckpt_surgery.codemods import RULES
 
     names = " ".join(figure.name for figure in tree_speed.phases(models))
     assert all(rule.code in names for rule in RULES)

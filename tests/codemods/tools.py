@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt_surgery.source.analyze import check
-from ckpt_surgery.source.results import ApplyResult
-from ckpt_surgery.source.rewrite import apply
-from codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.apply import apply
+from ckpt_surgery.static.check import check
+from ckpt_surgery.static.results import ApplyResult
 
 FOO = "models/foo/modeling_foo.py"
 _FILE = re.compile(r"^# file: (\S+)\n", re.M)

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed.ready import ddp_ready
-from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
-from ckpt_surgery.verification.tiny import model_classes, tiny_config, tiny_inputs, tiny_model
+from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs, tiny_model
 from tests.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 from tests.rank_cases import own_group, run_cases
 

@@ -23,7 +23,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from ckpt_surgery.distributed.placement import PlacementError, check_placement, guard_placement
+from ckpt_surgery.distributed.placement import check_placement, guard_placement
+from ckpt_surgery.errors import PlacementError
 from tests.rank_cases import run_cases
 
 SIZE = 2

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.distributed.ddp import call_through_ddp, watch_ddp
-from ckpt_surgery.distributed.errors import DistributedError
+from ckpt_surgery.errors import DistributedError
 from tests.distributed.watch_script import HARMLESS, KINDS, SIZE, WRONG, scenarios
 from tests.rank_cases import Found, cases_found
 

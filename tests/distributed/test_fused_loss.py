@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery.distributed import fused_loss
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
-from ckpt_surgery.verification.meter import Meter
+from ckpt_surgery.measure.meter import Meter
 from tests.distributed.plain_loss import TOKENS, VOCABULARY, WIDTH, Products, apart, case, gradients, plain, ready
 
 pytestmark = pytest.mark.torch

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed import fused_loss
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
-from ckpt_surgery.verification.tiny import model_classes, tiny_model
+from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.distributed.fused_loss_script import SIZE
 from tests.distributed.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
 from tests.rank_cases import Found, cases_found

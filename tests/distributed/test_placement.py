@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ckpt_surgery.distributed.errors import DistributedError
-from ckpt_surgery.distributed.placement import PlacementError, check_placement, guard_placement, local_device_map
+from ckpt_surgery.distributed.placement import check_placement, guard_placement, local_device_map
+from ckpt_surgery.errors import DistributedError, PlacementError
 from tests.distributed.placement_script import SIZE, SPLIT, Pair
 from tests.rank_cases import Found, cases_found
 

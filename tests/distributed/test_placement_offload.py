@@ -12,7 +12,8 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
-from ckpt_surgery.distributed.placement import PlacementError, check_placement, guard_placement
+from ckpt_surgery.distributed.placement import check_placement, guard_placement
+from ckpt_surgery.errors import PlacementError
 from tests.distributed.placement_script import tiny_llama
 
 pytestmark = pytest.mark.both

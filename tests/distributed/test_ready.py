@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.distributed.errors import DistributedError
 from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
-from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
-from ckpt_surgery.verification.tiny import model_classes, tiny_config, tiny_inputs
+from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs
 from tests.conftest import installed_major
 from tests.ddp_models import Run, released
 from tests.distributed.matrix_script import lora, qwen, tied

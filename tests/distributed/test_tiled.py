@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.distributed import shards
 from ckpt_surgery.distributed.tiled import tile_mlp
-from ckpt_surgery.verification.meter import Meter
+from ckpt_surgery.measure.meter import Meter
 from tests.ddp_models import SIZE
 from tests.distributed.tiled_script import CASES
 from tests.distributed.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.distributed.tiled import tile_mlp
-from ckpt_surgery.verification.probe import loss_of, switch_checkpointing
+from ckpt_surgery.measure.step import loss_of, switch_checkpointing
 from tests.ddp_models import SIZE, STEPS, Run, apart, gradients, mean_gradients, rolled, train
 from tests.distributed.tiled_toys import WIDTH, adapted, ids, released, towers
 from tests.rank_cases import run_cases

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
-from ckpt_surgery.distributed.errors import DistributedError, DistributedWarning
+from ckpt_surgery.errors import DistributedError, DistributedWarning
 from tests.rank_cases import run_cases
 
 SIZE = 2

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import model_patches
-from model_patches import family_facts, family_of, registry, vocabulary
-from model_patches.family import FamilyFacts
+from ckpt_surgery import model_patches
+from ckpt_surgery.model_patches import family_facts, family_of, registry, vocabulary
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 MODULES = [module.name for module in pkgutil.iter_modules(model_patches.__path__)]
-FAMILIES = [name for name in MODULES if hasattr(importlib.import_module(f"model_patches.{name}"), "FACTS")]
+PACKAGE = model_patches.__name__
+FAMILIES = [name for name in MODULES if hasattr(importlib.import_module(f"{PACKAGE}.{name}"), "FACTS")]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_family_gets_its_own_facts_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_each_file_of_facts_is_registered_and_says_something(name: str) -> None:
-    facts = importlib.import_module(f"model_patches.{name}").FACTS
+    facts = importlib.import_module(f"{PACKAGE}.{name}").FACTS
     for family in facts.families or (name,):
         assert registry()[family] is facts
     assert facts != FamilyFacts(families=facts.families)
@@ -53,7 +54,7 @@ def test_no_family_has_two_sets_of_facts() -> None:
     named = [
         family
         for name in FAMILIES
-        for family in (importlib.import_module(f"model_patches.{name}").FACTS.families or (name,))
+        for family in (importlib.import_module(f"{PACKAGE}.{name}").FACTS.families or (name,))
     ]
     assert [family for family, count in Counter(named).items() if count > 1] == []
     assert sorted(named) == sorted(registry())
@@ -61,7 +62,7 @@ def test_no_family_has_two_sets_of_facts() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_documentation_of_a_family_names_releases(name: str) -> None:
-    text = importlib.import_module(f"model_patches.{name}").__doc__ or ""
+    text = importlib.import_module(f"{PACKAGE}.{name}").__doc__ or ""
     assert len(text) > 60
     assert re.search(r"\b[45]\.[\dx]|\ball releases|\bALiBi\b", text)
 
@@ -75,7 +76,7 @@ def test_facts_hold_no_logic(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_facts_contradict_neither_themselves_nor_the_vocabulary(name: str) -> None:
-    facts = importlib.import_module(f"model_patches.{name}").FACTS
+    facts = importlib.import_module(f"{PACKAGE}.{name}").FACTS
     assert not facts.gradient & facts.not_gradient
     assert not facts.gradient & facts.past_state
     assert not facts.blocks & facts.not_blocks

@@ -14,11 +14,11 @@ import transformers
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ckpt_surgery.measure.compare import Verdict, compare, noise_floors
+from ckpt_surgery.measure.results import Level
+from ckpt_surgery.measure.step import Checkpointing, RunRecord, run_step
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.verification.compare import Verdict, compare, noise_floors
-from ckpt_surgery.verification.probe import Checkpointing, RunRecord, run_step
-from ckpt_surgery.verification.results import Level
-from ckpt_surgery.verification.tiny import model_classes, tiny_model
+from ckpt_surgery.tiny import model_classes, tiny_model
 
 RELEASE = int(transformers.__version__.partition(".")[0])
 RATE = 0.3

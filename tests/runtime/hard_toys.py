@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.verification import toys
-from tests.verification.toys import WIDTH, Model, SureLayer
+from tests.measure import toys
+from tests.measure.toys import WIDTH, Model, SureLayer
 
 
 class RowsLayer(SureLayer):

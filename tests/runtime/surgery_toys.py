@@ -1,6 +1,6 @@
 """Training steps on small models, and blocks of all the kinds that checkpointing finds hard.
 
-What is common to other tests of checkpointing is in `tests.verification.toys`. Needs torch and transformers.
+What is common to other tests of checkpointing is in `tests.measure.toys`. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ckpt_surgery.verification.probe import loss_of
-from tests.verification.toys import WIDTH, Model, SureLayer, TwoStreams, values
+from ckpt_surgery.measure.step import loss_of
+from tests.measure.toys import WIDTH, Model, SureLayer, TwoStreams, values
 
 Mode = Literal["non_reentrant", "reentrant"]
 MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")

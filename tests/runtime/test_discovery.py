@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from torch import nn
 
 from ckpt_surgery.runtime.discovery import find_blocks, is_layer
-from tests.verification.toys import Layer, Model, PlainLayer, SharingLayer, Stage, SureLayer, model_of
+from tests.measure.toys import Layer, Model, PlainLayer, SharingLayer, Stage, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.verification.entries import Entries, EntryCounter
-from ckpt_surgery.verification.preserve import left_as_found
-from ckpt_surgery.verification.probe import Checkpointing, loss_of, switch_checkpointing
-from ckpt_surgery.verification.results import MODES
+from ckpt_surgery.measure.block_entries import Entries, EntryCounter
+from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.results import MODES
+from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from tests.measure.toys import changed, snapshot
 from tests.runtime.families import FAMILIES, RATE, SEED, Family, Subject
-from tests.verification.toys import changed, snapshot
 
 HERE = [family for family in FAMILIES if family.known is not None]
 MOST_KEPT = 1.02

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
+from ckpt_surgery.measure.step import switch_checkpointing
 from ckpt_surgery.runtime.recompute import Computation
-from ckpt_surgery.verification.probe import switch_checkpointing
+from tests.measure import toys
+from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
 from tests.runtime import hard_toys as hard
 from tests.runtime import surgery_toys as own
 from tests.runtime.surgery_toys import KEPT, ONCE, Mode, blocks_of, both_modes, differences, step
-from tests.verification import toys
-from tests.verification.toys import WIDTH, Model, SureLayer, model_of, values
 
 pytestmark = [
     pytest.mark.both,

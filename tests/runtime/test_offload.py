@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from ckpt_surgery.verification.meter import Meter
 from tests.runtime.offload_toys import (
     BLOCKS,
     INPUT_BYTES,

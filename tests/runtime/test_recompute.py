@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.verification.probe import switch_checkpointing
+from ckpt_surgery.measure.step import switch_checkpointing
+from tests.measure import toys
+from tests.measure.toys import model_of, values
 from tests.runtime import surgery_toys as own
 from tests.runtime.surgery_toys import MODES, ONCE, Mode, blocks_of, both_modes, differences, step
-from tests.verification import toys
-from tests.verification.toys import model_of, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
+from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.runtime.surgery_toys import KEPT, ONCE, Step, counted, differences, step
 from tests.runtime.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
-from tests.verification.toys import Layer, Model, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

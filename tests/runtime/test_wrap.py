@@ -20,12 +20,12 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 import ckpt_surgery
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
-from ckpt_surgery.verification.probe import switch_checkpointing
+from ckpt_surgery.measure.step import switch_checkpointing
+from tests.measure import toys
+from tests.measure.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
 from tests.runtime import surgery_toys as own
 from tests.runtime.surgery_toys import KEPT, ONCE, blocks_of, counted, differences, step
 from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
-from tests.verification import toys
-from tests.verification.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckpt_surgery.upstream.interpreter import Interpreter
-from ckpt_surgery.upstream.pytest_run import Outcome
-from ckpt_surgery.upstream.results import Ran
+from ckpt_surgery.upstream.evidence.results import Ran
+from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.pytest_run import Outcome
 
 COMMON = "tests/test_modeling_common.py"
 ELM = "tests/models/elm/test_modeling_elm.py"

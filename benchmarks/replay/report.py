@@ -1,0 +1,168 @@
+"""How a replay is shown: the table of grades, the counts, each difference with its reason, and the json."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.replay.grade import Comparison, Grade
+from benchmarks.replay.sites import Snapshot
+
+ORDER = (Grade.WORSE, Grade.SAFER, Grade.CHANGED, Grade.HARMLESS, Grade.LEFT_ALONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One replay: the three trees as read, and every graded site and class. `problems` and `notes` are apply's."""
+
+    before: Snapshot
+    ours: Snapshot
+    upstream: Snapshot
+    sites: tuple[Comparison, ...]
+    classes: tuple[Comparison, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    changed_files: int = 0
+    apply_seconds: float = 0.0
+    grade_seconds: float = 0.0
+
+    @property
+    def worse(self) -> int:
+        """How many sites and classes are worse than upstream's."""
+        return sum(item.grade is Grade.WORSE for item in (*self.sites, *self.classes))
+
+    @property
+    def comparable(self) -> tuple[Comparison, ...]:
+        """The inline branches of BEFORE that upstream replaced by the same call."""
+        return tuple(site for site in self.sites if site.comparable)
+
+    @property
+    def upstream_left(self) -> Counter[str]:
+        """By file: the inline branches of BEFORE that upstream left."""
+        return Counter(site.path for site in self.sites if site.upstream_inline)
+
+    @property
+    def converted(self) -> dict[str, int]:
+        """How many classes of BEFORE became a layer by their own bases, in upstream, in ours and in both."""
+        old = {fact.key for fact in self.before.classes if not fact.is_layer_itself}
+        mine, theirs = (
+            {fact.key for fact in tree.classes if fact.is_layer_itself} & old for tree in (self.ours, self.upstream)
+        )
+        anyhow = {fact.key for fact in self.ours.classes if fact.is_layer}
+        return {
+            "upstream": len(theirs),
+            "ours": len(mine),
+            "both": len(theirs & mine),
+            "upstream_only": len(theirs - anyhow),
+            "ours_only": len(mine - theirs),
+        }
+
+
+def render(console: Console, before: str, after: str, result: Replay) -> None:
+    """Print the whole report."""
+    console.print(_table(before, after, result))
+    for line in _counts(before, after, result):
+        console.print(Text(line), soft_wrap=True)
+    for line in _differences(result):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _table(before: str, after: str, result: Replay) -> Table:
+    columns = {
+        "comparable inline branches": result.comparable,
+        "all inline branches": [site for site in result.sites if site.inline],
+        "plain calls": [site for site in result.sites if not site.inline],
+        "classes": result.classes,
+    }
+    grid = Table(title=f"{before} repaired by codemods against {after}", title_style="bold")
+    grid.add_column("grade", no_wrap=True)
+    counts = {name: Counter(item.grade for item in items) for name, items in columns.items()}
+    for name in columns:
+        grid.add_column(name, justify="right")
+    for grade in Grade:
+        style = "bold red" if grade is Grade.WORSE and result.worse else ""
+        grid.add_row(grade, *(str(count[grade] or "") for count in counts.values()), style=style)
+    grid.add_section()
+    grid.add_row("all", *(str(len(items)) for items in columns.values()), style="bold")
+    return grid
+
+
+def _counts(before: str, after: str, result: Replay) -> Iterator[str]:
+    real = sum(site.switched for site in result.before.sites)
+    files = len({site.path for site in result.before.sites if site.switched})
+    left = sum(site.switched for site in result.ours.sites)
+    yield f"Inline branches: {real} in {files} files of {before}; {left} left in ours."
+    found = ", ".join(f"{path} {count}" for path, count in result.upstream_left.items()) or "none"
+    yield f"Left by upstream in {after}: {found}."
+    count = result.converted
+    yield (
+        f"Classes made a layer: {count['upstream']} upstream, {count['ours']} in ours, {count['both']} in both; "
+        f"{count['upstream_only']} of upstream's are none in ours, {count['ours_only']} are layers only in ours."
+    )
+    yield (
+        f"Checkpoint calls of any kind: {result.before.inline.total()} before, {result.ours.inline.total()} in ours, "
+        f"{result.upstream.inline.total()} upstream."
+    )
+    times = f"{result.apply_seconds:.1f} s to apply, {result.grade_seconds:.1f} s to read and grade"
+    yield f"Files changed: {result.changed_files}; {times}."
+    yield from (f"problem: {problem}" for problem in result.problems)
+    yield from (f"note: {note}" for note in result.notes)
+
+
+def _differences(result: Replay) -> Iterator[str]:
+    everything = (*result.classes, *result.sites)
+    for grade in ORDER:
+        items = [item for item in everything if item.grade is grade]
+        if items:
+            yield f"\n{grade.upper()} ({len(items)})"
+        for item in items:
+            yield from _lines(item)
+    noted = [item for item in everything if item.notes and item.grade is Grade.IDENTICAL]
+    if noted:
+        yield f"\nIDENTICAL, AND BOTH LEAVE SOMETHING ({len(noted)})"
+    for item in noted:
+        yield from _lines(item)
+
+
+def _lines(item: Comparison) -> Iterator[str]:
+    yield f"{item.path}:{item.line} {item.class_name}: {'; '.join((*item.reasons, *item.notes))}"
+    shown = [("before", item.before), ("ours", item.ours), ("upstream", item.upstream)]
+    for name, text in shown if item.ours != item.before else shown[1:]:
+        yield f"    {name:<9} {text or '(gone)'}"
+
+
+def as_json(before: str, after: str, result: Replay) -> str:
+    """The report as json: the same figures, and every site and class with its grade."""
+    figures = {
+        "before": before,
+        "after": after,
+        "worse": result.worse,
+        "comparable": {"all": len(result.comparable), **_grades(result.comparable)},
+        "inline": _grades(site for site in result.sites if site.inline),
+        "plain_calls": _grades(site for site in result.sites if not site.inline),
+        "classes": _grades(result.classes),
+        "converted": result.converted,
+        "inline_branches": {
+            "before": sum(site.switched for site in result.before.sites),
+            "ours": sum(site.switched for site in result.ours.sites),
+            "upstream_left": dict(result.upstream_left),
+        },
+        "changed_files": result.changed_files,
+        "apply_seconds": round(result.apply_seconds, 2),
+        "grade_seconds": round(result.grade_seconds, 2),
+        "problems": list(result.problems),
+        "notes": list(result.notes),
+        "sites": [asdict(site) for site in result.sites],
+        "changed_classes": [asdict(item) for item in result.classes],
+    }
+    return json.dumps(figures, indent=1) + "\n"
+
+
+def _grades(items: Iterable[Comparison]) -> dict[str, int]:
+    return {str(grade): count for grade, count in sorted(Counter(item.grade for item in items).items())}

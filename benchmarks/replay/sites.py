@@ -1,0 +1,385 @@
+"""Every call site of a block in a models folder, with its arguments bound through the block's forward.
+
+An inline branch is one site: its `else` branch says which arguments are passed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.replay.body import SWITCH, plain_body
+from benchmarks.replay.tree import SELF, Class, File, Signature, Tree, dotted, names_in
+
+FORWARDS = ("__call__", "forward")
+ITERATES_ITS_FIRST = ("reversed", "list", "tuple", "iter", "sorted")
+ITERATES_ITS_OBJECT = ("values", "children", "modules")
+DEEPEST = 8
+
+Place = tuple[str, str, str, str]
+"""A method: file, class, the guard around the class, method."""
+
+Wanted = frozenset[tuple[Place, str]]
+"""Methods and callees whose checkpoint calls BEFORE has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A call's arguments, expressions as normalized text.
+
+    `positional` are (parameter, expression) in order, `#2` standing for a parameter that no signature
+    tells. `keywords` are in the order written.
+    """
+
+    positional: tuple[tuple[str, str], ...]
+    keywords: tuple[tuple[str, str], ...] = ()
+    stars: tuple[str, ...] = ()
+    double_stars: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> dict[str, str]:
+        """Every argument with a name or a place, by parameter."""
+        return dict((*self.positional, *self.keywords))
+
+    def __str__(self) -> str:
+        parts = [value if name in (value, "") else f"{name}: {value}" for name, value in self.positional]
+        parts += [f"*{star}" for star in self.stars]
+        parts += [f"{name}={value}" for name, value in self.keywords]
+        parts += [f"**{value}" for value in self.double_stars]
+        return f"({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One call site.
+
+    `target` is the statement with the call cut out, `blocks` the classes that may be called and `layers`
+    those of them that checkpoint themselves, `inline` the line of the checkpoint call or 0, `switched`
+    whether the model's checkpointing flag guards that call, `through` whether what is called is a local
+    function that calls the block, `body` the method's text apart from branches and
+    arguments (only where BEFORE has a branch in it).
+    """
+
+    place: Place
+    callee: str
+    line: int
+    target: str
+    arguments: Arguments
+    blocks: tuple[str, ...]
+    layers: tuple[str, ...]
+    signature: Signature | None
+    inline: int = 0
+    switched: bool = False
+    through: bool = False
+    body: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.place[0]
+
+    @property
+    def class_name(self) -> str:
+        return self.place[1]
+
+    @property
+    def text(self) -> str:
+        """The call as a person would compare it."""
+        return self.target.replace("<call>", f"{self.callee}{self.arguments}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFact:
+    """One class statement. `is_layer_itself` where a base written here is the layer, `is_layer` anywhere above.
+
+    `imported`: an import inside a guard, which may be turned into a class; its base is what is imported.
+    """
+
+    path: str
+    name: str
+    guard: str
+    line: int
+    bases: tuple[str, ...]
+    is_layer: bool = False
+    is_layer_itself: bool = False
+    imported: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.path, self.name, self.guard)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the grading needs of one models folder. `inline` counts a file's checkpoint calls."""
+
+    sites: tuple[Site, ...]
+    classes: tuple[ClassFact, ...]
+    inline: Counter[str]
+    files: int
+
+
+def read(root: Path, family: str = "", wanted: Wanted = frozenset()) -> Snapshot:
+    """Read a models folder, or one family of it.
+
+    A call of something that is no block of the tree counts only where (method, callee) is in `wanted`.
+    Raises FileNotFoundError where nothing is there to read, SyntaxError where a file does not parse.
+    """
+    tree = Tree(root, family)
+    sites: list[Site] = []
+    classes: list[ClassFact] = []
+    inline: Counter[str] = Counter()
+    for file in tree.judged_files():
+        sites += file_sites(file, wanted)
+        classes += _facts(file)
+        if file.mentions_checkpoint:
+            inline[file.path] = sum(isinstance(n, ast.Call) and is_checkpoint(n) for n in ast.walk(file.module))
+    return Snapshot(tuple(sites), tuple(classes), +inline, len(tree.judged))
+
+
+def _facts(file: File) -> Iterator[ClassFact]:
+    for made in file.guarded_imports:
+        yield ClassFact(file.path, made.name, made.guard, made.line, (made.original,), imported=True)
+    for c in file.every_class():
+        yield ClassFact(file.path, c.name, c.guard, c.node.lineno, c.bases, c.is_layer, c.is_layer_itself)
+
+
+def file_sites(file: File, wanted: Wanted = frozenset()) -> Iterator[Site]:
+    """The sites of one file, in order within each method."""
+    for owner in file.every_class():
+        for method in owner.methods.values():
+            yield from _Method(owner, method, wanted).sites()
+
+
+def bind(call: ast.Call, signature: Signature | None) -> Arguments:
+    """Bind a call's positionals to the signature's parameters."""
+    positional: list[tuple[str, str]] = []
+    stars: list[str] = []
+    known = signature.positional if signature else ()
+    for place, argument in enumerate(call.args):
+        if isinstance(argument, ast.Starred):
+            stars.append(ast.unparse(argument.value))
+        elif stars or place >= len(known):
+            positional.append((f"#{place}", ast.unparse(argument)))
+        else:
+            positional.append((known[place], ast.unparse(argument)))
+    keywords = tuple((k.arg, ast.unparse(k.value)) for k in call.keywords if k.arg)
+    spread = tuple(ast.unparse(k.value) for k in call.keywords if not k.arg)
+    return Arguments(tuple(positional), keywords, tuple(stars), spread)
+
+
+def is_checkpoint(call: ast.Call) -> bool:
+    """Whether a call is one of `self._gradient_checkpointing_func` or torch's `checkpoint`."""
+    name = dotted(call.func)
+    if not call.args:
+        return False
+    return name.endswith(("._gradient_checkpointing_func", "checkpoint.checkpoint")) or name == "checkpoint"
+
+
+def callee_of(function: ast.expr) -> ast.expr:
+    """The module behind what is called: `x` for `x.__call__`, `partial(x.forward, ...)`, `closure(x)`."""
+    if isinstance(function, ast.Attribute) and function.attr in FORWARDS:
+        return callee_of(function.value)
+    if isinstance(function, ast.Call) and function.args:
+        return callee_of(function.args[0])
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The statements beside a checkpoint call, those of the other branch, and whether the flag chooses."""
+
+    own: list[ast.stmt]
+    other: list[ast.stmt]
+    switched: bool
+
+
+class _Method:
+    """One method's calls. Names are followed from loops and assignments to the attributes they come from."""
+
+    def __init__(self, owner: Class, function: ast.FunctionDef, wanted: Wanted) -> None:
+        self.owner = owner
+        self.function = function
+        self.wanted = wanted
+        self.place = (owner.file.path, owner.name, owner.guard, function.name)
+        self.parents = owner.parents[function.name]
+        self.nodes = list(self.parents)
+        self.closures = {n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef)}
+        self.bindings: dict[str, list[ast.expr]] = {}
+        for node in self.nodes:
+            if isinstance(node, (ast.For, ast.comprehension)):
+                self._bind(node.target, node.iter)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._bind(target, node.value)
+            elif isinstance(node, ast.Call) and (closure := self.closures.get(dotted(node.func))):
+                self._bind_parameters(closure, node)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        """Note where the names of a loop's or an assignment's target come from."""
+        if isinstance(target, ast.Name):
+            self.bindings.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Tuple):
+            sources = [value] * len(target.elts)
+            name = dotted(value.func) if isinstance(value, ast.Call) else ""
+            if isinstance(value, ast.Call) and name == "enumerate" and len(sources) == 2:
+                sources[1] = value.args[0]
+            elif isinstance(value, ast.Call) and name == "zip" and len(sources) == len(value.args):
+                sources = value.args
+            elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "items":
+                sources[-1] = value.func.value
+            for part, source in zip(target.elts, sources, strict=True):
+                self._bind(part, source)
+
+    def _bind_parameters(self, closure: ast.FunctionDef, call: ast.Call) -> None:
+        """Note what a local function is handed."""
+        for parameter, value in zip(closure.args.args, call.args, strict=False):
+            self.bindings.setdefault(parameter.arg, []).append(value)
+        for keyword in call.keywords:
+            if keyword.arg:
+                self.bindings.setdefault(keyword.arg, []).append(keyword.value)
+
+    def sites(self) -> list[Site]:
+        """The method's sites, in the order of their lines."""
+        calls = [n for n in self.nodes if isinstance(n, ast.Call)]
+        calls.sort(key=lambda call: (call.lineno, call.col_offset))
+        branches = {call: self._branch(call) for call in calls if is_checkpoint(call)}
+        hidden = {n for call in branches for n in ast.walk(call)}
+        hidden |= {n for b in branches.values() if b for s in b.own for n in ast.walk(s)}
+        direct = [call for call in calls if call not in hidden]
+        found: dict[ast.Call, Site] = {}
+        for checkpoint, branch in branches.items():
+            twin = self._twin(checkpoint, branch, [c for c in direct if c not in found])
+            site = self._site(twin or checkpoint, checkpoint, switched=branch is not None and branch.switched)
+            if site:
+                found[twin or checkpoint] = site
+        for call in direct:
+            if call not in found and (site := self._site(call, None)):
+                found[call] = site
+        if branches or any(place == self.place for place, _ in self.wanted):
+            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in found}, is_checkpoint)
+            found = {call: replace(site, body=body) for call, site in found.items()}
+        return sorted(found.values(), key=lambda site: site.line)
+
+    def _branch(self, call: ast.Call) -> _Branch | None:
+        """The innermost branch of a test on checkpointing that holds the call; None where there is none."""
+        node: ast.AST = call
+        while node in self.parents:
+            child, node = node, self.parents[node]
+            if isinstance(node, ast.If) and "checkpoint" in (test := ast.unparse(node.test)):
+                inside = child in node.body
+                return _Branch(*((node.body, node.orelse) if inside else (node.orelse, node.body)), SWITCH in test)
+        return None
+
+    def _twin(self, checkpoint: ast.Call, branch: _Branch | None, direct: list[ast.Call]) -> ast.Call | None:
+        """The plain call that the other branch makes of the same module."""
+        if branch is None:
+            return None
+        name = ast.unparse(callee_of(checkpoint.args[0]))
+        inside = {n for s in branch.other for n in ast.walk(s)}
+        return next((c for c in direct if c in inside and ast.unparse(callee_of(c.func)) == name), None)
+
+    def _site(self, call: ast.Call, checkpoint: ast.Call | None, *, switched: bool = False) -> Site | None:
+        callee = callee_of(checkpoint.args[0] if checkpoint else call.func)
+        if not isinstance(callee, (ast.Name, ast.Attribute, ast.Subscript)):
+            return None
+        closure = self.closures.get(callee.id) if isinstance(callee, ast.Name) else None
+        blocks = [block for block in self._classes(callee, 0) if block.signature]
+        if closure:
+            blocks = [block for a in call.args[:2] for block in self._classes(a, 0) if block.signature]
+        name = ast.unparse(callee)
+        if not blocks and not checkpoint and (self.place, name) not in self.wanted:
+            return None
+        signature = blocks[0].signature if blocks else None
+        if closure:
+            signature = Signature.of(closure, bound=False)
+        plain = ast.Call(call.func, call.args[1:], call.keywords) if call is checkpoint else call
+        return Site(
+            place=self.place,
+            callee=name,
+            line=call.lineno,
+            target=self._target(call),
+            arguments=bind(plain, signature),
+            blocks=tuple(dict.fromkeys(block.name for block in blocks)),
+            layers=tuple(dict.fromkeys(block.name for block in blocks if block.is_layer)),
+            signature=signature,
+            inline=checkpoint.lineno if checkpoint else 0,
+            switched=switched,
+            through=closure is not None,
+        )
+
+    def _target(self, call: ast.Call) -> str:
+        """What the statement does with the result: `layer_outputs = <call>`, `hidden_states = <call>[0]`."""
+        node: ast.AST = call
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        if isinstance(node, (ast.For, ast.If, ast.While, ast.With, ast.FunctionDef)):
+            return f"{type(node).__name__.lower()} <call>"
+        return ast.unparse(node).replace(ast.unparse(call), "<call>")
+
+    def _classes(self, module: ast.expr, depth: int) -> list[Class]:
+        """The classes that an expression may be an instance, or a container, of."""
+        if depth > DEEPEST:
+            return []
+        if isinstance(module, ast.Name):
+            return _unique(c for v in self.bindings.get(module.id, ()) for c in self._classes(v, depth + 1))
+        if isinstance(module, ast.Subscript):
+            return self._classes(module.value, depth + 1)
+        if isinstance(module, (ast.List, ast.Tuple)):
+            return _unique(c for e in module.elts for c in self._classes(e, depth + 1))
+        if isinstance(module, ast.Attribute):
+            if isinstance(module.value, ast.Name) and module.value.id == SELF:
+                return attribute_classes(self.owner, module.attr)
+            return _unique(
+                c for o in self._classes(module.value, depth + 1) for c in attribute_classes(o, module.attr)
+            )
+        if isinstance(module, ast.Call):
+            name = dotted(module.func)
+            if name in ITERATES_ITS_FIRST and module.args:
+                return self._classes(module.args[0], depth + 1)
+            if isinstance(module.func, ast.Attribute) and module.func.attr in ITERATES_ITS_OBJECT:
+                return self._classes(module.func.value, depth + 1)
+        return []
+
+
+def attribute_classes(owner: Class, attribute: str) -> list[Class]:
+    """The tree's classes that the constructors of `owner` put into `self.<attribute>`, nearest definition first."""
+    for ancestor in owner.ancestors:
+        found: list[Class] = []
+        for method, puts in ancestor.puts.items():
+            for value in puts.get(f"{SELF}.{attribute}", ()):
+                found += _classes_built(ancestor, method, value, set())
+        if found:
+            return _unique(found)
+    return []
+
+
+def _classes_built(owner: Class, method: str, value: ast.expr, seen: set[str]) -> list[Class]:
+    """Classes that `value` makes objects of, through local variables and the class's own helper methods.
+
+    A class that is only handed to a constructor (`downsample=PatchMerging`) is not one of them.
+    """
+    nodes = list(ast.walk(value))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    made = {name for call in calls for name in names_in(call.func)} if calls else set(names_in(value))
+    found: list[Class] = []
+    for name in names_in(value):
+        if name in made:
+            found += owner.file.classes_called(name)
+        if name not in seen:
+            seen.add(name)
+            for more in owner.puts[method].get(name, ()):
+                found += _classes_built(owner, method, more, seen)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SELF:
+            helper = owner.methods.get(node.attr)
+            if helper and node.attr not in seen:
+                seen.add(node.attr)
+                found += [c for n in names_in(helper) for c in owner.file.classes_called(n)]
+    return found
+
+
+def _unique(classes: Iterable[Class]) -> list[Class]:
+    return list(dict.fromkeys(classes))

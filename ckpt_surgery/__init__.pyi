@@ -1,0 +1,30 @@
+"""The public names and where they live: the one list of them. `__init__.py` reads it; type checkers do too."""
+
+__all__: list[str]
+
+from ckpt_surgery.codemods.finding import Applicability as Applicability
+from ckpt_surgery.codemods.finding import Edit as Edit
+from ckpt_surgery.codemods.finding import Finding as Finding
+from ckpt_surgery.errors import CannotBuild as CannotBuild
+from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
+from ckpt_surgery.errors import MissingPackageError as MissingPackageError
+from ckpt_surgery.errors import SurgeryError as SurgeryError
+from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
+from ckpt_surgery.errors import VerifyError as VerifyError
+from ckpt_surgery.measure.results import Cost as Cost
+from ckpt_surgery.measure.results import ModeReport as ModeReport
+from ckpt_surgery.measure.results import Report as Report
+from ckpt_surgery.measure.verify import verify as verify
+from ckpt_surgery.runtime.surgery import Surgery as Surgery
+from ckpt_surgery.runtime.wrap import wrap_blocks as wrap_blocks
+from ckpt_surgery.static.apply import apply as apply
+from ckpt_surgery.static.check import check as check
+from ckpt_surgery.static.results import ApplyResult as ApplyResult
+from ckpt_surgery.static.results import CheckResult as CheckResult
+from ckpt_surgery.static.results import FileChange as FileChange
+from ckpt_surgery.static.results import Problem as Problem
+from ckpt_surgery.testing.assertions import assert_checkpointing as assert_checkpointing
+from ckpt_surgery.tiny.inputs import tiny_inputs as tiny_inputs
+from ckpt_surgery.tiny.ladder import tiny_model as tiny_model
+from ckpt_surgery.tiny.shrink import tiny_config as tiny_config
+from ckpt_surgery.version import __version__ as __version__

@@ -1,0 +1,177 @@
+"""`[tool.ckpt_surgery]` in pyproject.toml, and the choice of rules that it and the command line make.
+
+What is read here is checked here: everything wrong with it is a `ConfigError` of one line.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+
+from ckpt_surgery.errors import CkptSurgeryError
+
+TABLE = "ckpt_surgery"
+
+
+class ConfigError(CkptSurgeryError, ValueError):
+    """Options or a configuration that cannot be followed: one line that says what, where and what to do."""
+
+
+class OutputFormat(StrEnum):
+    """How `check` writes its report."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+    SARIF = "sarif"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The table as read. `path` is the file it stands in, None where there is none.
+
+    Relative patterns with a slash in `exclude` and `per_file_ignores` are anchored at that file's folder.
+    """
+
+    path: Path | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    include_unsupported: bool = False
+    show_unknown: bool = False
+    jobs: int | None = None
+    output_format: OutputFormat = OutputFormat.TEXT
+    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def load_config(start: str | Path | None = None) -> Config:
+    """The configuration for `start` (a file or folder; default: the working folder).
+
+    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, upward, that has one.
+
+    Raises:
+        ConfigError: a pyproject.toml on the way that is no TOML or cannot be read, an unknown key, a wrong
+            type.
+    """
+    place = Path(os.path.abspath(start or os.curdir))
+    for folder in (place, *place.parents):
+        file = folder / "pyproject.toml"
+        if file.is_file():
+            table = _table(file)
+            if table is not None:
+                return _config(file, table)
+    return Config()
+
+
+def expand_codes(given: Iterable[str], known: Sequence[str], where: str) -> tuple[str, ...]:
+    """The rule codes that `given` names, in the order of `known`; a prefix names all that start with it.
+
+    Each entry may be a list with commas. `where` (`--select`, a file and key) is named in the error.
+
+    Raises:
+        ConfigError: an entry that no code starts with, or no entry at all in a list that was given.
+    """
+    given = list(given)
+    wanted = [code.strip().upper() for entry in given for code in entry.split(",") if code.strip()]
+    if given and not wanted:
+        raise ConfigError(f"{where} names no rule: give a code or the start of one, such as CKPT003 or CKPT0")
+    for prefix in wanted:
+        if not any(code.startswith(prefix) for code in known):
+            near = get_close_matches(prefix, known, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"{where}: no rule has the code {prefix}: {meant}`ckpt_surgery rule` lists them all")
+    return tuple(code for code in known if code.startswith(tuple(wanted)))
+
+
+def _table(file: Path) -> Mapping[str, object] | None:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise ConfigError(f"{file}: is not valid TOML: {' '.join(str(error).split())}") from None
+    tool = document.get("tool")
+    if not isinstance(tool, dict):
+        return None
+    if "ckpt-surgery" in tool:
+        raise ConfigError(f"{file}: the table is named [tool.{TABLE}], not [tool.ckpt-surgery]: rename it")
+    table = tool.get(TABLE)
+    if table is not None and not isinstance(table, dict):
+        raise ConfigError(f"{file}: tool.{TABLE} must be a table: write [tool.{TABLE}]")
+    return table
+
+
+def _config(file: Path, table: Mapping[str, object]) -> Config:
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in _READERS:
+            near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
+            known = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
+            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {known}")
+        try:
+            values[key.replace("-", "_")] = _READERS[key](value, file.parent)
+        except TypeError as error:
+            raise ConfigError(f"{file}: [tool.{TABLE}] {key} must be {error}, not {value!r}") from None
+    return Config(path=file, **values)  # type: ignore[arg-type]  # each reader returns its field's type
+
+
+def _strings(value: object, _folder: Path) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
+        raise TypeError("a list of strings")
+    return tuple(value)
+
+
+def _switch(value: object, _folder: Path) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("true or false")
+    return value
+
+
+def _jobs(value: object, _folder: Path) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TypeError("a whole number from 1 up")
+    return value
+
+
+def _format(value: object, _folder: Path) -> OutputFormat:
+    if not isinstance(value, str) or value not in tuple(OutputFormat):
+        raise TypeError(f"one of {', '.join(OutputFormat)}")
+    return OutputFormat(value)
+
+
+def _patterns(value: object, folder: Path) -> tuple[str, ...]:
+    return tuple(_anchored(pattern, folder) for pattern in _strings(value, folder))
+
+
+def _per_file(value: object, folder: Path) -> dict[str, tuple[str, ...]]:
+    wanted = "a table of glob pattern to list of codes"
+    if not isinstance(value, dict):
+        raise TypeError(wanted)
+    try:
+        return {_anchored(pattern, folder): _strings(codes, folder) for pattern, codes in value.items()}
+    except TypeError:
+        raise TypeError(wanted) from None
+
+
+def _anchored(pattern: str, folder: Path) -> str:
+    if "/" not in pattern.rstrip("/") or os.path.isabs(pattern):
+        return pattern
+    return f"{glob.escape(folder.as_posix())}/{pattern}"
+
+
+_READERS: dict[str, Callable[[object, Path], object]] = {
+    "select": _strings,
+    "ignore": _strings,
+    "exclude": _patterns,
+    "include-unsupported": _switch,
+    "show-unknown": _switch,
+    "jobs": _jobs,
+    "output-format": _format,
+    "per-file-ignores": _per_file,
+}

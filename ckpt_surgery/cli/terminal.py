@@ -1,0 +1,105 @@
+"""The terminal: lines with colour where one reads them, machine documents as they are, and a progress bar.
+
+rich is loaded only where a terminal is on the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ckpt_surgery.errors import CkptSurgeryError
+
+if TYPE_CHECKING:
+    from ckpt_surgery.static.results import Progress
+
+_STYLES = {
+    r"^\S.*$": "bold",
+    r"^  \S+:\d+:\d+(?= )": "cyan",
+    r"\bCKPT\d{3}\b": "bold red",
+    r"\[(safe|unsafe|info|unknown)\]": "dim",
+    r"`[^`]+`": "green",
+    r"\bFAILED\b": "bold red",
+    r"(?<=  )ok(?=  |$)": "green",
+}
+_DIFF_STYLES = {r"^\+.*$": "green", r"^-.*$": "red", r"^@@.*$": "cyan", r"^(\+\+\+|---) .*$": "bold"}
+
+
+class OutputError(CkptSurgeryError, OSError):
+    """Standard output, or the file given instead, cannot be written to."""
+
+
+def width_of(stream: TextIO) -> int:
+    """Columns to write: the terminal's own, 80 where there is none."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns) if stream.isatty() else 80
+
+
+def write(text: str) -> None:
+    """Write to standard output exactly this text. A reader that has gone away (`| head`) is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)
+    except OSError as error:
+        _silence(sys.stdout)
+        raise OutputError(f"standard output cannot be written to: {error.strerror or error}") from None
+
+
+def write_lines(lines: Sequence[str], *, diff: bool = False) -> None:
+    """Write lines to standard output, in colour if it is a terminal."""
+    if not lines:
+        return
+    text = "\n".join(lines) + "\n"
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        write(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        for line in lines:
+            styled = Text(line)
+            for pattern, style in (_DIFF_STYLES if diff else _STYLES).items():
+                styled.highlight_regex(pattern, style)
+            console.print(styled, soft_wrap=True)
+    write(capture.get())
+
+
+def say(message: str) -> None:
+    """One line to standard error."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """A progress callback that draws a bar on standard error; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(step: str, done: int, total: int) -> None:
+            bar.update(task, description=step, completed=done, total=total)
+
+        yield advance
+
+
+def _silence(stream: TextIO) -> None:
+    """Send what is still buffered nowhere, so that the interpreter's own flush at exit stays quiet."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,0 +1,87 @@
+"""What `verify` takes, checked: whatever allows no verdict is refused here, in one sentence that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ckpt_surgery.errors import VerifyError
+from ckpt_surgery.measure.results import LEVELS, MODES, Level, Mode
+
+Levels = Literal["all"] | Level | Sequence[Level]
+
+
+class Options(TypedDict, total=False):
+    """The options of `verify`, for those who hand them on."""
+
+    loss: Callable[[Any], Tensor] | None
+    modes: Mode | Sequence[Mode]
+    levels: Levels
+    seed: int
+    tolerance: float | None
+
+
+def checked_model(model: Any) -> nn.Module:
+    """The model, if it can be verified. Raises VerifyError."""
+    if not isinstance(model, nn.Module):
+        raise VerifyError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+    name = type(model).__name__
+    parameters = list(model.parameters())
+    if isinstance(model, nn.DataParallel):
+        raise VerifyError(f"{name} runs copies of its model: give model.module")
+    if torch.is_inference_mode_enabled():
+        raise VerifyError(f"{name} cannot be trained in torch.inference_mode: call this outside of it")
+    if any(map(is_lazy, parameters)):
+        raise VerifyError(f"{name} has parameters without a shape: run one forward first")
+    if any(parameter.is_meta for parameter in parameters):
+        raise VerifyError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
+    if not model.training:
+        raise VerifyError(f"{name} is in evaluation mode, in which nothing is checkpointed: call model.train() first")
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise VerifyError(f"no parameter of {name} requires gradient: there is nothing to train")
+    methods = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    if not any(hasattr(model, method) for method in methods):
+        raise VerifyError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
+    return model
+
+
+def checked_inputs(inputs: Any) -> dict[str, Any]:
+    """The inputs as a dictionary of their own. Raises VerifyError."""
+    if not isinstance(inputs, Mapping):
+        kind = type(inputs).__name__
+        raise VerifyError(f"the inputs are of the type {kind}: give a dictionary of the forward's keyword arguments")
+    return dict(inputs)
+
+
+def checked_levels(levels: Levels) -> tuple[Level, ...]:
+    """The levels to judge, in their own order. Raises VerifyError."""
+    wanted = LEVELS if levels == "all" else _chosen(levels, LEVELS, "level")
+    return tuple(level for level in LEVELS if level in wanted)
+
+
+def checked_modes(modes: Mode | Iterable[Mode]) -> tuple[Mode, ...]:
+    """The modes to examine, in the order given. Raises VerifyError."""
+    return _chosen(modes, MODES, "mode")
+
+
+def checked_tolerance(tolerance: Any) -> float | None:
+    """The largest relative error, or None for that of the dtype. Raises VerifyError."""
+    if tolerance is None:
+        return None
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise VerifyError(f"the tolerance is {tolerance!r}: give a relative error of 0 or more, such as 1e-4")
+    return float(tolerance)
+
+
+def _chosen(names: Any, known: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    given = [names] if isinstance(names, str) else names
+    if not isinstance(given, Iterable) or not (wanted := tuple(given)):
+        raise VerifyError(f"no {what} to verify: give some of {', '.join(known)}")
+    for name in wanted:
+        if name not in known:
+            raise VerifyError(f"unknown {what} {name!r}: give some of {', '.join(known)}")
+    return wanted

@@ -1,0 +1,281 @@
+"""Two run records of the same step, next to each other: does checkpointing change nothing but the work?
+
+Reads records only; it runs nothing. Why a fault is there is said in `causes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.measure.results import Cost, Fault
+from ckpt_surgery.measure.step import RunRecord
+from ckpt_surgery.runtime.tensors import same_bits
+from ckpt_surgery.text import size
+
+NOISE_EPS = 16
+"""The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
+NOISE_MARGIN = 8
+"""The noise floor with a repeated run, in units of what the repetition changed."""
+LEAST_SAVING = 0.5
+"""The part of the possible saving of memory that has to be reached."""
+WORTH_SAVING = 0.1
+"""Where checkpointing could save less than this part of the memory, it is not asked to save any."""
+MOST_WORK = 1.3
+"""How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
+gradients that nobody asked for: of inputs that need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checkpointed run did otherwise; no `faults` where all is well.
+
+    `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
+    whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None
+    where a run broke off, or the backward was cut off and costs less than it should.
+    """
+
+    faults: tuple[Fault, ...]
+    lost: tuple[str, ...] = ()
+    gained: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    errors: Mapping[str, float] | None = None
+    cost: Cost | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of a gradient; 0 where all are equal bit for bit."""
+        return max((self.errors or {}).values(), default=0.0)
+
+
+def compare(
+    reference: RunRecord,
+    checkpointed: RunRecord,
+    *,
+    floors: Mapping[str, float] | None = None,
+    tolerance: float | None = None,
+) -> Verdict:
+    """Judge a checkpointed run by one of the same model, inputs and seed that ran without checkpointing.
+
+    Checks that both runs ended, that every block was entered in the backward exactly as often as the backward
+    came through it, that the same gradients exist, that they and the losses have equal values, that buffers,
+    caches and randomness are as in the reference, and that memory was saved at no more than the price of a recompute.
+
+    `tolerance` is the largest relative error of a loss or a gradient (largest absolute difference over
+    largest absolute value); by default the square root of the dtype's eps (3.5e-4 in float32, 1.5e-8 in
+    float64). Absolute differences up to `floors` never count, by gradient name (default: `noise_floors` of the
+    reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. One that is missing
+    altogether where the reference has one above zero always counts.
+    """
+    broken = _broken(reference, checkpointed)
+    if broken:
+        return Verdict(tuple(broken))
+    ours, theirs = all_gradients(reference), all_gradients(checkpointed)
+    given = noise_floors(reference) if floors is None else floors
+    floor = {name: given.get(name, 0.0) for name in {**ours, **theirs}}
+    lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
+    gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
+    errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
+    wrong = tuple(n for n, error in errors.items() if not error <= _tolerance(ours[n], tolerance))
+    cost = None if lost else cost_of(reference, checkpointed)
+    faults = [
+        *_recompute_faults(reference, checkpointed),
+        *_set_faults(lost, gained, len(ours)),
+        # the loss of an output without one leaves out what has no gradient any more
+        *([] if lost else _loss_faults(reference, checkpointed, tolerance)),
+        *_value_faults(wrong, errors, len(ours)),
+        *_state_faults(reference, checkpointed),
+        *(_cost_faults(cost) if cost else []),
+    ]
+    return Verdict(tuple(faults), lost, gained, wrong, errors, cost)
+
+
+def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
+    """The gradients of the parameters, and those of the inputs under `input <name>`."""
+    return {**run.gradients, **{f"input {name}": gradient for name, gradient in run.input_gradients.items()}}
+
+
+def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, float]:
+    """By gradient name, the absolute difference that rounding alone can make.
+
+    `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed,
+    and a few units in the last place of the gradient itself. Without any, one floor for all from the dtype and the
+    run's largest gradient entry, which hides more.
+    """
+    ours = all_gradients(reference)
+    if not repeated:
+        scale = max(map(_largest, ours.values()), default=0.0)
+        return {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
+    theirs = [all_gradients(run) for run in repeated]
+    return {
+        name: NOISE_MARGIN * max(_difference(gradient, run.get(name)) for run in theirs)
+        + 4 * _eps(gradient) * _largest(gradient)
+        for name, gradient in ours.items()
+    }
+
+
+def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
+    """What the checkpointed run cost, what the reference did, and what is possible."""
+    return Cost(
+        kept_bytes=checkpointed.kept_bytes,
+        reference_kept_bytes=reference.kept_bytes,
+        best_kept_bytes=reference.best_kept_bytes,
+        backward_flops=checkpointed.backward_flops,
+        reference_backward_flops=reference.backward_flops,
+        best_backward_flops=reference.backward_flops + reference.block_flops,
+        forward_flops=reference.forward_flops,
+    )
+
+
+def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    runs = (("without checkpointing", reference), ("with checkpointing", checkpointed))
+    return [Fault("run", f"a step {which} that ends", run.error) for which, run in runs if run.error]
+
+
+def _largest(gradient: Tensor | None) -> float:
+    return float(gradient.abs().max()) if gradient is not None and gradient.numel() else 0.0
+
+
+def _eps(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else torch.finfo(gradient.dtype).eps
+
+
+def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
+    if ours is None or theirs is None:
+        return _largest(theirs if ours is None else ours)
+    return float((ours - theirs).abs().max()) if ours.numel() else 0.0
+
+
+def _has(here: Tensor | None, there: Tensor | None, floor: float) -> bool:
+    """Whether `here` is a gradient and `there` is none: missing, or noise beside something above the noise."""
+    if there is None:
+        return _largest(here) != 0
+    return not _largest(here) <= floor and _largest(there) <= floor and not _difference(here, there) <= floor
+
+
+def _error(ours: Tensor | None, theirs: Tensor | None, floor: float) -> float:
+    if ours is None or theirs is None or torch.equal(ours, theirs):
+        return 0.0
+    difference = _difference(ours, theirs)
+    return 0.0 if difference <= floor else difference / max(_largest(ours), _largest(theirs))
+
+
+def _tolerance(gradient: Tensor | None, given: float | None) -> float:
+    if given is not None:
+        return given
+    return float(torch.finfo(torch.float32 if gradient is None else gradient.dtype).eps ** 0.5)
+
+
+def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    seen: dict[tuple[str, str], list[str]] = {}
+    for name, entries in checkpointed.entries.items():
+        before = reference.entries.get(name, entries)
+        wanted = reference.calls[name].reached if name in reference.calls else entries.forward
+        if before.backward:
+            what = ("no recompute without checkpointing", f"{before.backward} in the backward")
+        elif before.forward and entries.forward != before.forward:  # a forward that is called directly goes unseen
+            what = (f"{before.forward} entries in the forward", str(entries.forward))
+        elif entries.backward == wanted:
+            continue
+        elif not entries.backward:
+            what = ("one recompute in the backward", "none")
+        else:
+            total = entries.forward + entries.backward
+            parts = f"{entries.forward} in the forward, {entries.backward} in the backward"
+            what = (f"{entries.forward + wanted} entries a step", f"{total} ({parts})")
+        seen.setdefault(what, []).append(name)
+    return [Fault("recompute", expected, found, tuple(names)) for (expected, found), names in seen.items()]
+
+
+def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> list[Fault]:
+    faults = []
+    if lost:
+        faults.append(Fault("set", "a gradient", f"none or only zeros ({len(lost)} of {total} gradients)", lost))
+    if gained:
+        faults.append(Fault("set", "no gradient", f"one ({len(gained)} of {total} gradients)", gained))
+    return faults
+
+
+def _loss_faults(reference: RunRecord, checkpointed: RunRecord, tolerance: float | None) -> list[Fault]:
+    allowed = _tolerance(next((g for g in reference.gradients.values() if g is not None), None), tolerance)
+    if abs(reference.loss - checkpointed.loss) <= allowed * max(abs(reference.loss), abs(checkpointed.loss)):
+        return []
+    return [Fault("values", f"the loss {reference.loss:.9g}", f"{checkpointed.loss:.9g}")]
+
+
+def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
+    if not wrong:
+        return []
+    worst = max(wrong, key=lambda name: weight(errors[name]))
+    seen = f"a relative error up to {errors[worst]:.2g} ({len(wrong)} of {total} gradients)"
+    return [Fault("values", "equal gradients", seen, (worst, *(n for n in wrong if n != worst)))]
+
+
+def weight(error: float) -> float:
+    """What to order relative errors by: not a number is worse than any."""
+    return float("inf") if math.isnan(error) else error
+
+
+def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    faults = []
+    names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
+    changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
+    if changed:
+        seen = f"others ({len(changed)} of {len(reference.buffers)} buffers)"
+        faults.append(Fault("state", "the values after a step without checkpointing", seen, changed))
+    faults += cache_faults(checkpointed)
+    drawing = tuple(n for n in checkpointed.other_randomness if n in reference.calls and reference.calls[n].random)
+    if drawing:
+        faults.append(Fault("state", "the randomness of the forward in the recompute", "another", drawing))
+    if checkpointed.random_moved and not reference.random_moved:
+        faults.append(Fault("state", "a backward that draws no random numbers", "one that does"))
+    return faults
+
+
+def cache_faults(run: RunRecord) -> list[Fault]:
+    """The caches among the inputs that the backward wrote into."""
+    return [
+        Fault(
+            "state",
+            f"size {after} after the backward as after the forward",
+            f"{end} (before the step {before})",
+            (f"input {name}",),
+        )
+        for name, (before, after, end) in run.cache.items()
+        if end != after
+    ]
+
+
+def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    if ours is None or theirs is None:
+        return False
+    if same_bits(ours, theirs):
+        return True
+    if not ours.is_floating_point() or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    # a forward without gradients, as in reentrant mode, takes other kernels here and there
+    return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)
+
+
+def _cost_faults(cost: Cost) -> list[Fault]:
+    faults = []
+    possible = cost.reference_kept_bytes - cost.best_kept_bytes
+    saved = cost.reference_kept_bytes - cost.kept_bytes
+    if possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible:
+        expected = f"{size(cost.best_kept_bytes)} kept from forward to backward at best"
+        seen = f"{size(cost.kept_bytes)}, and {size(cost.reference_kept_bytes)} without checkpointing"
+        faults.append(Fault("cost", expected, seen))
+    extra = cost.backward_flops - cost.reference_backward_flops
+    recompute = cost.best_backward_flops - cost.reference_backward_flops
+    if recompute and extra > MOST_WORK * recompute:
+        expected = "a backward that runs the blocks' forward once more"
+        faults.append(Fault("cost", expected, f"{extra / recompute:.2f} times that work"))
+    return faults

@@ -1,0 +1,232 @@
+"""Reports as one HTML page that needs no network: counts, causes, a table that filters and sorts, details folded in.
+
+The page works without its script too: only filtering and sorting need it. What folds out of a row is in
+`html_detail`, the look in `page/page.css`, the behaviour in `page/page.js`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+
+from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
+from ckpt_surgery.report.html_detail import SIGNS, detail
+from ckpt_surgery.report.plots import Plot, plots_of
+from ckpt_surgery.report.summary import (
+    causes,
+    cell,
+    counts,
+    least_saved,
+    measured,
+    of_status,
+    ordered,
+    percent,
+    repair_counts,
+    rules_of,
+    verdict,
+    versions_of,
+)
+from ckpt_surgery.text import plural
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+MOST_PLOTTED = 40
+"""Models with plots: those that failed first, and the others while there are no more than this."""
+MOST_PLOT_CHARACTERS = 9_000_000
+_MOST_CAUSES = 12
+_STATUS_SIGNS: dict[Status, str] = {
+    "failed": SIGNS["failed"],
+    "ok": SIGNS["ok"],
+    "unsupported": "\u2298",
+    "not built": "\u2013",
+}
+_SLUGS: dict[Status, str] = {
+    "failed": "failed",
+    "ok": "ok",
+    "unsupported": "unsupported",
+    "not built": "unbuilt",
+}
+
+
+def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | None = None) -> str:
+    """The page as text, the same for the same reports. `seconds` is the wall-clock time of the whole survey.
+
+    Without a `title` the page is called after its one model, or as a page of many.
+
+    Plots are drawn for at most `MOST_PLOTTED` models; the others have tables. Raises `plots.PlotError`, a
+    ValueError, where there is something to draw and matplotlib is not installed.
+    """
+    shown = ordered(reports)
+    plots = _plots(shown)
+    title = title or (
+        f"{shown[0].label}: {shown[0].status}" if len(shown) == 1 else "Gradient checkpointing, verified"
+    )
+    body = [_header(shown, title, seconds), _causes(shown), _controls(shown), _models(shown, plots), _legend(shown)]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, body))
+        + f"\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
+    """The plots by place in `shown`: of what failed only, where there are many models, and while they fit in."""
+    few = len(shown) <= MOST_PLOTTED
+    chosen = [at for at, report in enumerate(shown) if few or report.status == "failed"][:MOST_PLOTTED]
+    drawn: dict[int, list[Plot]] = {}
+    left = MOST_PLOT_CHARACTERS
+    for at in chosen:
+        plots = plots_of(shown[at], key=f"m{at}") if shown[at].modes else []
+        left -= sum(len(plot.svg) for plot in plots)
+        if left < 0:
+            break
+        drawn[at] = plots
+    return drawn
+
+
+def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
+    about = [plural(len(shown), "model")] if len(shown) != 1 else ["gradient checkpointing, verified"]
+    about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
+    about += [f"{seconds:,.0f} s"] if seconds is not None else []
+    found = counts(shown)
+    bar = "".join(
+        f'<i class="{_SLUGS[status]}" style="flex-grow: {number}"></i>' for status, number in found.items() if number
+    )
+    tallies = "".join(
+        f'<div class="tally {_SLUGS[status]}"><b>{number:,}</b> <span>{_STATUS_SIGNS[status]} {status}</span></div>'
+        for status, number in found.items()
+        if number or status in ("failed", "ok")
+    )
+    then = [f"{number:,} {status}" for status, number in repair_counts(shown).items() if number]
+    about += [f"after wrap_blocks: {', '.join(then)}"] if then else []
+    return (
+        f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
+        f'<div class="tallies"{_hidden(shown)}>{tallies}</div>'
+        f'<div class="bar" aria-hidden="true"{_hidden(shown)}>{bar}</div></header>'
+    )
+
+
+def _hidden(shown: Sequence[Report]) -> str:
+    """What counts, filters and sorts is of no use to a page with one model."""
+    return " hidden" if len(shown) == 1 else ""
+
+
+def _causes(shown: Sequence[Report]) -> str:
+    """The causes with a bar each; a button that looks for the rule where there is a script."""
+    found = causes(of_status(shown, "failed"))
+    if not found or len(shown) == 1:
+        return ""
+    most = len(found[0].labels)
+    items = "".join(
+        f'<li><button type="button" data-find="{escape(cause.rule or cause.text)}">'
+        f'<span class="count">{len(cause.labels):,}</span>'
+        f'<span class="track"><i style="width: {100 * len(cause.labels) / most:.0f}%"></i></span>'
+        f'<span><b class="rule">{escape(cause.rule)}</b> {escape(cause.text)}</span></button></li>'
+        for cause in found[:_MOST_CAUSES]
+    )
+    more = len(found) - _MOST_CAUSES
+    rest = f"<p>and {plural(more, 'more cause')}, named in the details.</p>" if more > 0 else ""
+    return f'<section class="causes"><h2>Causes, by the number of models</h2><ul>{items}</ul>{rest}</section>'
+
+
+def _controls(shown: Sequence[Report]) -> str:
+    toggles = "".join(
+        f'<label class="toggle {_SLUGS[status]}"><input type="checkbox" checked value="{_SLUGS[status]}">'
+        f"<span>{_STATUS_SIGNS[status]} {status} <b>{number:,}</b></span></label>"
+        for status, number in counts(shown).items()
+        if number
+    )
+    return (
+        f'<div class="controls" role="search"{_hidden(shown)}>'
+        '<input id="filter" type="search" autocomplete="off" spellcheck="false" '
+        'placeholder="Filter: class, type, level, rule, cause" aria-label="Filter the models">'
+        f'<div class="toggles" role="group" aria-label="Results shown">{toggles}</div>'
+        '<button type="button" id="unfold">Unfold</button><button type="button" id="fold">Fold</button>'
+        f'<output id="shown" aria-live="polite">{len(shown):,} of {len(shown):,}</output></div>'
+    )
+
+
+def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
+    modes, levels = measured(shown)
+    alone = len(shown) == 1
+    rows = "\n".join(
+        _model(report, modes, levels, detail(report, plots.get(at, [])), is_open=alone)
+        for at, report in enumerate(shown)
+    )
+    sortable = "".join(
+        f'<button type="button" data-sort="{key}" class="{key}"{_TIPS.get(key, "")}>{name}</button>'
+        for key, name in (("name", "class"), ("type", "model type"), ("saved", "saved"))
+    )
+    titles = "".join(f'<span title="{LEVEL_TITLES[level]}">{level}</span>' for level in levels)
+    groups = "".join(f'<div class="group"><b>{mode}</b><div class="levels">{titles}</div></div>' for mode in modes)
+    return (
+        f'<main style="--levels: {max(len(levels), 1)}; --modes: {max(len(modes), 1)}"><div class="scroller">'
+        f'<div class="head row">{sortable}<div class="groups">{groups}</div></div>'
+        f'<div id="models">\n{rows}\n</div><p id="nothing" hidden>No model matches.</p></div></main>'
+    )
+
+
+_TIPS = {"saved": ' title="the share of the possible memory saving, in the mode that saves least"'}
+
+
+def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], inside: str, *, is_open: bool) -> str:
+    """One row and what folds out of it. The cells are for the eye; a sentence says the same for screen readers."""
+    by_mode = {run.mode: run for run in report.modes}
+    if report.modes:
+        cells = "".join(
+            f'<span class="group">{"".join(_cell(by_mode.get(mode), level) for level in levels)}</span>'
+            for mode in modes
+        )
+        cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
+    else:
+        cells = f'<span class="groups why">{escape(report.problem or "no mode was run")}</span>'
+    said = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if not run.ok)
+    then = f"after wrap_blocks: {report.repair.status}" if report.repair else ""
+    spoken = f", {report.status}{f' in {said}' if said else ''}"
+    saved = least_saved(report)
+    variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
+    badge = f' <b class="badge {report.repair.status.split()[0]}">{then}</b>' if report.repair else ""
+    about = [report.label, report.model_type, report.status, said, then]
+    find = " ".join([*about, *rules_of(report), *_cause_words(report)])
+    slug = _SLUGS[report.status]
+    return (
+        f'<details class="model {slug}" data-status="{slug}" data-name="{escape(report.label.lower())}" '
+        f'data-type="{escape(report.model_type.lower())}" data-saved="{"" if saved is None else f"{saved:.4f}"}" '
+        f'data-find="{escape(find.lower())}"{" open" if is_open else ""}><summary class="row">'
+        f'<span class="name"><i class="sign" aria-hidden="true">{_STATUS_SIGNS[report.status]}</i>'
+        f'{escape(report.model)}{variant}<span class="spoken">{escape(spoken)}</span>{badge}</span>'
+        f'<span class="type">{escape(report.model_type)}</span><span class="saved">{percent(saved)}</span>{cells}'
+        f"</summary>{inside}</details>"
+    )
+
+
+def _cell(run: ModeReport | None, level: Level) -> str:
+    if run is None:
+        return "<i></i>"
+    found = cell(run, level)
+    return f'<i class="cell {found}" title="{run.mode}, {level}: {found}">{SIGNS[found]}</i>'
+
+
+def _cause_words(report: Report) -> list[str]:
+    return [cause.text for cause in causes([report])]
+
+
+def _legend(shown: Sequence[Report]) -> str:
+    levels = measured(shown)[1]
+    if not levels:
+        return ""
+    signs = "".join(f'<li><i class="cell {found}">{sign}</i> {found}</li>' for found, sign in SIGNS.items())
+    meanings = "".join(f"<div><dt>{level}</dt><dd>{LEVEL_TITLES[level]}</dd></div>" for level in levels)
+    return (
+        f'<footer><h2>How to read it</h2><ul class="signs">{signs}</ul><dl class="facts">{meanings}</dl>'
+        "<p>Each model is run for one training step without checkpointing and once per mode with it, from the same "
+        "weights, inputs and seed. A row unfolds to what was measured.</p></footer>"
+    )

@@ -1,0 +1,229 @@
+"""One model in the page: what folds out under its row, as HTML text. All that comes from a report is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Fault, Mode, Report
+from ckpt_surgery.report.plots import Plot
+from ckpt_surgery.report.summary import (
+    RULE_SUMMARIES,
+    Cell,
+    block_rows,
+    cell,
+    columns,
+    error_text,
+    gradient_errors,
+    merged_faults,
+    percent,
+    ratio,
+    refusals,
+    repaired,
+    saved_share,
+)
+from ckpt_surgery.text import plural, size
+
+SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
+_MOST_NAMES = 400
+_FEW_NAMES = 6
+_MOST_ROWS = 60
+_WORST = 10
+
+
+def detail(report: Report, plots: Sequence[Plot]) -> str:
+    """Facts, faults, levels, notes, cost, plots, and the tables of blocks and of the worst gradients.
+
+    Where `wrap_blocks` was tried, the same follows for what it made of the model; the plots are of the model without.
+    """
+    parts = [
+        _facts(report),
+        _said(report),
+        _side_by_side(_levels(report), _costs(report)),
+        _figures(plots),
+        _blocks(report),
+        _errors(report),
+    ]
+    if report.repair is not None:
+        then = repaired(report)
+        surgery = f"<pre>{escape(report.repair.surgery)}</pre>" if report.repair.surgery else ""
+        parts += ["<h3>After wrap_blocks</h3>", _said(then), surgery, _blocks(then), _errors(then)]
+    return f'<div class="detail">{"".join(parts)}</div>'
+
+
+def _said(report: Report) -> str:
+    """What there is to say in sentences: the problem, faults, refusals and notes."""
+    problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
+    return f"{problem}{_faults(report)}{_notes(report)}"
+
+
+def coded(text: str) -> str:
+    """Escaped text in which what stands between backticks is code."""
+    pieces = escape(text).split("`")
+    if len(pieces) % 2 == 0:
+        return "`".join(pieces)
+    return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", kind: str = "", open_: bool = True
+) -> str:
+    """A table of cells that are HTML already; one that is not `open_` is folded under its caption."""
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    titled = f"<caption>{caption}</caption>" if caption and open_ else ""
+    made = f'<div class="scroll"><table class="{kind}">{titled}<thead><tr>{head}</tr></thead>{body}</table></div>'
+    return made if open_ else f"<details><summary>{caption}</summary>{made}</details>"
+
+
+def name_list(names: Sequence[str]) -> str:
+    """The names as code; where they are many, the first few, and the rest folded in."""
+    shown = [f"<code>{escape(name)}</code>" for name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"and {len(names) - _MOST_NAMES:,} more")
+    if len(names) <= _FEW_NAMES:
+        return f'<p class="names">{" ".join(shown)}</p>'
+    first, rest = " ".join(shown[:3]), " ".join(shown[3:])
+    more = f"{len(names) - 3:,} more"
+    return f'<div class="names">{first} <details><summary>{more}</summary>{rest}</details></div>'
+
+
+def rule_tag(rule: str) -> str:
+    """The code of a rule, with what the rule finds shown when pointed at."""
+    return f'<b class="rule" title="{escape(RULE_SUMMARIES.get(rule, ""))}">{escape(rule)}</b>' if rule else ""
+
+
+def _facts(report: Report) -> str:
+    facts = [
+        ("model type", f"<code>{escape(report.model_type)}</code>" if report.model_type else ""),
+        ("settings", escape(report.variant)),
+        ("parameters", f"{report.parameters:,}" if report.parameters else ""),
+        ("dtype", escape(report.dtype)),
+        *((escape(package), escape(version)) for package, version in report.versions.items()),
+        ("time", ", ".join(f"{escape(phase)} {spent:.2f} s" for phase, spent in report.seconds.items())),
+        ("again", f"<code>ckpt_surgery verify {escape(report.target)}</code>" if report.target else ""),
+    ]
+    return f'<dl class="facts">{"".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts if v)}</dl>'
+
+
+def _faults(report: Report) -> str:
+    items = "".join(_fault(modes, fault) for modes, fault in merged_faults(report))
+    items += "".join(
+        f'<li><p class="where">{mode} \u203a refused</p><p>{coded(sentence)}</p></li>'
+        for mode, sentence in refusals(report)
+    )
+    return f'<ul class="faults">{items}</ul>' if items else ""
+
+
+def _fault(modes: Sequence[Mode], fault: Fault) -> str:
+    where = f"{' and '.join(modes)} \u203a {fault.level}"
+    cause = f'<p class="cause">{coded(fault.cause)} {rule_tag(fault.rule)}</p>' if fault.cause or fault.rule else ""
+    return (
+        f'<li><p class="where">{where}</p><p><span class="key">expected</span> {coded(fault.expected)}; '
+        f'<span class="key">saw</span> <strong>{coded(fault.seen)}</strong>.</p>{cause}'
+        f"{name_list(fault.subjects) if fault.subjects else ''}</li>"
+    )
+
+
+def _notes(report: Report) -> str:
+    notes = [f"<li>{run.mode}: {coded(note)}</li>" for run in report.modes for note in run.notes]
+    return f'<ul class="notes">{"".join(notes)}</ul>' if notes else ""
+
+
+def _levels(report: Report) -> str:
+    shown = columns(report)
+    if not shown:
+        return ""
+    rows = [
+        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(cell(run, level)) if run else "-" for _, run in shown)]
+        for level in LEVELS
+    ]
+    return table(["level", *(title for title, _ in shown)], rows, kind="levels")
+
+
+def _outcome(found: Cell) -> str:
+    return f'<span class="cell {found}" aria-hidden="true">{SIGNS[found]}</span><span class="spoken">{found}</span>'
+
+
+def _costs(report: Report) -> str:
+    rows = []
+    for title, run in columns(report, alone=True):
+        if not (run and (cost := run.cost)):
+            continue
+        reference = cost.reference_backward_flops
+        kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
+        flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
+        rows.append([title, *kept, percent(saved_share(cost)), *flops])
+    header = ["mode", "kept", "without", "best", "saved", "backward FLOPs", "best"]
+    caption = "Bytes kept from forward to backward, and the work of the backward"
+    return table(header, rows, caption=caption, kind="numbers") if rows else ""
+
+
+def _side_by_side(*parts: str) -> str:
+    return f'<div class="pair">{"".join(parts)}</div>' if any(parts) else ""
+
+
+def _figures(plots: Sequence[Plot]) -> str:
+    drawn = "".join(
+        f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
+        for p in plots
+    )
+    return f'<div class="plots">{drawn}</div>' if drawn else ""
+
+
+def _blocks(report: Report) -> str:
+    rows = block_rows(report)
+    modes = [run.mode for run in report.modes if run.blocks]
+    cells = []
+    for row in rows[:_MOST_ROWS]:
+        seen = dict(row.recomputed)
+        found = [_count(seen.get(mode), row.reference) for mode in modes]
+        cells.append([f"<code>{escape(row.name)}</code>", escape(row.kind), f"{row.blocks:,}", str(row.reference)])
+        cells[-1] += found
+    total = sum(row.blocks for row in rows)
+    caption = f"{plural(total, 'block')}: entries in the backward"
+    if len(rows) > _MOST_ROWS:
+        caption += f" (the first {_MOST_ROWS} of {len(rows):,} rows)"
+    header = ["block", "kind", "blocks", "forward", *modes]
+    return table(header, cells, caption=caption, kind="numbers blocks", open_=False) if rows else ""
+
+
+def _count(seen: int | None, expected: int) -> str:
+    if seen is None:
+        return "-"
+    return str(seen) if seen == expected else f'<strong class="off">{SIGNS["failed"]} {seen}</strong>'
+
+
+def _errors(report: Report) -> str:
+    """What came of comparing the gradients of each mode, and the worst of them by their largest error."""
+    by_mode = {run.mode: errors for run in report.modes if (errors := gradient_errors(run))}
+    if not by_mode:
+        return ""
+    said = "; ".join(f"{mode}: {_compared(errors)}" for mode, errors in by_mode.items())
+    worst: dict[str, float] = {}
+    for errors in by_mode.values():
+        for name, error in errors.items():
+            worst[name] = max(worst.get(name, 0.0), _badness(error))
+    off = sorted((name for name in worst if worst[name]), key=lambda name: -worst[name])
+    if not off:
+        return f"<p>Gradients, {said}.</p>"
+    rows = [
+        [f"<code>{escape(name)}</code>", *(error_text(e[name]) if name in e else "-" for e in by_mode.values())]
+        for name in off[:_WORST]
+    ]
+    caption = f"Gradients, {said}: the {min(len(off), _WORST)} worst"
+    return table(["parameter", *by_mode], rows, caption=caption, kind="numbers", open_=False)
+
+
+def _compared(errors: Mapping[str, float | None]) -> str:
+    """How many gradients are equal, differ, and cannot be compared."""
+    values = list(errors.values())
+    equal, alone = values.count(0), values.count(None)
+    differ = len(values) - equal - alone
+    parts = ((equal, "equal up to rounding"), (differ, "with a relative error"), (alone, "in one run only"))
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
+
+
+def _badness(error: float | None) -> float:
+    return math.inf if error is None or not math.isfinite(error) else abs(error)

@@ -1,0 +1,307 @@
+"""Reports in figures and short phrases, so that every format says the same: counts, causes, sizes, rows of blocks.
+
+No layout and no escaping here, and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, get_args
+
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.measure.results import (
+    LEVEL_TITLES,
+    LEVELS,
+    MODES,
+    BlockCount,
+    Cost,
+    Fault,
+    Level,
+    Mode,
+    ModeReport,
+    Outcome,
+    Repair,
+    RepairStatus,
+    Report,
+    Status,
+)
+
+Cell = Outcome | Literal["refused"]
+"""What came of one level in one mode, as every format shows it."""
+
+STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
+REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
+RULE_SUMMARIES = {rule.code: rule.summary for rule in RULES}
+
+_BLOCK_CLASS = re.compile(r"\b(?!GradientCheckpointingLayer\b|BatchNorm)[A-Z]\w*[a-z0-9][A-Z]\w*(?<!Error)\b")
+
+assert set(STATUSES) == set(get_args(Status))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason why models fail. `rule` is empty where none is known, `labels` are the classes concerned."""
+
+    rule: str
+    text: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """Neighbouring blocks of one kind that were entered equally often in every mode.
+
+    `name` stands for all of them. `recomputed` are the entries in the backward by mode, of one block.
+    """
+
+    name: str
+    kind: str
+    blocks: int
+    reference: int
+    recomputed: tuple[tuple[Mode, int], ...]
+
+
+def ordered(reports: Iterable[Report]) -> list[Report]:
+    """What failed first, then by class."""
+    return sorted(reports, key=lambda r: (STATUSES.index(r.status), r.label.casefold(), r.label, r.model_type))
+
+
+def of_status(reports: Iterable[Report], status: Status) -> list[Report]:
+    """The reports of one status, by class."""
+    return ordered(report for report in reports if report.status == status)
+
+
+def unclaimed(reports: Iterable[Report]) -> list[Report]:
+    """The reports of classes that claim no support, and would fail if they did."""
+    return [report for report in of_status(reports, "unsupported") if report.faults]
+
+
+def counts(reports: Iterable[Report]) -> dict[Status, int]:
+    """How many reports have each status, zeros included."""
+    found = [report.status for report in reports]
+    return {status: found.count(status) for status in STATUSES}
+
+
+def repair_counts(reports: Iterable[Report]) -> dict[RepairStatus, int]:
+    """How many reports have each status after `wrap_blocks`, zeros included; empty where it was tried on none."""
+    found = [report.repair.status for report in reports if report.repair]
+    return {status: found.count(status) for status in REPAIR_STATUSES} if found else {}
+
+
+def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
+    """The reports on which `wrap_blocks` was tried, each with what became of it, by class."""
+    return [(report, report.repair) for report in ordered(reports) if report.repair]
+
+
+def stays_broken(report: Report) -> bool:
+    """Whether a model is wrong in the end: after `wrap_blocks`, or as it is where that was not tried or not done."""
+    if report.repair is None or report.repair.status == "not repaired":
+        return report.status == "failed"
+    return report.repair.status == "failed"
+
+
+def broken_after(reports: Iterable[Report]) -> list[Report]:
+    """The reports of classes in which nothing was wrong, and something is, or is refused, after `wrap_blocks`."""
+    return [
+        report for report, repair in repairs(reports) if repair.status in ("failed", "refused") and not _wrong(report)
+    ]
+
+
+def worth_telling(report: Report) -> bool:
+    """Whether there is something wrong, or was before `wrap_blocks`."""
+    return _wrong(report) or bool(broken_after([report]))
+
+
+def _wrong(report: Report) -> bool:
+    return any(not mode.ok for mode in report.modes)
+
+
+def repaired(report: Report) -> Report:
+    """What `wrap_blocks` made of a model, as a report of its own. Without modes where that was not tried."""
+    repair = report.repair or Repair()
+    return replace(report, modes=repair.modes, problem=repair.problem, repair=None)
+
+
+def versions_of(reports: Iterable[Report]) -> dict[str, str]:
+    """The versions that any report names, by package; several of one package are listed."""
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for package, version in report.versions.items():
+            found.setdefault(package, set()).add(version)
+    return {package: ", ".join(sorted(found[package])) for package in sorted(found, reverse=True)}
+
+
+def outcome(mode: ModeReport, level: Level) -> Outcome:
+    """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
+    return "failed" if any(fault.level == level for fault in mode.faults) else mode.outcomes.get(level, "skipped")
+
+
+def cell(mode: ModeReport, level: Level) -> Cell:
+    """What to show of one level: of a mode that was refused, that its step was."""
+    return "refused" if mode.refused and level == "run" else outcome(mode, level)
+
+
+def verdict(mode: ModeReport) -> str:
+    """One mode in a word or a few: ok, refused, or the levels that failed."""
+    return ", ".join(failed_levels(mode)) or ("refused" if mode.refused else "ok")
+
+
+def columns(report: Report, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
+    """The modes of a report with their titles, each beside what it is after `wrap_blocks` where that was tried.
+
+    None stands for a mode that was not examined. A title that stands `alone` says what it is after.
+    """
+    if report.repair is None:
+        return [(mode.mode, mode) for mode in report.modes]
+    before, after = ({run.mode: run for run in runs} for runs in (report.modes, report.repair.modes))
+    modes = [mode for mode in MODES if mode in {**before, **after}]
+    found: list[tuple[str, ModeReport | None]] = []
+    for mode in modes:
+        found += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
+    return found
+
+
+def refusals(report: Report) -> list[tuple[Mode, str]]:
+    """The modes in which a surgery refuses a call, with its sentence."""
+    return [(mode.mode, mode.refused) for mode in report.modes if mode.refused]
+
+
+def after(report: Report, modes: Sequence[Mode]) -> str:
+    """What some modes are after `wrap_blocks`: one verdict where they agree, otherwise each with its mode."""
+    if report.repair is None or report.repair.problem:
+        return "not repaired" if report.repair else ""
+    found = {run.mode: verdict(run) for run in report.repair.modes if run.mode in modes}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return "; ".join(f"{mode}: {said}" for mode, said in found.items())
+
+
+def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
+    """The levels that failed in one mode, in their order."""
+    return tuple(level for level in LEVELS if outcome(mode, level) == "failed")
+
+
+def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
+    """The modes that any report has, and the levels that any mode decided."""
+    runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
+    modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
+    return modes, tuple(level for level in LEVELS if any(outcome(run, level) != "skipped" for run in runs))
+
+
+def merged_faults(report: Report) -> list[tuple[tuple[Mode, ...], Fault]]:
+    """Every fault once, with the modes that have it."""
+    found: dict[Fault, list[Mode]] = {}
+    for mode, fault in report.faults:
+        found.setdefault(fault, []).append(mode)
+    return [(tuple(modes), fault) for fault, modes in found.items()]
+
+
+def causes(reports: Iterable[Report]) -> list[Cause]:
+    """Why models fail, the most frequent first.
+
+    Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
+    classes, and where that is not known either under what they break. A class counts once for each of its causes.
+    """
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for report in reports:
+        for _mode, fault in report.faults:
+            unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
+            text = RULE_SUMMARIES.get(fault.rule, "") or _of_any_block(fault.cause) or unknown
+            found.setdefault((fault.rule, text), {})[report.label] = None
+    rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in found.items()]
+    return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
+
+
+def _of_any_block(cause: str) -> str:
+    text = _BLOCK_CLASS.sub("a block", cause)
+    return f"A{text[1:]}" if text.startswith("a block") else text
+
+
+def rules_of(report: Report) -> list[str]:
+    """The codes of the rules behind a report's faults."""
+    return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
+
+
+def saved_share(cost: Cost) -> float | None:
+    """How much of the memory that checkpointing could save it does save; None where there is nothing to save.
+
+    At most 1: a model that hands its blocks less while it checkpoints keeps less than the best of the usual call.
+    """
+    possible = cost.reference_kept_bytes - cost.best_kept_bytes
+    return min(1.0, (cost.reference_kept_bytes - cost.kept_bytes) / possible) if possible > 0 else None
+
+
+def least_saved(report: Report) -> float | None:
+    """The share saved in the mode that saves least; None where no mode has one."""
+    shares = (saved_share(mode.cost) for mode in report.modes if mode.cost)
+    return min((share for share in shares if share is not None), default=None)
+
+
+def percent(share: float | None) -> str:
+    """A share in per cent, or a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def ratio(number: float, reference: float) -> str:
+    """How many times `reference` a number is, or a dash where that has no meaning."""
+    return f"{number / reference:.2f}x" if reference else "-"
+
+
+def gradient_errors(run: ModeReport) -> dict[str, float | None]:
+    """The relative error of every gradient of one mode; None where only one of the two runs has that gradient.
+
+    0 means no difference above the noise floor of `compare`, which is less than equality bit for bit.
+    """
+    alone = {name: None for fault in run.faults if fault.level == "set" for name in fault.subjects}
+    return {**run.errors, **alone}
+
+
+def error_text(error: float | None) -> str:
+    """A relative error as people read it."""
+    if error is None:
+        return "in one run only"
+    return "equal" if error == 0 else f"{error:.1e}" if abs(error) < float("inf") else "not finite"
+
+
+def portable(text: str) -> str:
+    """`text` without what differs from machine to machine: folders before a file's name, and addresses."""
+    text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
+    return re.sub(r"(?<![\w.:/<-])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}", lambda m: re.split(r"[\\/]", m[0])[-1], text)
+
+
+def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
+    """The blocks with their recomputes; neighbours that are alike share a row where there are more than `most`."""
+    seen: dict[str, dict[Mode, BlockCount]] = {}
+    for mode in report.modes:
+        for block in mode.blocks:
+            seen.setdefault(block.name, {})[mode.mode] = block
+    single = [_row([name], by_mode) for name, by_mode in seen.items()]
+    if len(single) <= most:
+        return single
+    rows = []
+    for _, group in groupby(seen.items(), key=lambda item: _alike(_row([""], item[1]))):
+        alike = list(group)
+        rows.append(_row([name for name, _ in alike], alike[0][1]))
+    return rows
+
+
+def _alike(row: BlockRow) -> tuple[object, ...]:
+    return row.kind, row.reference, row.recomputed
+
+
+def _row(names: Sequence[str], by_mode: dict[Mode, BlockCount]) -> BlockRow:
+    first = next(iter(by_mode.values()))
+    recomputed = tuple((mode, block.backward) for mode, block in by_mode.items())
+    return BlockRow(_span(names), first.kind, len(names), first.reference, recomputed)
+
+
+def _span(names: Sequence[str]) -> str:
+    """One name for all: the first, and the last without the start that both share."""
+    if len(names) == 1:
+        return names[0]
+    first, last = names[0].split("."), names[-1].split(".")
+    shared = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    return f"{names[0]} to {'.'.join(last[shared:])}"

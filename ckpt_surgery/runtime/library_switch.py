@@ -1,0 +1,93 @@
+"""What transformers itself keeps on a model about checkpointing: flags, its switch, and hooks on embeddings.
+
+While a surgery is in place the layers' own machinery is off and the flags tell the truth about the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from types import CodeType
+from typing import Any, cast
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.runtime.call_arguments import facts_of
+from ckpt_surgery.runtime.discovery import is_layer
+
+FLAG = "gradient_checkpointing"
+SWITCH = "_set_gradient_checkpointing"
+INLINE_FLAGS = (FLAG, "use_checkpoint", "use_checkpointing", "with_cp", "grad_checkpointing")
+_EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
+
+
+def checkpoints_itself(module: nn.Module) -> bool:
+    """Whether a module would checkpoint by itself when its flag says so: a layer, or one with an inline branch."""
+    return is_layer(module) or _has_inline_branch(type(module))  # type: ignore[arg-type]  # a class is hashable
+
+
+@cache
+def _has_inline_branch(kind: type[nn.Module]) -> bool:
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return isinstance(code, CodeType) and any(
+        name == "checkpoint" or name.endswith("_checkpointing_func") for name in _names_in(code)
+    )
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def needs_cache(module: nn.Module) -> bool:
+    """Whether the forward of a model breaks without a cache, so that it must not switch it off."""
+    return type(module).__name__ in facts_of(module).needs_cache
+
+
+def set_flags(module: nn.Module, value: bool) -> None:
+    """Let a module that has a flag tell whether checkpointing is on; where the flag would do harm, it stays off."""
+    own = checkpoints_itself(module) or needs_cache(module)
+    for name in INLINE_FLAGS if own else (FLAG,):
+        if isinstance(getattr(module, name, None), bool):
+            setattr(module, name, value and not own)
+
+
+def takes_switch(module: nn.Module) -> bool:
+    """Whether this is a model of transformers, which can switch checkpointing on."""
+    return hasattr(type(module), SWITCH)
+
+
+def takes_embedding_hook(model: nn.Module) -> bool:
+    """Whether a model survives the hook that switching checkpointing on puts on its embeddings.
+
+    The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
+    """
+    if getattr(model, "main_input_name", "") != "input_ids":
+        return True  # no hook then
+    try:
+        embeddings = cast(Any, model).get_input_embeddings()
+    except NotImplementedError:
+        return True
+    return embeddings is None or isinstance(embeddings, nn.Embedding)
+
+
+def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], bool] | None:
+    """The options and the offloading in a function that transformers made to checkpoint; None for a foreign one."""
+    options = dict(function.keywords) if isinstance(function, partial) else {}
+    inner = function.func if isinstance(function, partial) else function
+    if inner is checkpoint:
+        return options, False
+    home, name = getattr(inner, "__module__", ""), getattr(inner, "__name__", "")
+    return (options, True) if home == "transformers.modeling_utils" and name == "checkpoint_func" else None
+
+
+def embedding_hooks(model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
+    """The hooks by which transformers makes outputs of embeddings require gradient: module and key of each."""
+    for module in model.modules():
+        for key, hook in module._forward_hooks.items():
+            if _EMBEDDING_HOOK in getattr(hook, "__qualname__", ""):
+                yield module, key

@@ -1,0 +1,88 @@
+"""`# Copied from` comments: a copy and its source stay equal, or the comment goes, with the reason told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts, Span
+from ckpt_surgery.codemods.facts.source_text import SourceText as Positions
+from ckpt_surgery.codemods.finding import Edit
+from ckpt_surgery.static.cache import Read
+from ckpt_surgery.static.check import Snapshot
+from ckpt_surgery.static.discover import SourceText
+
+
+def parted_copies(
+    snapshot: Snapshot, original: Mapping[str, SourceText], reads_before: Mapping[str, Read], *, follow: bool = False
+) -> Iterator[tuple[Edit, str]]:
+    """For every copy that was equal to its source before and is not any more: the edit that drops the
+    comment, and a sentence for the summary. With `follow`, a copy that is as it was keeps its comment.
+    """
+    changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
+    for path in sorted(snapshot.reads):
+        copies = snapshot.reads[path].facts.copies
+        # A repair neither adds nor moves such comments: the same place in the list is the same comment.
+        for copy, then in zip(copies, reads_before[path].facts.copies, strict=True):
+            home, name = _home(path, copy.source)
+            if home not in snapshot.reads or not ({path, home} & changed):
+                continue
+            span, was = _named(snapshot.reads[home].facts, name), _named(reads_before[home].facts, name)
+            if span is None or was is None:
+                continue
+            if follow and _lines(original[path].text, then.span) == _lines(snapshot.text(path), copy.span):
+                continue
+            equal_before = _equal(original[path].text, then, original[home].text, was)
+            if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):
+                positions = Positions(snapshot.text(path))
+                start = positions.offset(copy.line, 0)
+                end = positions.offset(copy.line + 1, 0)
+                note = (
+                    f"{path}:{copy.line}: the comment `# Copied from transformers.{copy.source}` is gone: "
+                    "the repair made the copy differ from its source"
+                )
+                yield Edit(path, start, end, ""), note
+
+
+def _home(path: str, source: str) -> tuple[str, str]:
+    """The file that `models.bert.modeling_bert.BertLayer.forward` names, and the object in it."""
+    parts = source.split(".")
+    position = path.rfind(f"{os.sep}models{os.sep}")
+    module = next((i for i, part in enumerate(parts) if part.startswith(("modeling_", "modular_"))), None)
+    if position < 0 or module is None or parts[0] != "models":
+        return "", ""
+    return os.path.join(path[:position], *parts[: module + 1]) + ".py", ".".join(parts[module + 1 :])
+
+
+def _named(facts: FileFacts, name: str) -> Span | None:
+    outer, _, inner = name.partition(".")
+    for cls in facts.classes:
+        if cls.name == outer:
+            if not inner:
+                return cls.span
+            return cls.forward.span if inner == "forward" and cls.forward else None
+    return None
+
+
+def _equal(copy_text: str, copy: CopiedFrom, source_text: str, span: Span) -> bool:
+    """Whether the copy is its source with the comment's replacements made."""
+    text = _lines(source_text, span)
+    for pattern in copy.replacements.split(","):
+        old, arrow, new = pattern.strip().partition("->")
+        new = new.split()[0] if new.split() else ""
+        if arrow:
+            text = re.sub(re.escape(old.strip()), new, text)
+            if "all-casing" in pattern:
+                text = text.replace(old.lower(), new.lower()).replace(old.upper(), new.upper())
+    return _code(text) == _code(_lines(copy_text, copy.span))
+
+
+def _lines(text: str, span: Span) -> str:
+    return "\n".join(text.split("\n")[span.line - 1 : span.end_line])
+
+
+def _code(text: str) -> str:
+    """The text without what layout alone decides."""
+    lines = [line for line in text.split("\n") if not line.lstrip().startswith(("@", "#"))]
+    return re.sub(r"\s+|,(?=\s*\))", "", "".join(lines))

@@ -1,0 +1,279 @@
+"""Files in: which Python files stand under the given paths, and what one of them says.
+
+Nothing here parses, imports or runs what it reads. Whatever cannot be read becomes one `Problem`.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import io
+import os
+import stat
+import tokenize
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.static.results import Problem
+
+MAX_BYTES = 5 * 1024 * 1024
+"""A source file above this size (5 MiB) is reported and not read: no hand-written module comes near it."""
+
+SKIPPED_PREFIXES = (
+    "configuration_",
+    "tokenization_",
+    "processing_",
+    "image_processing_",
+    "video_processing_",
+    "feature_extraction_",
+    "convert_",
+    "modeling_tf_",
+    "modeling_flax_",
+    "test_",
+    "conftest",
+)
+"""Files that hold no torch model. A folder walk passes them over; named explicitly, they are read."""
+
+SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
+
+
+class TransformersNotFound(CkptSurgeryError, LookupError):
+    """No paths were given and there is no installed transformers to look at instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """One file, decoded. `text` has the file's own line endings and no byte order mark.
+
+    `digest` is the hexadecimal blake2b (16 bytes) of the bytes on disk.
+    """
+
+    path: str
+    text: str
+    encoding: str
+    bom: bool
+    digest: str
+
+
+def installed_models() -> Path:
+    """The `models` folder of the installed transformers, found without importing it.
+
+    Raises:
+        TransformersNotFound: transformers is not installed, or what is installed has no such folder.
+    """
+    try:
+        spec = find_spec("transformers")
+    except ValueError:  # a stand-in in sys.modules without a spec
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise TransformersNotFound("transformers is not installed here: name the files or folders to check")
+    package = Path(next(iter(spec.submodule_search_locations)))
+    if not (package / "models").is_dir():
+        raise TransformersNotFound(f"{package} has no models folder: name the files or folders to check")
+    return package / "models"
+
+
+def matches(path: str | Path, patterns: Collection[str]) -> bool:
+    """Whether a path, or a folder that it lies in, fits one of the glob patterns.
+
+    A pattern without a slash is the name of a file or folder anywhere on the path (`legacy`, `*_old.py`).
+    One with a slash is a path, taken from the working folder unless it is absolute. `*` crosses slashes.
+    """
+    if not patterns:
+        return False
+    absolute = Path(os.path.abspath(path))
+    for pattern in patterns:
+        pattern = pattern.rstrip("/")
+        if "/" not in pattern:
+            if any(fnmatchcase(part, pattern) for part in absolute.parts):
+                return True
+            continue
+        whole = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
+        if fnmatchcase(absolute.as_posix(), whole) or fnmatchcase(absolute.as_posix(), f"{whole}/*"):
+            return True
+    return False
+
+
+def discover(paths: Sequence[str | Path], *, exclude: Collection[str] = ()) -> tuple[list[Path], list[Problem]]:
+    """The Python files under `paths`, each once and always in the same order.
+
+    A file that is named is taken whatever its name says, as long as it ends in `.py`. A folder is walked
+    (see `SKIPPED_PREFIXES`, `SKIPPED_FOLDERS`; hidden folders and virtual environments are passed over);
+    a transformers checkout or package folder stands for its `models` folder. `exclude` are patterns as
+    `matches` reads them; they never drop a path that is named itself.
+    """
+    walk = _Walk(exclude)
+    for path in paths:
+        walk.start(os.fspath(path))
+    walk.follow_links()
+    return walk.files, walk.problems
+
+
+@dataclass
+class _Walk:
+    """The state of one `discover`. Real paths decide what was seen; the paths met are what is handed on."""
+
+    exclude: Collection[str]
+    files: list[Path] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    links: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def start(self, path: str) -> None:
+        """Take one path that the user named."""
+        kind = self._kind(path)
+        if kind is None:
+            return
+        if stat.S_ISDIR(kind):
+            root = _model_folder(path)
+            self._folder(root, os.path.realpath(root), ())
+        elif not stat.S_ISREG(kind):
+            self._problem(path, "is neither a file nor a folder: name a .py file or a folder")
+        elif not path.endswith(".py"):
+            self._problem(path, "is not a Python file: name a .py file or a folder")
+        else:
+            self._file(path, os.path.realpath(path))
+
+    def follow_links(self) -> None:
+        """Symbolic links come last: a file that is also met under its own name is reported under that."""
+        while self.links:
+            path, chain = self.links.pop(0)
+            kind = self._kind(path)
+            if kind is None:
+                continue
+            real = os.path.realpath(path)
+            if not stat.S_ISDIR(kind):
+                self._file(path, real)
+            elif any(above == real or above.startswith(real.rstrip(os.sep) + os.sep) for above in chain):
+                self._problem(path, f"is a symbolic link back to {real}, which contains it: not followed")
+            else:
+                self._folder(path, real, chain)
+
+    def _kind(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mode
+        except OSError as error:
+            self._problem(path, _reason(error, os.path.islink(path)))
+        except ValueError:
+            self._problem(path, "is no path: it holds a NUL character")
+        return None
+
+    def _folder(self, root: str, real: str, chain: tuple[str, ...]) -> None:
+        folders = [(root, real)]
+        while folders:
+            path, real = folders.pop()
+            if real in self.seen:
+                continue
+            self.seen.add(real)
+            try:
+                with os.scandir(path) as entries:
+                    ordered = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                self._problem(path, _reason(error, False))
+                continue
+            if path != root and any(entry.name == "pyvenv.cfg" for entry in ordered):
+                continue
+            below = [self._entry(entry, path, real, chain) for entry in ordered]
+            folders.extend(pair for pair in reversed(below) if pair is not None)
+
+    def _entry(
+        self, entry: os.DirEntry[str], folder: str, real: str, chain: tuple[str, ...]
+    ) -> tuple[str, str] | None:
+        """Take one entry of a folder; a folder that is to be walked in turn is returned."""
+        name, path = entry.name, os.path.join(folder, entry.name)
+        if name.startswith(".") or name in SKIPPED_FOLDERS or (self.exclude and matches(path, self.exclude)):
+            return None
+        if entry.is_symlink():
+            self._link(path, (*chain, real), name)
+        elif entry.is_dir(follow_symlinks=False):
+            return path, os.path.join(real, name)
+        elif _is_source(name):
+            if entry.is_file(follow_symlinks=False):
+                self._file(path, os.path.join(real, name))
+            else:
+                self._problem(path, "is not a regular file: not read")
+        return None
+
+    def _link(self, path: str, chain: tuple[str, ...], name: str) -> None:
+        # A link to nothing matters only where it would have been a source file or a folder of them.
+        if _is_source(name) or (not name.endswith(".py") and (os.path.isdir(path) or _is_loop(path))):
+            self.links.append((path, chain))
+
+    def _file(self, path: str, real: str) -> None:
+        if real not in self.seen:
+            self.seen.add(real)
+            self.files.append(Path(path))
+
+    def _problem(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+
+def read_source(path: str | Path) -> SourceText | Problem:
+    """Read and decode one file as Python would (PEP 263), or say in one line why that cannot be done."""
+    name = os.fspath(path)
+    try:
+        with open(name, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                return Problem(name, f"is larger than {MAX_BYTES // 2**20} MiB: not read; exclude it or split it")
+            data = file.readall()
+    except OSError as error:
+        return Problem(name, _reason(error, os.path.islink(name)))
+    if b"\0" in data:
+        return Problem(name, "is binary (it holds a NUL byte): not read; exclude it or name another file")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+        if not encoding.startswith("utf-8"):
+            text.encode("utf-8")  # some codecs decode to lone surrogates, which no parser takes
+    except (SyntaxError, LookupError, ValueError) as error:
+        return Problem(name, f"cannot be decoded: {_one_line(error)}; declare its encoding or save it as UTF-8")
+    return SourceText(
+        path=name,
+        text=text,
+        encoding="utf-8" if encoding == "utf-8-sig" else encoding,
+        bom=encoding == "utf-8-sig",
+        digest=blake2b(data, digest_size=16).hexdigest(),
+    )
+
+
+def _model_folder(path: str) -> str:
+    """Where the models are: a transformers checkout or package folder stands for its `models` folder."""
+    checkout = os.path.join(path, "src", "transformers", "models")
+    if os.path.isdir(checkout):
+        return checkout
+    package = os.path.join(path, "models")
+    if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package):
+        return package
+    return path
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".py") and name != "__init__.py" and not name.startswith(SKIPPED_PREFIXES)
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _reason(error: OSError, link: bool) -> str:
+    """One line for a path that could not be opened, with what to do about it."""
+    if error.errno == errno.ELOOP:
+        return "is a cycle of symbolic links: not followed; remove the link"
+    if error.errno == errno.ENOENT:
+        return "is a symbolic link to nothing: remove or repair it" if link else "does not exist: check the path"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "may not be read: change its permissions or exclude it"
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,95 @@
+"""Files out: replace one file as a whole or not at all.
+
+What was on disk stays there, byte for byte, until the complete new content takes its name.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ckpt_surgery.static.results import Problem
+
+
+def write_atomically(
+    path: str | Path, before: str, after: str, *, encoding: str = "utf-8", bom: bool = False
+) -> Problem | None:
+    """Replace the content of `path`, which must still be `before`, by `after`.
+
+    Mode, owner, encoding, byte order mark and line endings stay; a symbolic link stays a link and the file
+    that it names is replaced. Where that cannot be done, the file is as it was and the `Problem` says why.
+    An interrupt leaves the file whole, old or new, and no temporary file.
+    """
+    name = os.fspath(path)
+    if before == after:
+        return None
+    target = os.path.realpath(name)
+    try:
+        old, new = _encode(before, encoding, bom), _encode(after, encoding, bom)
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        return Problem(name, f"left as it was: its encoding {encoding} has no character {character!r}")
+    try:
+        return _replace(name, target, old, new)
+    except OSError as error:
+        return Problem(name, f"left as it was: {_reason(error)}")
+
+
+def read_only(path: str | Path) -> bool:
+    """Whether a file has no write permission for anyone: it is then left alone, also by root."""
+    try:
+        return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+    except OSError:
+        return True
+
+
+def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
+    status = os.stat(target)
+    if read_only(target):
+        return Problem(name, "left as it was: it is read-only; make it writable and run again")
+    folder, base = os.path.split(target)
+    # The name is chosen before the file is made, so that an interrupt at any point finds it to remove.
+    temporary = os.path.join(folder, f".{base}.{secrets.token_hex(8)}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+        _keep_owner_and_mode(temporary, status)
+        # Compared last: the shorter the time to the replacement, the less can change in between.
+        if Path(target).read_bytes() != old:
+            return Problem(name, "left as it was: it changed on disk since it was read; run again")
+        os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return None
+
+
+def _keep_owner_and_mode(temporary: str, status: os.stat_result) -> None:
+    made = os.stat(temporary)
+    if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+        # Only root may give a file away; to anyone else the replacement belongs, as with any editor.
+        with contextlib.suppress(PermissionError):
+            os.chown(temporary, status.st_uid, status.st_gid)
+    os.chmod(temporary, stat.S_IMODE(status.st_mode))
+
+
+def _encode(text: str, encoding: str, bom: bool) -> bytes:
+    return (codecs.BOM_UTF8 if bom else b"") + text.encode(encoding)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; make room and run again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "its folder cannot be written to; change its permissions and run again"
+    if error.errno == errno.ENOENT:
+        return "it is no longer there"
+    return f"it could not be written ({error.strerror or error})"

@@ -1,0 +1,113 @@
+"""The process that workers are forked from: it imports what they need once, then waits to be asked for one.
+
+It is started by `nursery.Nursery` and talks to it over one socket; it runs no model itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+
+def main(control: int, preload: Sequence[str]) -> NoReturn:
+    """Import `preload`, say so on the socket `control`, then fork a worker whenever three pipes arrive on it.
+
+    Ends, with everything that was forked, as soon as the other end of the socket is closed.
+    """
+    channel = socket.socket(fileno=control)
+    warnings.simplefilter("ignore")
+    try:
+        for name in preload:
+            import_module(name)
+    except BaseException as error:
+        _send(channel, failed=f"{type(error).__name__}: {error}")
+        raise SystemExit(1) from None
+    # what is frozen is never looked at by the collector, so that its pages stay shared with the workers
+    gc.collect()
+    gc.freeze()
+    awake, waker = socket.socketpair()
+    for end in (awake, waker):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    _send(channel, ready=os.getpid())
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        selector.register(awake, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is channel:
+                    _fork(channel, (selector, awake, waker))
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        awake.recv(4096)
+            _reap(channel)
+
+
+def _send(channel: socket.socket, **message: object) -> None:
+    with contextlib.suppress(OSError):
+        channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _fork(channel: socket.socket, ours: tuple[selectors.DefaultSelector, socket.socket, socket.socket]) -> None:
+    message, pipes, _, _ = socket.recv_fds(channel, 16, 3)
+    if not message:
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (*ours, channel):
+            end.close()
+        _work(*pipes)
+    for pipe in pipes:
+        os.close(pipe)
+    _send(channel, pid=child)
+
+
+def _work(requests: int, events: int, output: int) -> NoReturn:
+    """Be a worker: standard output and standard error go to the pipe `output`, standard input is empty."""
+    code = 1
+    try:
+        # a kernel that runs out of memory should take a worker, and neither this process nor the survey's
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("500")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        # both work while a C function holds the interpreter's lock, which no handler in Python does
+        faulthandler.enable(file=2, all_threads=False)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+
+        from ckpt_surgery.survey.worker import serve
+
+        serve(requests, events)
+        code = 0
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap(channel: socket.socket) -> None:
+    """Tell how every worker that has ended did: its exit code, or minus the number of the signal."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            _send(channel, exit=child, code=os.waitstatus_to_exitcode(status))

@@ -1,0 +1,139 @@
+"""How the package words what it knows: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
+
+Whatever text goes into a piece of Markdown, a reader on GitHub sees that text and nothing made of it.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_TABLE_WIDTH = 110
+# an underscore between letters is no markup
+_MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
+_ADDRESSED = re.compile(r"(?<!\w)[@#]\w(?:[\w./-]*\w)?")
+_BLOCK_START = re.compile(r"^(?:[-+#]+|\d+(?=[.)]))(?=[.)]?(?:\s|$))")
+
+
+def size(count: int) -> str:
+    """A number of bytes with its unit, such as 1.5 KiB or 200 MiB."""
+    unit, divisor = size_unit(count)
+    return f"{count} B" if unit == "B" else f"{count / divisor:.{1 if abs(count) < 100 * divisor else 0}f} {unit}"
+
+
+def size_unit(largest: float) -> tuple[str, int]:
+    """The unit in which `largest` bytes are a number below 1024, and its size in bytes."""
+    power = 0
+    while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
+        power += 1
+    return _UNITS[power], 1024**power
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """The number with its noun: 1 class, 1,200 classes."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names as a clause: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    every = list(names)
+    more = len(every) - most
+    return ", ".join(every[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def ranks_in_words(ranks: Sequence[int], of: int) -> str:
+    """These ranks of a group of `of`: rank 1, ranks 0 and 2, or every rank."""
+    if len(ranks) == of:
+        return "every rank"
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+
+
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> list[str]:
+    """The lines of a plain-text table; the column headed `right` is aligned right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading == right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    with io.StringIO() as text:
+        Console(file=text, width=_TABLE_WIDTH, color_system=None).print(table)
+        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table. Its cells are Markdown of one line."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def code(text: str) -> str:
+    """A name as code on one line. A backtick becomes a quote: what has to be exact stands in a fenced block."""
+    return f"`{_line(text).replace('`', chr(39))}`"
+
+
+def prose(text: str) -> str:
+    """A sentence on one line: what stands between two single backticks stays code, all else is plain.
+
+    Nobody is called and no issue is linked: `@name` and `#12` become code.
+    """
+    line = _line(text)
+    pieces = line.split("`")
+    if len(pieces) % 2 == 0 or "``" in line:
+        pieces = [line]
+    said = "".join(code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
+    return _BLOCK_START.sub(lambda found: _guarded(found[0]), said)
+
+
+def bullets(items: Iterable[str]) -> str:
+    """A list of items that are Markdown of one line each."""
+    return "\n".join(f"- {item}" for item in items)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A block that shows `text` as it is: its fence is longer than any run of backticks inside."""
+    fence = "`" * max(3, 1 + _longest_run(text))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def folded(summary: str, body: str) -> str:
+    """A part that opens on a click. The summary is plain text, the body Markdown."""
+    return f"<details>\n<summary>{html.escape(summary, quote=False)}</summary>\n\n{body}\n\n</details>"
+
+
+def _plain(text: str) -> str:
+    """Text without markup; the names and numbers that GitHub would act on are code."""
+    pieces = []
+    end = 0
+    for found in _ADDRESSED.finditer(text):
+        pieces += [_escaped(text[end : found.start()]), code(found[0])]
+        end = found.end()
+    return "".join([*pieces, _escaped(text[end:])])
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(lambda found: f"\\{found[0]}", text)
+
+
+def _guarded(start: str) -> str:
+    """The start of a line that would make it a heading, a list or a rule."""
+    return f"{start}\\" if start.isdigit() else f"\\{start}"
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

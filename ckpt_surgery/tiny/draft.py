@@ -1,0 +1,113 @@
+"""The arguments of a forward while they are being made, and what a configuration says about their shapes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from ckpt_surgery.tiny.shrink import all_configs
+
+
+class Draft:
+    """The arguments so far, and what is known about the model that they are for."""
+
+    def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:
+        self.model, self.config = model, model.config
+        self.batch, self.length = batch, length
+        self.generator = torch.Generator().manual_seed(seed)
+        self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.parameters = inspect.signature(model.forward).parameters
+        self.names = set(self.parameters)
+        self.values: dict[str, Any] = {}
+        self.configs = list(all_configs(model.config))
+
+    def integers(self, shape: Sequence[int], high: int) -> Tensor:
+        """Whole numbers from 0 to `high` - 1."""
+        return torch.randint(0, max(high, 1), tuple(shape), generator=self.generator)
+
+    def floats(self, shape: Sequence[int]) -> Tensor:
+        """Normal deviates in the model's own dtype."""
+        return torch.randn(tuple(shape), generator=self.generator).to(self.dtype)
+
+    def find(self, *names: str, default: Any = None, part: str = "") -> Any:
+        """The first of `names` that a configuration has, parts whose class name holds `part` first."""
+        ordered = sorted(self.configs, key=lambda c: part not in type(c).__name__.lower()) if part else self.configs
+        for config in ordered:
+            for name in names:
+                value = getattr(config, name, None)
+                if value is not None:
+                    return value
+        return default
+
+    def vocabulary(self) -> int:
+        try:
+            text = self.config.get_text_config()
+        except (AttributeError, ValueError):  # several texts, or none
+            text = self.config
+        value = getattr(text, "vocab_size", None)
+        found = (
+            value if isinstance(value, int) and value > 0 else self.find("vocab_size", "src_vocab_size", default=32)
+        )
+        return int(found)
+
+    def classes(self) -> int:
+        return int(getattr(self.config, "num_labels", None) or 2)
+
+    def image(self) -> tuple[int, int]:
+        size = self.find("image_size", "img_size", "resolution", "input_size", default=64, part="vision")
+        if isinstance(size, dict):
+            size = (size["height"], size["width"])
+        height, width = (size[0], size[-1]) if isinstance(size, (list, tuple)) else (size, size)
+        return int(height), int(width)
+
+    def channels(self) -> int:
+        value = self.find("num_channels", "in_channels", "in_chans", default=3, part="vision")
+        return value if isinstance(value, int) else 3
+
+    def mels(self) -> int:
+        names = (
+            "num_chroma",
+            "num_mel_bins",
+            "feature_size",
+            "n_mels",
+            "input_feat_size",
+            "feature_projection_input_dim",
+            "input_dim",
+        )
+        return int(self.find(*names, default=80, part="audio"))
+
+    def horizon(self) -> int:
+        return int(self.find("prediction_length", default=4))
+
+    def half_of_the_patches(self) -> Tensor:
+        """Every other patch of an image or clip, shape (batch, patches)."""
+        patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)
+        patch = patch[0] if isinstance(patch, (list, tuple)) else patch
+        height, width = self.image()
+        frames = max(1, int(self.find("num_frames", default=1)) // int(tube)) if isinstance(tube, int) else 1
+        count = (height // patch) * (width // patch) * frames
+        return (torch.arange(count) % 2 == 0).expand(self.batch, count).clone()
+
+    def frames(self) -> int:
+        """How many steps the model makes of the waveform in the draft; 0 where it cannot be asked."""
+        count = getattr(self.model, "_get_feat_extract_output_lengths", None)
+        wave = self.values.get("input_values")
+        return int(count(torch.tensor(wave.shape[-1]))) if count and isinstance(wave, Tensor) else 0
+
+    def tokens(self, shape: Sequence[int]) -> Tensor:
+        """Ids of the vocabulary that are no special tokens, as far as there are others."""
+        special = {i for config in self.configs for i in _special(config)}
+        plain = [i for i in range(self.vocabulary()) if i not in special] or [0]
+        return torch.tensor(plain)[self.integers(shape, len(plain))]
+
+
+def _special(config: PretrainedConfig) -> Iterator[int]:
+    for name, value in vars(config).items():
+        if name.endswith(("token_id", "token_index", "token_ids")):
+            yield from (i for i in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(i, int))

@@ -1,0 +1,332 @@
+"""What single model families need and no general rule gives: tables, as data.
+
+The general rules are in `rules` (configurations) and `inputs` (arguments of a forward); functions that change
+inputs are in `shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformers import PretrainedConfig
+
+from ckpt_surgery.tiny import shapes
+
+if TYPE_CHECKING:
+    from ckpt_surgery.tiny.draft import Draft
+
+_HYBRID = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_d_ssm": 128, "mamba_chunk_size": 16}
+_EFFICIENT = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
+_SERIES = {"num_time_features": 1, "prediction_length": 4, "context_length": 8}
+_PINPOINTS = {"image_grid_pinpoints": [[32, 32]]}
+_IMAGE_TOKEN = {"image_token_id": 120, "image_token_index": 120}
+_ONE_LANGUAGE = {"languages": ["en_XX"], "default_language": "en_XX"}
+_CODES = {f"IMGIMG{chr(65 + i)}Z": 100 + i for i in range(8)}
+_VISUAL_TOKENS = {f"<|visual token {i:06d}|>": 100 + i for i in range(8)}
+
+_MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "chunk_size": 16}
+_MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
+_SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+_HALF_MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
+_CORNERS = {"coordinate_size": 8, "shape_size": 16}
+_PHRASES = {"text_config": {"vocab_size": 1100}, "max_text_len": 8}
+_ZAMBA = {
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "num_hidden_layers": 5,
+    "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+}
+_HIERA = {  # stages differ in width: the pooled residual is projected only then
+    "embed_dim_per_stage": [16, 32, 64, 128],
+    "num_attention_heads_per_stage": [1, 2, 2, 4],
+    "blocks_per_stage": [2, 2, 2, 2],
+    "global_attention_blocks": [3, 5],
+    "image_size": [64, 64],
+    "hidden_size": 16,
+}
+_CODEC = {"num_filters": 4}
+
+CONFIG: dict[str, dict[str, Any]] = {
+    "align": {"projection_dim": 320},  # what the vision part's last stage gives
+    "align_vision_model": _EFFICIENT,
+    "aria": {"projector_patch_to_query_dict": {16: 4}, "max_value_projector_patch_to_query_dict": 4},
+    "autoformer": _SERIES,
+    "bamba": {**_HYBRID, "attn_layer_indices": [1], "num_hidden_layers": 2},
+    "bit": {"num_groups": 4},
+    "blip-2": _IMAGE_TOKEN,
+    "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
+    "chameleon_vqgan": {"num_embeddings": 8},
+    "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
+    "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}},
+    "cvt": {"depth": (1, 2, 3)},  # the third stage reads its drop path at index 2
+    "dac": {"encoder_hidden_size": 8, "decoder_hidden_size": 64, "hidden_size": 128},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_ocr2_sam_vision_model": {"downsample_channels": [64, 64]},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "deepseek_v2": {"n_routed_experts": 4, "topk_method": "greedy"},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "dots3_note_text": {"num_key_value_heads": 4},
+    "efficientnet": _EFFICIENT,
+    "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121, **_VISUAL_TOKENS}},
+    "emu3_vqgan": {"codebook_size": 8},
+    "encodec": _CODEC,
+    "ernie4_5_vl_moe_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [3, 3, 2]},
+        "rope_scaling": {"rope_type": "default", "mrope_section": [3, 3, 2]},
+    },
+    "falcon_h1": _HYBRID,
+    "glm4v_moe_text": _HALF_MROPE,
+    "glm4v_text": _MROPE,
+    "Glm4vMoe_text": _HALF_MROPE,
+    "glm5_next_text": {"index_kpool": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
+    "granite4_vision": _PINPOINTS,
+    "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
+    "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
+    "granitemoehybrid": _HYBRID,
+    "grounding-dino": _PHRASES,
+    "hiera": {"decoder_hidden_size": 64, "decoder_depth": 2, "decoder_num_heads": 4},
+    "informer": _SERIES,
+    "instructblip": _IMAGE_TOKEN,
+    "instructblipvideo": {"video_token_id": 120, "video_token_index": 120},
+    "layoutlmv2": _CORNERS,
+    "layoutlmv3": _CORNERS,
+    "led": {"attention_window": [8, 8], "max_encoder_position_embeddings": 128},
+    "levit": {"image_size": 64, "patch_size": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lilt": {"hidden_size": 96, "intermediate_size": 96},  # six coordinates share the width
+    "llama4_vision_model": {"intermediate_size": 256, "vision_output_dim": 64},
+    "llava_next": _PINPOINTS,
+    "llava_next_video": _PINPOINTS,
+    "llava_onevision": _PINPOINTS,
+    "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64, "pretrain_image_size": 64},
+    "mamba2": _MAMBA2,
+    "mimi": _CODEC,
+    "mllama_text_model": {
+        "cross_attention_layers": [1],
+        "num_hidden_layers": 2,
+        "rope_scaling": {"rope_type": "default"},
+    },
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
+    "mm-grounding-dino": _PHRASES,
+    "mobilevit": {"image_size": 64},
+    "mobilevitv2": {"image_size": 64},
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "moonshine_streaming": {"+num_key_value_heads": 4},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
+    "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
+    "perceiver": {"train_size": (16, 16), "num_latents": 8},
+    "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
+    "qwen2_5_vl_text": _MROPE,
+    "qwen2_vl_text": _MROPE,
+    "qwen3_omni_moe_talker_text": _MROPE,
+    "qwen3_omni_moe_text": _MROPE,
+    "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
+    "qwen3_vl_moe_text": _MROPE,
+    "qwen3_vl_text": _MROPE,
+    "reformer": {
+        "axial_pos_shape": [4, 4],
+        "axial_pos_embds_dim": [32, 32],
+        "attn_layers": ["local", "lsh"],
+        "local_attn_chunk_length": 4,
+        "lsh_attn_chunk_length": 4,
+        "num_buckets": 2,
+    },
+    "sam2_hiera_det_model": _HIERA,
+    "sam2_prompt_encoder": {"image_size": 64, "patch_size": 16},
+    "sam2_vision_model": {
+        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        "backbone_channel_list": [128, 64, 32, 16],
+    },
+    "sam_hq_prompt_encoder": {"image_embedding_size": 4},
+    "sam_prompt_encoder": {"image_embedding_size": 4},
+    "seggpt": {"num_hidden_layers": 5, "intermediate_hidden_state_indices": [1, 2, 3, 4], "merge_index": 0},
+    "shieldgemma2": {"+yes_token_index": 10, "+no_token_index": 11},
+    "step3p5": {"sliding_window": 8},
+    "step3p7_text": {"sliding_window": 8},
+    "time_series_transformer": _SERIES,
+    "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
+    "voxtral": {"audio_token_id": 120},
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
+    "xmod": _ONE_LANGUAGE,
+    "zamba": _ZAMBA,
+    "zamba2": {"chunk_size": 16},
+}
+"""Changes by model type, on top of the general rules, as far as the configuration declares the attribute.
+
+A name with a `+` is said in any case; a dictionary for a nested configuration changes what it names there.
+"""
+
+KEPT: dict[str, tuple[str, ...]] = {
+    "align_vision_model": ("hidden_dim", "in_channels", "out_channels"),
+    "autoformer": ("feature_size", "input_size"),
+    "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
+    "hrm_text": ("num_hidden_layers",),
+    "informer": ("feature_size", "input_size"),
+    "time_series_transformer": ("feature_size", "input_size"),
+}
+"""Attributes that no rule may change, by model type: their value is tied to something that the code fixes."""
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "gemma4_text": {"num_kv_shared_layers": 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+}
+"""Parts that a class switches off by default, on where nothing but the class was given: trainings use them."""
+
+CLASS_OPTIONS: dict[str, dict[str, Any]] = {
+    "ReformerModelWithLMHead": {"is_decoder": True},
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+}
+"""Attributes that one class wants and the configuration's other classes do not."""
+
+
+def config_changes(
+    config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The changes that the family of `config` needs, and those that rid it of timm."""
+    own = CONFIG.get(config.model_type, {})
+    new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
+    for name, value in new.items():
+        if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):
+            new[name] = {**changed[name], **value}
+    if "use_mamba_kernels" in changed:
+        new["use_mamba_kernels"] = False  # they are for CUDA only
+    if changed.get("use_timm_backbone") or changed.get("backbone"):
+        new |= {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
+        new |= {"backbone_config": tiny_backbone().to_dict(), "backbone_kwargs": None}
+    return new
+
+
+def is_timm(config: PretrainedConfig) -> bool:
+    """Whether this is the configuration of a backbone that timm provides."""
+    return config.model_type in ("timm_backbone", "timm_wrapper")
+
+
+def tiny_backbone() -> PretrainedConfig:
+    """A ResNet of transformers in the place of a backbone of timm."""
+    from transformers import ResNetConfig
+
+    return ResNetConfig(
+        embedding_size=64,
+        hidden_sizes=[64, 64, 64, 64],
+        depths=[2, 2, 2, 2],
+        layer_type="basic",
+        out_features=["stage2", "stage3", "stage4"],
+    )
+
+
+# --- configurations whose class refuses its own defaults ----------------------------------------------------
+
+
+def _text_pair(config_class: Any) -> PretrainedConfig:
+    from transformers import BertConfig
+
+    return config_class(
+        encoder=BertConfig().to_dict(),
+        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
+        decoder_start_token_id=1,
+        pad_token_id=0,
+    )
+
+
+def _image_to_text(config_class: Any) -> PretrainedConfig:
+    from transformers import BertConfig, ViTConfig
+
+    return config_class(
+        encoder=ViTConfig().to_dict(),
+        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
+        decoder_start_token_id=1,
+        pad_token_id=0,
+    )
+
+
+def _speech_to_text(config_class: Any) -> PretrainedConfig:
+    from transformers import BertConfig, Wav2Vec2Config
+
+    return config_class(
+        encoder=Wav2Vec2Config().to_dict(),
+        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
+        decoder_start_token_id=1,
+        pad_token_id=0,
+    )
+
+
+def _music(config_class: Any) -> PretrainedConfig:
+    from transformers import EncodecConfig, T5Config
+
+    decoder = config_class.sub_configs["decoder"]
+    return config_class(
+        text_encoder=T5Config().to_dict(), audio_encoder=EncodecConfig().to_dict(), decoder=decoder().to_dict()
+    )
+
+
+def _vision_and_text(config_class: Any) -> PretrainedConfig:
+    from transformers import BertConfig, ViTConfig
+
+    return config_class(vision_config=ViTConfig().to_dict(), text_config=BertConfig().to_dict())
+
+
+DEFAULTS: dict[str, Callable[[type], PretrainedConfig]] = {
+    "encoder-decoder": _text_pair,
+    "musicgen": _music,
+    "musicgen_melody": _music,
+    "speech-encoder-decoder": _speech_to_text,
+    "vision-encoder-decoder": _image_to_text,
+    "vision-text-dual-encoder": _vision_and_text,
+}
+"""How to make a configuration of nothing but its class, by model type."""
+
+
+# --- inputs ---
+
+INPUTS: dict[str, Callable[[Draft], None]] = {
+    "blt": shapes.no_cache,
+    "blip_2_qformer": shapes.queries,
+    "csm": shapes.without_sound,
+    "decision_transformer": shapes.decisions,
+    "deepseek_vl_hybrid": shapes.two_resolutions,
+    "dia": shapes.channels_of_codes,
+    "fuyu": shapes.without_pixels,
+    "gemma4": shapes.positioned_patches,
+    "gemma4_vision": shapes.positioned_patches,
+    "granite4_vision": shapes.tiled_images,
+    "granite_speech": shapes.unmasked,
+    "granite_speech_plus": shapes.unmasked,
+    "grounding-dino": shapes.phrases,
+    "idefics": shapes.image_per_text,
+    "instructblip": shapes.query_text,
+    "instructblipvideo": shapes.query_text,
+    "kimi_k25": shapes.single_patches,
+    "kimi_k25_vision": shapes.single_patches,
+    "kosmos-2": shapes.image_places,
+    "kyutai_speech_to_text": shapes.books,
+    "lighton_ocr": shapes.sized_images,
+    "llava_next": shapes.tiled_images,
+    "llava_next_video": shapes.tiled_images,
+    "llava_onevision": shapes.tiled_images,
+    "longformer": shapes.separators,
+    "lxmert": shapes.objects,
+    "mistral3": shapes.sized_images,
+    "mistral_large4": shapes.sized_images,
+    "mllama": shapes.tiles,
+    "mllama_vision_model": shapes.tiles,
+    "mm-grounding-dino": shapes.phrases,
+    "musicgen": shapes.codebooks,
+    "musicgen_decoder": shapes.codebooks,
+    "musicgen_melody": shapes.codebooks,
+    "musicgen_melody_decoder": shapes.codebooks,
+    "oneformer": shapes.task,
+    "paddleocr_vl": shapes.single_patches,
+    "pix2struct": shapes.flattened,
+    "pix2struct_vision_model": shapes.flattened,
+    "speecht5": shapes.embedded,
+    "timesfm": shapes.forecast,
+    "video_llama_3": shapes.merged,
+    "video_llama_3_vision": shapes.merged,
+}
+"""Changes to the drafted inputs by model type, before the image tokens are placed."""

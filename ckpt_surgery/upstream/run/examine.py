@@ -1,0 +1,84 @@
+"""`verify` inside the checkout's own Python, which has its torch, its transformers and none of our requirements.
+
+`reproduce` starts it as `python -m ckpt_surgery.upstream.run.examine FOLDER`: the request lies in the folder,
+the answer is put beside it. Nothing is imported here but the standard library, torch, transformers and our own
+package.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+REQUEST, ANSWER = "request.json", "answer.json"
+PROGRESS = "progress"
+"""A line of JSON for every step: words, the number of finished jobs, and of all."""
+TEMPLATE = "template.pid"
+"""The process, and the process group, that every worker belongs to."""
+
+_MODULE = "ckpt_surgery.upstream.run.examine"
+
+
+def main(folder: Path) -> None:
+    """Do what the request says, and write the answer: `reports` by family, or a `problem` as a clause."""
+    request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+    problem = unfit(Path(request["tree"]))
+    answer = {"problem": problem} if problem else examined(folder, request)
+    part = folder / f"{ANSWER}.part"
+    part.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf-8")
+    part.replace(folder / ANSWER)
+
+
+def unfit(tree: Path) -> str:
+    """Why the models of a tree cannot be run in this interpreter, as a clause; empty where they can."""
+    if find_spec("torch") is None:
+        return "it has no torch"
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        return "it has no transformers"
+    package = Path(found.origin).parent
+    if package.resolve() != (tree / "src" / "transformers").resolve():
+        return f"it imports the transformers in {package}, and not the tree's"
+    return ""
+
+
+def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The reports by family. `classes` of the request are the names of classes by family, models or not."""
+    from ckpt_surgery.survey import survey
+    from ckpt_surgery.survey.targets import job_of
+    from ckpt_surgery.survey.worker_pool import Nursery, NurseryError
+
+    try:
+        with Nursery() as nursery, (folder / PROGRESS).open("w", encoding="utf-8") as told:
+            (folder / TEMPLATE).write_text(str(nursery.pid), encoding="ascii")
+            found = nursery.call(f"{_MODULE}:jobs_of", classes=request["classes"])
+            reports = survey(
+                [job_of(job) for jobs in found.values() for job in jobs],
+                workers=request["jobs"],
+                progress=lambda *step: print(json.dumps(step), file=told, flush=True),
+                nursery=nursery,
+            )
+    except NurseryError as error:
+        return {"problem": str(error)}
+    rest = iter(reports)
+    return {"reports": {family: [next(rest).to_dict() for _ in jobs] for family, jobs in found.items()}}
+
+
+def jobs_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """The jobs by family, as plain JSON data: of those classes that are models, with their variants."""
+    from ckpt_surgery.survey.targets import resolve
+    from ckpt_surgery.tiny import model_classes
+
+    known = model_classes()
+    return {
+        family: [job.to_dict() for job in resolve([name for name in names if name in known])]
+        for family, names in classes.items()
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,154 @@
+"""A regression test of our own: its text, the test classes that can hold it, and the imports it needs.
+
+Which class gets it, and whether it shows the repair, is decided by `regression`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ckpt_surgery.codemods.edits.imports import added_import
+from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.finding import Edit
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.static.apply import edited
+from ckpt_surgery.upstream.run.regression_source import WIDTH
+
+TEST = "test_gradient_checkpointing_recomputes_every_block"
+
+_LAYER = ("transformers.modeling_layers", "GradientCheckpointingLayer")
+_IMPORTS = (_LAYER, ("transformers.testing_utils", "torch_device"), ("transformers.trainer_utils", "set_seed"))
+_GENERIC = ("ModelTest", "ModelTesterMixin")
+_METHOD = """\
+    def @TEST@(self):
+@PLAIN@        entered = set()
+
+        def step(model, inputs):
+            model.zero_grad()
+            entered.clear()
+            set_seed(42)
+            outputs = model(**inputs)
+            loss = getattr(outputs, "loss", None)
+            output = outputs[0] if loss is None else loss
+            if isinstance(output, (list, tuple)):
+                output = output[-1]
+            in_forward = set(entered)
+            entered.clear()
+            # Not the plain sum: the one of a layer norm's output has no gradient
+            output.sin().sum().backward()
+            return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, in_forward, set(entered)
+
+        for model_class in self.all_model_classes:
+            if not model_class.supports_gradient_checkpointing:
+                continue
+            for use_reentrant in @MODES@:
+                with self.subTest(model_class=model_class.__name__, use_reentrant=use_reentrant):
+                    config, inputs_dict = self.model_tester.prepare_config_and_inputs_for_common()
+                    config.use_cache = False
+                    inputs = self._prepare_for_class(inputs_dict, model_class, return_labels=True)
+                    model = model_class(config).to(torch_device).train()
+@BLOCKS@
+                    # Hooks of a block itself may run outside the checkpoint, those of the modules in it do not
+                    for name, block in blocks.items():
+                        for module in set(block.modules()) - {block}:
+                            module.register_forward_pre_hook(lambda *_, name=name: entered.add(name))
+
+                    expected, in_forward, _ = step(model, inputs)
+                    trained = {n for n in in_forward if any(p.grad is not None for p in blocks[n].parameters())}
+                    model.@ENABLE@_enable(@ENABLE@_kwargs={"use_reentrant": use_reentrant})
+                    grads, _, recomputed = step(model, inputs)
+                    self.assertEqual(trained - recomputed, set(), "blocks that are not recomputed")
+                    self.assertEqual(set(expected), set(grads), "parameters with a gradient")
+                    wrong = {n for n in grads if not grads[n].allclose(expected[n], rtol=1e-4, atol=1e-5)}
+                    self.assertEqual(wrong, set(), "gradients that checkpointing changes")
+"""
+_FOUND_BY_TYPE = """\
+                    blocks = {n: m for n, m in model.named_modules() if isinstance(m, GradientCheckpointingLayer)}
+"""
+_FOUND_BY_NAME = """\
+                    blocks = {
+                        n: m
+                        for n, m in model.named_modules()
+                        if isinstance(m, GradientCheckpointingLayer) or type(m).__name__ in plain_blocks
+                    }
+"""
+
+
+def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) -> str:
+    """The test as a method, formatted as upstream formats.
+
+    Args:
+        blocks: class names that are to be checkpointed although the base has them as plain modules.
+        modes: at least one; the modes that the test tries.
+        modeling_utils: the text of upstream's `modeling_utils.py`, which says what the method is called there.
+    """
+    tried = [str(mode == "reentrant") for mode in sorted(set(modes))]
+    new = "def activation_checkpointing_enable(" in modeling_utils
+    filled = {
+        "TEST": TEST,
+        "PLAIN": _plain_blocks(sorted(set(blocks))),
+        "MODES": f"({', '.join(tried)}{',' if len(tried) == 1 else ''})",
+        "BLOCKS": (_FOUND_BY_NAME if blocks else _FOUND_BY_TYPE).rstrip("\n"),
+        "ENABLE": "activation_checkpointing" if new else "gradient_checkpointing",
+    }
+    text = _METHOD
+    for name, value in filled.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def model_tests(source: str) -> tuple[str, ...]:
+    """The test classes of a file that have upstream's generic model tests, in the order of the file."""
+    found: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+            if any(base.endswith(_GENERIC) or base in found for base in bases):
+                found.append(node.name)
+    return tuple(found)
+
+
+def holders(source: str) -> tuple[str, ...]:
+    """The classes of a file that have the test already."""
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return tuple(node.name for node in classes if TEST in [getattr(one, "name", "") for one in node.body])
+
+
+def with_method(source: str, classes: Sequence[str], text: str) -> str:
+    """The file with the method `text` at the end of each of these classes, and with the imports it needs."""
+    positions = SourceText(source)
+    edits = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            end = positions.line_end(positions.offset(node.end_lineno or node.lineno, 0))
+            edits.append(Edit("", end, end, f"\n\n{text}".rstrip("\n").replace("\n", positions.newline)))
+    after = edited(source, edits)
+    for module, name in _IMPORTS:
+        after = _with_import(after, module, name)
+    return after
+
+
+def _plain_blocks(blocks: Sequence[str]) -> str:
+    """The lines that name the blocks which the base does not checkpoint."""
+    if not blocks:
+        return ""
+    names = [f'"{name}"' for name in blocks]
+    comment = "        # Also found by name: without their base class they would pass unseen\n"
+    line = f"        plain_blocks = {{{', '.join(names)}}}\n"
+    if len(line) > WIDTH + 1:
+        line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
+    return comment + line
+
+
+def _with_import(source: str, module: str, name: str) -> str:
+    """The file with an import of `name`, where isort puts it; as it is where a top-level import has it already."""
+    facts = extract(source)
+    if any(one.name == name for one in facts.imports):
+        return source
+    absolute = [one for one in facts.imports if not one.module.startswith(".")]
+    guards = [one.guard for one in absolute if "is_torch_available" in one.guard and not one.guard.startswith("not ")]
+    guard = next(iter(guards), "") if (module, name) == _LAYER else ""
+    section = [one for one in absolute if one.guard == guard]
+    return edited(source, [added_import("", SourceText(source), section, module, name, WIDTH)])

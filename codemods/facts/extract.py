@@ -1,0 +1,369 @@
+"""One file's text to its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from ckpt_surgery.codemods.facts.extract_builds import Builder, dotted, span_of, text_of
+from ckpt_surgery.codemods.facts.extract_calls import MethodReader
+from ckpt_surgery.codemods.facts.file_facts import (
+    Build,
+    Class,
+    CopiedFrom,
+    FileFacts,
+    Forward,
+    Import,
+    Maker,
+    Parameter,
+    Span,
+)
+from ckpt_surgery.codemods.scripts.extract import extract_script
+
+_FLAGS = {
+    "supports_gradient_checkpointing",
+    "_no_split_modules",
+    "_can_checkpoint_with_cache",
+    "gradient_checkpointing",
+    "model_type",
+    "config_class",
+    "config",
+}
+_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
+_GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
+_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
+_LAYER_ENDINGS = ("Layer", "Block", "Stage")
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+_NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
+_NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
+_COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
+"""Torch's own modules that are in every model and tell nothing."""
+_TORCH_CHECKPOINT = {"torch.utils.checkpoint", "deepspeed.checkpointing"}
+
+
+def extract(source: str) -> FileFacts:
+    """The facts of one file.
+
+    Raises:
+        SyntaxError: the text is not Python that this interpreter parses.
+        ValueError: the text holds a NUL byte.
+        RecursionError: the text is nested deeper than Python's parser allows.
+    """
+    return _FileReader(source).facts(ast.parse(source))
+
+
+class _FileReader:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines = source.split("\n")
+        self.imports: list[Import] = []
+        self.classes: list[Class] = []
+        self.makers: list[Maker] = []
+        self.values: list[tuple[str, Build]] = []
+        self.checkpoint_names: set[str] = set()
+        self.local_layers: set[str] = set()
+        self.places: list[tuple[int, Span]] = []
+
+    def facts(self, tree: ast.Module) -> FileFacts:
+        names = (node.name for node in tree.body if isinstance(node, ast.ClassDef))
+        self.local_layers.update(name for name in names if name.endswith(_LAYER_ENDINGS))
+        self._read(tree.body, guard="")
+        generated = _GENERATED.search(self.source[:2000])
+        return FileFacts(
+            imports=tuple(self.imports),
+            classes=tuple(self.classes),
+            values=tuple(self.values),
+            makers=tuple(self.makers),
+            cleared=self._cleared(tree),
+            generated_from=generated.group(1) if generated else "",
+            copies=tuple(self._copies(tree)),
+            script=extract_script(tree, self.source),
+        )
+
+    def _read(self, statements: Iterable[ast.stmt], guard: str) -> None:
+        for statement in statements:
+            match statement:
+                case ast.ImportFrom():
+                    self._import_from(statement, guard)
+                case ast.Import():
+                    for alias in statement.names:
+                        name = alias.asname or alias.name.partition(".")[0]
+                        self.imports.append(Import(name, alias.name, "", span_of(statement), guard))
+                        if alias.name in _TORCH_CHECKPOINT:
+                            self.checkpoint_names.add(f"{alias.asname or alias.name}.checkpoint")
+                case ast.ClassDef():
+                    self.classes.append(self._class(statement, guard))
+                case ast.FunctionDef():
+                    self._maker(statement)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._value(name, value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self._value(name, value)
+                case ast.If(test=test, body=body, orelse=orelse):
+                    text = ast.unparse(test)
+                    self._read(body, text)
+                    self._read(orelse, f"not {text}")
+                case ast.Try(body=body, handlers=handlers, orelse=orelse):
+                    self._read(body, "try")
+                    for handler in handlers:
+                        self._read(handler.body, "except")
+                    self._read(orelse, "try")
+                case ast.With(body=body):
+                    self._read(body, guard)
+
+    def _import_from(self, statement: ast.ImportFrom, guard: str) -> None:
+        module = "." * statement.level + (statement.module or "")
+        for alias in statement.names:
+            name = alias.asname or alias.name
+            self.imports.append(Import(name, module, alias.name, span_of(statement), guard))
+            if module in _TORCH_CHECKPOINT and alias.name == "checkpoint":
+                self.checkpoint_names.add(name)
+            elif module == "torch.utils" and alias.name == "checkpoint":
+                self.checkpoint_names.add(f"{name}.checkpoint")
+            if name.endswith(_LAYER_ENDINGS) and "modeling_" in module:
+                self.local_layers.add(name)
+
+    def _value(self, name: str, value: ast.expr) -> None:
+        if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple | ast.Call | ast.Lambda):
+            built = Builder().of(value)
+            if _holds_class(built):
+                self.values.append((name, built))
+
+    def _maker(self, function: ast.FunctionDef) -> None:
+        builder = Builder(_given(function))
+        builder.read(function.body)
+        if any(map(_holds_class, builder.returned)):
+            self.makers.append(Maker(function.name, _params(function), _choice(builder.returned)))
+
+    # -- classes
+
+    def _class(self, node: ast.ClassDef, guard: str) -> Class:
+        bases = tuple(dotted(base) or ast.unparse(base) for base in node.bases)
+        if any(base.endswith("GradientCheckpointingLayer") for base in bases):
+            self.local_layers.add(node.name)
+        flags: list[tuple[str, str]] = []
+        class_values: list[tuple[str, Build]] = []
+        makers: list[Maker] = []
+        builder = Builder()
+        functions = [inner for inner in _own(node.body) if isinstance(inner, ast.FunctionDef)]
+        for statement in _own(node.body):
+            match statement:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
+                    if name in _FLAGS:
+                        flags.append((name, ast.unparse(value)))
+                    elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
+                        class_values.append((name, builder.of(value)))
+        forward = None
+        for function in functions:
+            if function.name == "forward":
+                forward = _forward(function)
+            else:
+                own = Builder(_given(function))
+                own.attributes = builder.attributes
+                own.read(function.body)
+                returned = [one for one in own.returned if _useful(one)]
+                if returned and function.name != "__init__":
+                    makers.append(Maker(function.name, _params(function), _choice(returned)))
+        attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
+        readers = self._readers(functions, attributes, bases)
+        return Class(
+            name=node.name,
+            span=span_of(node),
+            header=self._header(node),
+            bases=bases,
+            base_spans=tuple(map(span_of, node.bases)),
+            first_line=min([node.lineno, *(one.lineno for one in node.decorator_list)]),
+            guard=guard,
+            flags=tuple(flags),
+            class_values=tuple(class_values),
+            attributes=tuple(attributes),
+            makers=tuple(makers),
+            forward=forward,
+            methods=tuple(function.name for function in functions),
+            calls=tuple(call for reader in readers for call in reader.calls),
+            inlines=tuple(inline for reader in readers for inline in reader.inlines),
+        )
+
+    def _header(self, node: ast.ClassDef) -> Span:
+        """From `class` to the end of the last base (or of the name, where there is none)."""
+        last = [*node.bases, *(keyword.value for keyword in node.keywords)]
+        if last:
+            end_line, end_column = last[-1].end_lineno or node.lineno, last[-1].end_col_offset or 0
+        else:
+            end_line, end_column = node.lineno, node.col_offset + len("class ") + len(node.name.encode())
+        return Span(node.lineno, node.col_offset, end_line, end_column)
+
+    def _readers(
+        self, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]], bases: tuple[str, ...]
+    ) -> list[MethodReader]:
+        direct = frozenset(
+            name
+            for name, built in attributes
+            if any(part in self.local_layers for part in built.class_names()) or name.startswith("<")
+        )
+        wanted = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
+        readers: list[MethodReader] = []
+        for function in functions:
+            if function.name == "__init__":
+                continue
+            text = "\n".join(self.lines[function.lineno - 1 : function.end_lineno])
+            if _may_call_blocks(text) or (wanted and wanted.search(text)):
+                reader = MethodReader(function.name, direct, frozenset(self.checkpoint_names))
+                reader.read(function)
+                readers.append(reader)
+        return readers
+
+    # -- the rest of a file
+
+    def _cleared(self, tree: ast.Module) -> tuple[str, ...] | None:
+        """The keywords that this file's GradientCheckpointingLayer clears: `"past_key_values" in kwargs`."""
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == "GradientCheckpointingLayer":
+                return tuple(_looked_up_in_kwargs(node))
+        return None
+
+    def _copies(self, tree: ast.Module) -> Iterator[CopiedFrom]:
+        if "Copied from" not in self.source:
+            return
+        starts = dict(_objects(tree.body))
+        for found in _COPIED.finditer(self.source):
+            line = self.source.count("\n", 0, found.start()) + 1
+            below = line + 1
+            while below <= len(self.lines) and self.lines[below - 1].lstrip().startswith("#"):
+                below += 1
+            span = starts.get(below)
+            if span:
+                yield CopiedFrom(line, found.group(2), found.group(3) or "", span)
+
+
+def _may_call_blocks(text: str) -> bool:
+    """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
+    if "checkpoint" in text or "](" in text or "getattr(" in text:
+        return True
+    return "for " in text and _LOOP.search(text) is not None
+
+
+def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
+    """First line (decorators included) and place of every class and function, methods included."""
+    for statement in statements:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            first = min([statement.lineno, *(one.lineno for one in statement.decorator_list)])
+            end = statement.end_lineno or statement.lineno
+            yield first, Span(first, statement.col_offset, end, statement.end_col_offset or 0)
+            if isinstance(statement, ast.ClassDef):
+                yield from _objects(statement.body)
+        elif isinstance(statement, ast.If):
+            yield from _objects(statement.body)
+            yield from _objects(statement.orelse)
+
+
+def _own(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """A class body's statements, also those under an `if`."""
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            yield from _own(statement.body)
+            yield from _own(statement.orelse)
+        else:
+            yield statement
+
+
+def _forward(function: ast.FunctionDef) -> Forward:
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args][1:]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults = [*padding, *arguments.defaults][-len(positional) :] if positional else []
+    params: list[Parameter] = []
+    spans: list[Span] = []
+
+    def add(node: ast.arg, kind: str, default: ast.expr | None) -> None:
+        text = text_of(default) if default is not None else None
+        params.append(Parameter(node.arg, kind, text, text_of(node.annotation) if node.annotation else ""))
+        end = default or node
+        spans.append(Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0))
+
+    for node, default in zip(positional, defaults, strict=True):
+        add(node, "positional", default)
+    if arguments.vararg:
+        add(arguments.vararg, "*", None)
+    for node, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        add(node, "keyword", default)
+    if arguments.kwarg:
+        add(arguments.kwarg, "**", None)
+    return Forward(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
+
+
+def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
+    """What a function's parameters are made of: a constructor's annotations tell which layers it is handed."""
+    for node in (*function.args.posonlyargs, *function.args.args):
+        annotated = dotted(node.annotation) if node.annotation else ""
+        if function.name != "__init__":
+            yield node.arg, Build("param", node.arg)
+        elif annotated.endswith(_LAYER_ENDINGS):
+            yield node.arg, Build("class", annotated)
+
+
+def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]):
+                yield name
+
+
+def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
+    """Where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+    values: dict[str, list[ast.stmt]] = {}
+    returns: list[ast.Return] = []
+    for statement in _flat(statements):
+        if isinstance(statement, ast.Return):
+            returns.append(statement)
+            continue
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
+                values.setdefault(name, []).append(statement)
+    for one in returns:
+        if one.value is not None and _is_nested(one.value):
+            yield span_of(one)
+        elif isinstance(one.value, ast.Name):
+            yield from map(span_of, values.pop(one.value.id, ()))
+
+
+def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in statements:
+        yield statement
+        if isinstance(statement, _COMPOUND):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _flat(getattr(statement, name, ()))
+
+
+def _is_nested(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_nested(value.left) or _is_nested(value.right)
+    return isinstance(value, ast.Tuple) and any(
+        isinstance(item, ast.Tuple | ast.List) and any(not _NO_GRADIENT.search(ast.unparse(one)) for one in item.elts)
+        for item in value.elts
+    )
+
+
+def _params(function: ast.FunctionDef) -> tuple[str, ...]:
+    return tuple(one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg != "self")
+
+
+def _choice(builds: list[Build]) -> Build:
+    return builds[0] if len(builds) == 1 else Build("choice", items=tuple(builds))
+
+
+def _holds_class(built: Build) -> bool:
+    return any(name.lstrip("_")[:1].isupper() for name in built.class_names())
+
+
+def _useful(built: Build) -> bool:
+    """Whether an attribute's build can matter: it names a class, a maker or another attribute."""
+    if built.kind in ("maker", "attribute"):
+        return True
+    if built.kind == "class":
+        return built.name not in _COMMON and not built.name.startswith(_NOT_MODULES)
+    return any(map(_useful, built.items))

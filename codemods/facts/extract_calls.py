@@ -1,0 +1,324 @@
+"""Where a method calls what it reached from `self`: loops over stacks, elements by index, closures,
+and inline checkpoint branches.
+
+Values are followed top to bottom through one method; an `if` joins what its branches bound.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Arg, Call, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
+from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.model_patches.vocabulary import is_past_state
+
+_STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
+_CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
+
+
+def _shape(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=None):
+            return "none"
+        case ast.Constant():
+            return "constant"
+        case ast.Name():
+            return "name"
+        case ast.List() | ast.ListComp():
+            return "list"
+        case ast.Tuple():
+            return "tuple"
+        case ast.Dict() | ast.DictComp():
+            return "dict"
+    return "other"
+
+
+def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Arg, ...]:
+    """The arguments of a call in source order, the first `skip` positional ones left out."""
+    found: list[Arg] = []
+    for node in call.args[skip:]:
+        name = "*" if isinstance(node, ast.Starred) else None
+        found.append(Arg(name, ast.unparse(node), _shape(node), span_of(node)))
+    for keyword in call.keywords:
+        value = keyword.value
+        found.append(Arg(keyword.arg or "**", ast.unparse(value), _shape(value), span_of(keyword)))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class MethodReader:
+    """Reads one method: fills `calls` and `inlines`."""
+
+    method: str
+    direct: frozenset[str]
+    """Attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers."""
+    checkpoint_names: frozenset[str]
+    """Names that this file imports a checkpoint function as."""
+    calls: list[Call] = field(default_factory=list)
+    inlines: list[InlineBranch] = field(default_factory=list)
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    _taken: set[int] = field(default_factory=set)
+
+    def read(self, function: ast.FunctionDef) -> None:
+        """Read the whole method."""
+        self._block(function.body, {"self": SELF})
+        if self.inlines:
+            self._guards(function)
+
+    # -- statements
+
+    def _block(self, statements: Iterable[ast.stmt], env: Env) -> None:
+        for statement in statements:
+            self._statement(statement, env)
+
+    def _statement(self, statement: ast.stmt, env: Env) -> None:
+        match statement:
+            case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
+                self._expressions(iterable, statement, env)
+                bind_loop(target, iterable, env)
+                self._block(statement.body, env)
+                self._block(statement.orelse, env)
+            case ast.If():
+                self._if(statement, env)
+            case ast.FunctionDef():
+                self.functions[statement.name] = statement
+            case ast.Assign(targets=targets, value=value):
+                self._expressions(value, statement, env)
+                for target in targets:
+                    bind(target, value, env)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._expressions(value, statement, env)
+                bind(target, value, env)
+            case ast.ClassDef():
+                return
+            case _:
+                self._other(statement, env)
+
+    def _other(self, statement: ast.stmt, env: Env) -> None:
+        for name, value in ast.iter_fields(statement):
+            if name in _STATEMENT_FIELDS:
+                for inner in value:
+                    if isinstance(inner, ast.stmt):
+                        self._statement(inner, env)
+                    else:
+                        self._block(inner.body, env)
+            elif isinstance(value, ast.expr):
+                self._expressions(value, statement, env)
+            elif name == "items":
+                for item in value:
+                    self._expressions(item.context_expr, statement, env)
+                    if isinstance(item.optional_vars, ast.Name):
+                        env.pop(item.optional_vars.id, None)
+
+    def _if(self, statement: ast.If, env: Env) -> None:
+        inline = self._inline_head(statement)
+        self._expressions(statement.test, statement, env)
+        before = dict(env)
+        first = len(self.calls)
+        self._block(statement.body, env)
+        if inline:
+            del self.calls[first:]
+        other = before
+        first = len(self.calls)
+        self._block(statement.orelse, other)
+        for name, value in other.items():
+            env[name] = env.get(name, NOTHING) | value
+        if inline:
+            self.inlines.append(self._inline(statement, inline, before | env, tuple(self.calls[first:])))
+
+    def _callable(self, node: ast.expr, env: Env) -> tuple[frozenset[Path], str]:
+        """What a checkpoint function is given to run, and how it is wrapped."""
+        match node:
+            case ast.Attribute(value=value, attr="__call__" | "forward"):
+                return value_of(value, env).paths, "plain"
+            case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+                return self._callable(inner, env)[0], "partial"
+            case ast.Call(func=ast.Name(), args=[inner, *_]):
+                return self._callable(inner, env)[0], "custom"
+            case ast.Name(id=name) if name in self.functions:
+                return frozenset(), "closure"
+        return value_of(node, env).paths, "plain"
+
+    # -- expressions
+
+    def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
+        """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
+        calls, loops, named = _calls_and_loops(node)
+        for one in named:
+            bind(one.target, one.value, env)
+        if loops:
+            env = dict(env)
+            for loop in loops:
+                bind_loop(loop.target, loop.iter, env)
+        for call in calls:
+            if self._is_checkpoint(call.func):
+                self._bare(call, statement, env)
+                continue
+            if isinstance(call.func, ast.Name) and call.func.id in self.functions:
+                self._enter(call, self.functions[call.func.id], env)
+                self._record(call, statement, frozenset({("<local>", call.func.id)}))
+                continue
+            if not isinstance(call.func, ast.Name | ast.Attribute | ast.Subscript) and not _is_getattr(call.func):
+                continue
+            paths = value_of(_uncalled(call.func), env).paths
+            wanted = frozenset(path for path in paths if self._wanted(path))
+            if wanted:
+                self._record(call, statement, wanted)
+
+    def _wanted(self, path: Path) -> bool:
+        return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self.direct))
+
+    def _record(self, call: ast.Call, statement: ast.stmt, paths: frozenset[Path]) -> None:
+        self.calls.append(
+            Call(
+                method=self.method,
+                span=span_of(call),
+                statement=span_of(statement),
+                callee=ast.unparse(call.func),
+                paths=tuple(sorted(paths)),
+                args=arguments_of(call),
+            )
+        )
+
+    def _enter(self, call: ast.Call, function: ast.FunctionDef, env: Env) -> None:
+        """Read a local function at its call, with its parameters bound to what it is given."""
+        if id(function) in self._taken:
+            return
+        self._taken.add(id(function))
+        inner = dict(env)
+        names = [parameter.arg for parameter in function.args.args]
+        given = dict(zip(names, call.args, strict=False))
+        given.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
+        for name, node in given.items():
+            inner[name] = value_of(node, env)
+        self._block(function.body, inner)
+
+    # -- inline branches
+
+    def _is_checkpoint(self, function: ast.expr) -> bool:
+        if isinstance(function, ast.Attribute) and function.attr in _CHECKPOINT_ATTRIBUTES:
+            return True
+        name = dotted(function)
+        return name in self.checkpoint_names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
+
+    def _checkpoints(self, statements: Iterable[ast.stmt]) -> list[ast.Call]:
+        nodes = (inner for statement in statements for inner in ast.walk(statement))
+        return [inner for inner in nodes if isinstance(inner, ast.Call) and self._is_checkpoint(inner.func)]
+
+    def _inline_head(self, statement: ast.If) -> list[ast.Call]:
+        """The checkpoint calls of an inline branch, when this `if` is one and none has taken them yet."""
+        if "checkpoint" not in ast.unparse(statement.test):
+            return []
+        found = [call for call in self._checkpoints(statement.body) if id(call) not in self._taken]
+        self._taken.update(map(id, found))
+        return found
+
+    def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
+        if id(call) in self._taken:
+            return
+        self._taken.add(id(call))
+        checkpoint = self._checkpoint(call, env)
+        self.inlines.append(InlineBranch(self.method, span_of(statement), (checkpoint,)))
+
+    def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
+        paths, wrapped = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
+        return CheckpointCall(
+            callee=ast.unparse(call.args[0]) if call.args else "",
+            paths=tuple(sorted(path for path in paths if path)),
+            args=arguments_of(call, skip=1),
+            wrapped=wrapped,
+        )
+
+    def _inline(self, statement: ast.If, found: list[ast.Call], env: Env, direct: tuple[Call, ...]) -> InlineBranch:
+        inner_env = dict(env)
+        for inner in statement.body:
+            for node in ast.walk(inner):
+                if isinstance(node, ast.For):
+                    bind_loop(node.target, node.iter, inner_env)
+        guard = next((name for inner in statement.body if (name := guarded_name(inner))), "")
+        other = statement.orelse
+        return InlineBranch(
+            method=self.method,
+            span=span_of(statement),
+            test=ast.unparse(statement.test),
+            conditions=tuple(conditions(statement.test)),
+            body=tuple(map(span_of, statement.body)),
+            body_kinds=tuple(self._kind(inner, other) for inner in statement.body),
+            orelse=tuple(map(span_of, other)),
+            checkpoints=tuple(self._checkpoint(call, inner_env) for call in found),
+            direct=direct,
+            guard=guard,
+        )
+
+    def _kind(self, statement: ast.stmt, other: list[ast.stmt]) -> str:
+        if self._checkpoints([statement]):
+            return "checkpoint"
+        if guarded_name(statement):
+            return "guard"
+        match statement:
+            case ast.FunctionDef():
+                return "function"
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None)) if is_past_state(name):
+                return "past"
+            case ast.Expr(value=ast.Call(func=function)) if "logger" in dotted(function) or "warn" in dotted(function):
+                return "log"
+        same = ast.dump(statement)
+        return "mirrored" if any(ast.dump(one) == same for one in other) else "other"
+
+    def _guards(self, function: ast.FunctionDef) -> None:
+        """Fill in what only the whole method tells: `elif`s, and guards that later code relies on."""
+        branches, elifs = elif_places(function)
+        for position, inline in enumerate(self.inlines):
+            place = (inline.span.line, inline.span.column)
+            node = branches.get(place)
+            if inline.test and node:
+                self.inlines[position] = replace(
+                    inline,
+                    is_elif=place in elifs,
+                    orelse_is_elif=any((one.lineno, one.col_offset) in elifs for one in node.orelse[:1]),
+                    guard_needed=bool(inline.guard) and read_later(function, node, inline.guard),
+                )
+
+
+def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr]]:
+    """Every call, comprehension and `:=` inside an expression, outer calls first.
+
+    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
+    """
+    calls: list[ast.Call] = []
+    loops: list[ast.comprehension] = []
+    named: list[ast.NamedExpr] = []
+    waiting: list[ast.AST | None] = [node]
+    while waiting:
+        inner = waiting.pop()
+        kind = inner.__class__
+        if inner is None or kind is ast.Name or kind is ast.Constant:
+            continue  # a dict display has None for the key of `**other`
+        if isinstance(inner, ast.Call):
+            calls.append(inner)
+        elif isinstance(inner, ast.comprehension):
+            loops.append(inner)
+        elif isinstance(inner, ast.NamedExpr):
+            named.append(inner)
+        for name in inner._fields:
+            value = getattr(inner, name)
+            if value.__class__ is list:
+                waiting.extend(value)
+            elif isinstance(value, ast.expr):
+                waiting.append(value)
+    return calls, loops, named
+
+
+def _is_getattr(function: ast.expr) -> bool:
+    return isinstance(function, ast.Call) and dotted(function.func) == "getattr"
+
+
+def _uncalled(function: ast.expr) -> ast.expr:
+    """`layer.forward` and `layer.__call__` mean the layer."""
+    if isinstance(function, ast.Attribute) and function.attr in ("forward", "__call__"):
+        return function.value
+    return function

@@ -1,0 +1,105 @@
+"""What names stand for inside one method: modules reached from `self` by a path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Path
+
+_SAME_ELEMENTS = {"reversed", "list", "tuple", "sorted", "iter", "tqdm", "enumerate", "islice"}
+_VIEWS = {"children", "values", "modules"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Modules reached by a path, or what a literal container of such holds."""
+
+    paths: frozenset[Path] = frozenset()
+    elements: frozenset[Path] = frozenset()
+
+    def __or__(self, other: Value) -> Value:
+        return Value(self.paths | other.paths, self.elements | other.elements)
+
+    def attribute(self, name: str) -> Value:
+        """`value.name`."""
+        return Value(frozenset((*path, name) for path in self.paths))
+
+    def element(self) -> Value:
+        """`value[i]`, or what a loop over it yields."""
+        return Value(frozenset((*path, ELEMENT) for path in self.paths) | self.elements)
+
+
+NOTHING = Value()
+SELF = Value(frozenset({()}))
+Env: TypeAlias = dict[str, Value]
+
+
+def union(values: Iterable[Value]) -> Value:
+    """Any of the values."""
+    total = NOTHING
+    for value in values:
+        total |= value
+    return total
+
+
+def value_of(node: ast.expr, env: Env) -> Value:
+    """What an expression stands for; NOTHING where it is no module reached from `self`."""
+    match node:
+        case ast.Name(id=name):
+            return env.get(name, NOTHING)
+        case ast.Attribute(value=value, attr=name):
+            return value_of(value, env).attribute(name)
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            return value_of(value, env)
+        case ast.Subscript(value=value):
+            return value_of(value, env).element()
+        case ast.IfExp(body=one, orelse=other):
+            return value_of(one, env) | value_of(other, env)
+        case ast.BoolOp(values=values):
+            return union(value_of(value, env) for value in values)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return Value(elements=union(value_of(item, env) for item in items).paths)
+        case ast.Call(func=ast.Name(id="getattr"), args=[base, name, *_]):
+            known = name.value if isinstance(name, ast.Constant) else DYNAMIC
+            return value_of(base, env).attribute(str(known))
+        case ast.Call(func=ast.Name(id=name), args=[inner, *_]) if name in _SAME_ELEMENTS:
+            return value_of(inner, env)
+        case ast.Call(func=ast.Attribute(value=inner, attr=name), args=[]) if name in _VIEWS:
+            return value_of(inner, env)
+    return NOTHING
+
+
+def bind(target: ast.expr, value: ast.expr, env: Env) -> None:
+    """`target = value`."""
+    match target:
+        case ast.Name(id=name):
+            env[name] = value_of(value, env)
+        case ast.Tuple(elts=targets) if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
+            for one, its in zip(targets, value.elts, strict=True):
+                bind(one, its, env)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            for one in targets:
+                if isinstance(one, ast.Name):
+                    env.pop(one.id, None)
+
+
+def bind_loop(target: ast.expr, iterable: ast.expr, env: Env) -> None:
+    """`for target in iterable`, also over enumerate, zip and items."""
+    match iterable:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
+            if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+                bind_loop(target.elts[1], inner, env)
+            return
+        case ast.Call(func=ast.Name(id="zip"), args=inners) if isinstance(target, ast.Tuple):
+            for one, inner in zip(target.elts, inners, strict=False):
+                bind_loop(one, inner, env)
+            return
+        case ast.Call(func=ast.Attribute(value=mapping, attr="items" | "named_children")):
+            if isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Name):
+                env[target.elts[-1].id] = value_of(mapping, env).element()
+            return
+    if isinstance(target, ast.Name):
+        env[target.id] = value_of(iterable, env).element()

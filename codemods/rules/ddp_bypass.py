@@ -1,0 +1,75 @@
+"""The loss is computed by the module inside a DistributedDataParallel wrapper, so no gradient is synchronised.
+
+## What it does
+Follows a training script's values and finds a backward pass on a loss that was computed by `ddp.module(...)`,
+`accelerator.unwrap_model(model)(...)`, a reference to the module kept from before the wrapping, or a helper that
+returns one of these. In a Trainer of transformers the loss that `compute_loss` returns counts. Silent: what runs
+under `no_grad`, attributes (`model.module.config`), saving, a loss in which the wrapper's own forward has a part, a
+branch for one process, and gradients that the script reduces itself behind the backward.
+
+## Why is this bad?
+The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward raises nothing
+and averages nothing: every rank trains a model of its own on its own share of the data, and the one that is saved
+has seen one rank's share. Measured on torch 2.13 with two ranks: the gradients of all parameters differ.
+
+## Example
+```python
+loss = ddp.module.compute_loss(batch)                    # each rank for itself
+loss.backward()
+
+loss = call_through_ddp(ddp, "compute_loss", batch)      # averaged
+loss.backward()
+```
+
+## Fix safety
+Reported only. Call the wrapper; for another method than `forward` use `call_through_ddp`; or leave the loss and
+call `sync_gradients(model)` between the backward and the optimizer's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.scripts.script_facts import Around, ScriptFacts, Spot
+
+CODE = "CKPT101"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every forward around a wrapper that a backward pass depends on."""
+    for path, script in context.scripts():
+        for around in script.arounds:
+            message, applicability = _verdict(around, script)
+            yield context.at(CODE, path, around.spot, message, applicability)
+        if script.gave_up:
+            spot = Spot(Span(1, 0, 1, 0), 1, "")
+            message = "the functions of this script call each other too often to follow where its losses come from"
+            yield context.at(CODE, path, spot, message, Applicability.UNKNOWN)
+
+
+def _verdict(around: Around, script: ScriptFacts) -> tuple[str, Applicability]:
+    """What to say, and how sure it is: the wrapping has to be in the file, and the call has to run the module."""
+    backward = f"the backward on line {around.backward}" if around.backward else "the Trainer's backward"
+    wrapped = around.sure or script.sign("ddp", "accelerate")
+    if not wrapped:
+        return (
+            f"{backward} depends on {around.callee}(...), which reaches the model by {around.inner}: whether that is "
+            "inside DistributedDataParallel, where no gradient would be synchronised, this file does not tell",
+            Applicability.UNKNOWN,
+        )
+    if not around.runs:
+        return (
+            f"{around.callee}(...) is handed {around.inner}, the module inside DistributedDataParallel: if it runs "
+            f"it, {backward} synchronises no gradient",
+            Applicability.UNKNOWN,
+        )
+    reached = "" if around.callee.startswith(around.inner) else f", reached by {around.inner}"
+    through = f', or call_through_ddp(ddp, "{around.method}", ...)' if around.method else ""
+    return (
+        f"{around.callee}(...) runs the module inside DistributedDataParallel{reached}: {backward} synchronises no "
+        f"gradient; call the wrapper{through}, or sync_gradients(model) before the step",
+        Applicability.UNSAFE,
+    )

@@ -1,0 +1,54 @@
+"""Gradient tensors reach a block inside a list, tuple or dict.
+
+## What it does
+Reports calls of blocks that pass a list, tuple or dict display for a gradient parameter, and parameters
+that are known to hold gradient tensors in a container.
+
+## Why is this bad?
+With `use_reentrant=True` the checkpoint sees tensors only where they are arguments themselves: those inside
+a container keep no gradient. A dict that blocks write into is also written again by the recompute: Gemma3n
+and Gemma4 share `shared_kv_states` so, keep every gradient and get the values wrong. MLCD passes a learned
+class position inside the `position_embeddings` tuple.
+
+## Example
+```python
+hidden_states = layer(hidden_states, position_embeddings=(learned.cos(), learned.sin()))
+```
+
+## Fix safety
+Reported only: the block's signature would have to change. Train with `use_reentrant=False`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.tree.arguments import bind
+from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
+from ckpt_surgery.model_patches import family_facts
+
+CODE = "CKPT007"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every container of gradient tensors that a block is given."""
+    for site in sites(context):
+        yield from _findings(context, site)
+
+
+def _findings(context: Context, site: Site) -> Iterator[Finding]:
+    block, forward = site.blocks[0]
+    known = family_facts(block.path).containers
+    bound = bind(site.call.args, forward)
+    positions = dict.fromkeys(plan_site(context, site, gradient=True, past=True).containers)
+    if not isinstance(bound, str):
+        positions.update({position: None for name, position in bound.items() if name in known})
+    for position in positions:
+        argument = site.call.args[position]
+        if argument.shape in ("none", "constant"):
+            continue
+        message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
+        message += ": with use_reentrant=True their gradient is lost or wrong"
+        yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)

@@ -1,0 +1,54 @@
+"""A checkpointing layer holds another checkpointing layer.
+
+## What it does
+Reports `GradientCheckpointingLayer`s that are made of other `GradientCheckpointingLayer`s.
+
+## Why is this bad?
+The inner layer is computed three times a step: in the forward pass, in the recompute of the outer layer,
+and again in its own. SwinStage holds SwinLayer, ZambaHybridLayer holds ZambaMambaDecoderLayer.
+
+## Example
+```python
+class FooStage(GradientCheckpointingLayer):
+    def __init__(self, config):
+        self.blocks = nn.ModuleList([FooLayer(config) for _ in range(2)])   # FooLayer is one too
+```
+
+## Fix safety
+Reported only: which of the two should checkpoint is a choice between memory and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.tree.classes import Answer, Ref
+
+CODE = "CKPT006"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every layer with layers inside."""
+    for ref in context.tree.checked_refs():
+        if context.tree.is_layer(ref) is not Answer.YES:
+            continue
+        inner = sorted({part.name for part in _layers_inside(context, ref)})
+        if inner:
+            message = f"{ref.name} holds {', '.join(inner)}: computed three times a step"
+            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNSAFE)
+
+
+def _layers_inside(context: Context, ref: Ref) -> Iterator[Ref]:
+    seen: set[Ref] = {ref}
+    waiting = [ref]
+    while waiting:
+        for part in context.tree.parts(waiting.pop()):
+            if part in seen:
+                continue
+            seen.add(part)
+            if context.tree.is_layer(part) is Answer.YES:
+                yield part
+            else:
+                waiting.append(part)

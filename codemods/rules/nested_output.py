@@ -1,0 +1,39 @@
+"""A block returns gradient tensors inside a nested tuple.
+
+## What it does
+Reports blocks whose forward returns a tuple with hidden states inside another tuple or list.
+
+## Why is this bad?
+With `use_reentrant=True` the checkpoint gives gradient to the tensors of the outer tuple only. LiLT in
+transformers 4.57.6 loses 62 gradients so.
+
+## Example
+```python
+return ((layer_output, layout_output), attention)   # before
+return (layer_output, layout_output, attention)     # by hand
+```
+
+## Fix safety
+Reported only: callers unpack what the block returns. Train with `use_reentrant=False`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.tree.call_sites import checkpoints
+
+CODE = "CKPT010"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every nested output of a block."""
+    for ref in context.tree.checked_refs():
+        forward = ref.cls.forward
+        if forward is None or not forward.nested_returns or not checkpoints(context, ref):
+            continue
+        for span in forward.nested_returns:
+            message = f"{ref.name} returns gradient tensors inside a nested tuple: lost with use_reentrant=True"
+            yield context.finding(CODE, ref.path, span, ref.name, message, Applicability.UNSAFE)

@@ -1,0 +1,96 @@
+"""A block in a stack of a model that claims gradient checkpointing is no GradientCheckpointingLayer.
+
+## What it does
+Finds stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) in models whose
+`supports_gradient_checkpointing` is True, and reports the elements that are blocks (they hold attention,
+recurrence or a state space model) but whose class is a plain `nn.Module`. Other elements (projections,
+heads, experts, norms, convolutions) are reported as information only.
+
+## Why is this bad?
+`gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block keeps all its
+activations, and nothing says so. Measured on transformers 4.57.6: GPTBigCode and SwiftFormer never
+recompute anything.
+
+## Example
+```python
+class FooLayer(nn.Module): ...                    # before
+class FooLayer(GradientCheckpointingLayer): ...   # after
+```
+
+## Fix safety
+Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing
+is enabled. A base class from another package stays, with the layer in front of it. Unsafe where a call in
+the tree passes past state by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer
+alone, the block would be worse off than without checkpointing. `--unsafe` repairs both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.edits.conversion import convert
+from ckpt_surgery.codemods.edits.derived_class import aliased
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.tree.blocks import StackElement
+from ckpt_surgery.codemods.tree.classes import Answer, Ref
+
+CODE = "CKPT001"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """Findings for every stack element that is no layer: blocks first of all, the rest as information."""
+    parts = context.tree.supported
+    if context.include_unsupported:
+        parts |= frozenset(context.tree.checked_refs())
+    seen: set[tuple[Ref, bool]] = set()
+    for element in sorted(context.blocks.elements(parts), key=_place):
+        ref = element.element
+        key = (ref, element.is_block)
+        if key in seen or ref.path not in context.tree.checked or ref in context.blocks.checkpointed_inline:
+            continue
+        seen.add(key)
+        if element.is_block:
+            yield _block(context, element)
+        elif (ref, True) not in seen:
+            message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
+            yield context.finding(
+                CODE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
+            )
+    for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
+        for name, external in context.blocks.foreign(holder) if holder.path in context.tree.checked else ():
+            message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
+            yield context.finding(CODE, holder.path, holder.cls.header, holder.name, message, Applicability.UNKNOWN)
+
+
+def _block(context: Context, element: StackElement) -> Finding:
+    ref = element.element
+    message = f"{ref.name}, a block of {_stack(element)}, is no GradientCheckpointingLayer: it is never checkpointed"
+    applicability = Applicability.SAFE
+    if context.tree.is_layer(ref) is Answer.UNKNOWN:
+        message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
+        applicability = Applicability.UNKNOWN
+    conversion = convert(context, ref)
+    if conversion.doubt and applicability is Applicability.SAFE:
+        message += f"; {conversion.doubt}"
+        applicability = Applicability.UNSAFE
+    edits = (*conversion.edits, *aliased(context, element.holder, ref))
+    if conversion.reason:
+        return _class_finding(context, ref, f"{message} ({conversion.reason})", Applicability.UNKNOWN)
+    return _class_finding(context, ref, message, applicability, edits)
+
+
+def _class_finding(
+    context: Context, ref: Ref, message: str, applicability: Applicability, edits: tuple[Edit, ...] = ()
+) -> Finding:
+    return context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability, edits, ref.cls.first_line)
+
+
+def _stack(element: StackElement) -> str:
+    return f"{element.holder.name}.{element.attribute}"
+
+
+def _place(element: StackElement) -> tuple[str, int, bool, bool, str]:
+    elsewhere = element.holder.path != element.element.path
+    line = element.element.cls.span.line
+    return (element.element.path, line, not element.is_block, elsewhere, element.holder.name)

@@ -1,0 +1,70 @@
+"""Reentrant checkpointing in a script that trains under DistributedDataParallel.
+
+## What it does
+Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
+of `torch.utils.checkpoint.checkpoint` that leave it out, which means True up to torch 2.13, in scripts that wrap in
+DistributedDataParallel, prepare with accelerate, or start a Trainer in several processes. A
+`gradient_checkpointing_enable()` without options is information: it means True up to transformers 4.57.
+
+## Why is this bad?
+Reentrant checkpointing runs a backward of its own inside the backward, where the hooks of DistributedDataParallel do
+not expect it. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a
+variable ready only once"); a block that is checkpointed twice in a step ends with other gradients on each rank, and
+nothing says so; a block whose input needs no gradient gets none at all. Without reentrance all of these were right.
+
+## Example
+```python
+hidden_states = checkpoint(block, hidden_states, use_reentrant=True)     # before
+hidden_states = checkpoint(block, hidden_states, use_reentrant=False)    # after
+```
+
+## Fix safety
+Safe: both modes run the same operations on the same values. The non-reentrant one also raises where the recompute
+makes tensors of other shapes, a fault that the reentrant one does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.edits.call_edit import call_edit
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.scripts.script_facts import Reentrant
+from ckpt_surgery.codemods.scripts.signs import data_parallel, said
+from ckpt_surgery.codemods.tree.arguments import Piece
+
+CODE = "CKPT104"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every reentrant checkpoint in a script that trains under the wrapper."""
+    for path, script in context.scripts():
+        sign = data_parallel(script)
+        if sign:
+            for one in script.reentrant:
+                yield _finding(context, path, one, f"DistributedDataParallel ({said(sign)})")
+
+
+def _finding(context: Context, path: str, one: Reentrant, wrapper: str) -> Finding:
+    if one.kind == "enable":
+        message = (
+            f"{one.callee}() is reentrant up to transformers 4.57, which does not go with {wrapper}: give it "
+            'gradient_checkpointing_kwargs={"use_reentrant": False}'
+        )
+        return context.at(CODE, path, one.spot, message, Applicability.INFO)
+    what = "use_reentrant=True" if one.kind == "true" else f"{one.callee}(...) without use_reentrant"
+    message = (
+        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and gives each rank gradients of its "
+        "own where a block runs twice; use_reentrant=False computes the same"
+    )
+    return context.at(CODE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
+
+
+def _edit(context: Context, path: str, one: Reentrant) -> Edit:
+    """`True` becomes `False`; where the option is left out it comes last."""
+    if one.kind == "true":
+        start, end = context.source(path).range(one.spot.span)
+        return Edit(path, start, end, "False")
+    pieces = [Piece(at, argument.name) for at, argument in enumerate(one.args)]
+    return call_edit(context, path, one.spot.span, (*pieces, Piece(None, "use_reentrant", "False")))

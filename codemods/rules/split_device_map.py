@@ -1,0 +1,63 @@
+"""A model that several processes train is split over all devices in each of them.
+
+## What it does
+Finds `from_pretrained(..., device_map="auto")` (also "balanced", "balanced_low_0" and "sequential", through a name, a
+dict of options or an option's default) in a script that trains in several processes: it wraps in
+DistributedDataParallel, prepares with accelerate, makes a process group, or reads what torchrun sets. A script with a
+`Trainer` and no sign of several processes gets information only; one that trains nothing gets none. Models that are
+only merged or evaluated, and loads under a test on the number of processes, are left out.
+
+## Why is this bad?
+Such a `device_map` spreads the layers over every device that the process sees. With one process for each device,
+all processes put their parts on the same devices: memory runs out on the first ones, and DistributedDataParallel
+refuses a module on several devices or, with a quantised model, the Trainer stops.
+
+## Example
+```python
+model = AutoModelForCausalLM.from_pretrained(name, device_map="auto")
+model = AutoModelForCausalLM.from_pretrained(name, device_map=local_device_map())
+```
+
+## Fix safety
+Reported only: `local_device_map()` of ckpt_surgery, or `{"": local_rank}`, puts each process's model on one device,
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, SplitLoad
+from ckpt_surgery.codemods.scripts.signs import said, several_processes
+
+CODE = "CKPT103"
+_ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every such load in a script that trains."""
+    for path, script in context.scripts():
+        for load in script.loads:
+            verdict = _verdict(load, script)
+            if verdict:
+                yield context.at(CODE, path, load.spot, *verdict)
+
+
+def _verdict(load: SplitLoad, script: ScriptFacts) -> tuple[str, Applicability] | None:
+    what = f'{load.callee}(..., device_map="{load.placement}")' + (" (the option's default)" if load.default else "")
+    several = several_processes(script)
+    if several:
+        return (
+            f"{what} spreads the model over all devices in every process of a distributed script ({said(several)}): "
+            f"{_ADVICE}",
+            Applicability.INFO if load.default else Applicability.UNSAFE,
+        )
+    trainer = script.sign("trainer")
+    if trainer:
+        return (
+            f"{what} is right for one process; started in several, each spreads the model over all devices: {_ADVICE}",
+            Applicability.INFO,
+        )
+    return None

@@ -1,0 +1,47 @@
+"""Past state is passed under a keyword that the release's GradientCheckpointingLayer does not clear.
+
+## What it does
+Reads the keywords that the tree's own `GradientCheckpointingLayer` clears and reports calls of blocks that
+pass past state under another one: `state`, `cache_params`, `shared_kv_states`, and `past_key_value` on
+late 5.x, which no longer clears it.
+
+## Why is this bad?
+What is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
+passed explicitly while training grows from 16 to 32 positions in the backward pass.
+
+## Example
+```python
+hidden_states = layer(hidden_states, cache_params=cache_params)   # cleared: use_cache, past_key_values, layer_past
+```
+
+## Fix safety
+Reported only: the parameter would have to be renamed in the block and in every caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.tree.call_sites import site_finding, sites
+
+CODE = "CKPT008"
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every past state keyword that goes through the checkpoint."""
+    for site in sites(context):
+        block, forward = site.blocks[0]
+        if context.tree.flag(block, "_can_checkpoint_with_cache") == "True":
+            continue
+        meaning = context.meaning(block)
+        past = {parameter.name for parameter in forward.params if meaning.past(parameter)}
+        cleared = context.tree.cleared(site.owner.path)
+        for argument in site.call.args:
+            if argument.name in past and argument.name not in cleared and argument.shape not in ("none", "constant"):
+                message = (
+                    f"{block.name} gets past state as `{argument.name}`, which this release's "
+                    f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
+                )
+                yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)

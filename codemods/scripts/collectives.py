@@ -1,0 +1,178 @@
+"""Which collectives of a script some ranks call and others do not.
+
+Every function is walked twice: as a rank for which each test about ranks (or about a missing gradient) is true, and
+as one for which it is false. What only one of them calls is told; what both call, in whichever branches, is not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
+from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.scripts.names import Function, Names, is_accelerator, scopes, tail
+from ckpt_surgery.codemods.scripts.ranks import RankTests, Test
+from ckpt_surgery.codemods.scripts.script_facts import Collective, Spot
+
+_GROUP_AT = {
+    "all_reduce": 2,
+    "broadcast": 2,
+    "barrier": 0,
+    "monitored_barrier": 0,
+    "all_gather": 2,
+    "reduce": 3,
+    "gather": 3,
+    "scatter": 3,
+    "reduce_scatter": 3,
+    "all_to_all": 2,
+    "all_to_all_single": 4,
+    "all_gather_into_tensor": 2,
+    "reduce_scatter_tensor": 3,
+    "all_gather_object": 2,
+    "broadcast_object_list": 2,
+    "gather_object": 3,
+    "scatter_object_list": 3,
+}
+"""The collectives of torch.distributed, and where each takes its group by position."""
+_ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """One collective as one kind of rank calls it; `test` is what decided that it does, where anything did."""
+
+    name: str
+    node: ast.Call
+    first_line: int
+    test: Test | None
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One kind of rank (`first`: each test is true on it) and what it calls."""
+
+    first: bool
+    called: list[_Called] = field(default_factory=list)
+
+    @property
+    def names(self) -> Counter[str]:
+        """How often each collective is called."""
+        return Counter(one.name for one in self.called)
+
+    def of(self, name: str) -> list[_Called]:
+        """The calls of one collective."""
+        return [one for one in self.called if one.name == name]
+
+
+def collectives(names: Names) -> Iterator[Collective]:
+    """The collectives of a script that only some ranks call."""
+    reader = _Reader(names)
+    for scope, body in scopes(names):
+        yield from reader.compare(scope, body)
+
+
+class _Reader:
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.tests = RankTests(names)
+        self.helpers: dict[str, tuple[str, ...]] = {}
+        """What collectives the script's own functions call, whichever rank calls them."""
+        self.helpers = {name: self._always(function) for name, function in names.functions.items()}
+
+    def _always(self, function: Function) -> tuple[str, ...]:
+        first, other = self._walks(function.body)
+        return tuple(one.name for one in first.called) if first.names == other.names else ()
+
+    def _walks(self, statements: Sequence[ast.stmt]) -> list[_Walk]:
+        walks = [_Walk(True), _Walk(False)]
+        for walk in walks:
+            self._block(walk, statements, None)
+        return walks
+
+    def compare(self, scope: str, statements: Sequence[ast.stmt]) -> Iterator[Collective]:
+        """The collectives that only one of the two kinds of rank calls here, as many as are too many."""
+        first, other = self._walks(statements)
+        found: dict[Span, Collective] = {}
+        left: set[Test] = set()
+        for here, there in ((first, other), (other, first)):
+            for name, more in (here.names - there.names).items():
+                for one in [called for called in here.of(name) if called.test][-more:]:
+                    spot = Spot(span_of(one.node), one.first_line, scope)
+                    test = one.test
+                    if test is None or test in left:
+                        continue  # where the others have left, the first collective says it all
+                    left |= {test} if test.left else set()
+                    found[spot.span] = Collective(spot, dotted(one.node.func), test.text, test.line, test.kind)
+        yield from found.values()
+
+    def _block(self, walk: _Walk, statements: Sequence[ast.stmt], under: Test | None) -> None:
+        """Walk statements up to where this kind of rank leaves them."""
+        for statement in statements:
+            if isinstance(statement, ast.If):
+                self._expressions(walk, statement.test, statement.lineno, under)
+                test = self.tests.of(statement.test)
+                if test:
+                    taken, other = statement.body, statement.orelse
+                    if test.first != walk.first:
+                        taken, other = other, taken
+                    self._block(walk, taken, test)
+                    if _leaves(taken):
+                        return
+                    under = test._replace(left=True) if _leaves(other) else under
+                else:
+                    self._either(walk, statement, under)
+            else:
+                self._statement(walk, statement, under)
+
+    def _either(self, walk: _Walk, statement: ast.If, under: Test | None) -> None:
+        """A branch on something that is the same on all ranks: of what both sides call, one is called."""
+        sides = [_Walk(walk.first), _Walk(walk.first)]
+        self._block(sides[0], statement.body, under)
+        self._block(sides[1], statement.orelse, under)
+        more = sides[1].names - sides[0].names
+        walk.called += sides[0].called
+        walk.called += [one for name, count in more.items() for one in sides[1].of(name)[-count:]]
+
+    def _statement(self, walk: _Walk, statement: ast.stmt, under: Test | None) -> None:
+        if isinstance(statement, _SCOPES):
+            if under and isinstance(statement, Function):
+                # What a function does that only some ranks define is theirs too; when, nobody can tell.
+                self._block(walk, statement.body, None)
+            return
+        for name in ("test", "iter", "value", "items", "exc", "msg"):
+            part = getattr(statement, name, None)
+            for node in part if isinstance(part, list) else [part]:
+                if node is not None:
+                    self._expressions(walk, node, statement.lineno, under)
+        for name in ("body", "orelse", "finalbody"):  # what an exception leads to is left out
+            self._block(walk, getattr(statement, name, ()), under)
+
+    def _expressions(self, walk: _Walk, node: ast.AST, line: int, under: Test | None) -> None:
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, ast.Call):
+                walk.called += [_Called(name, one, line, under) for name in self._names(one)]
+            if not isinstance(one, _SCOPES):
+                waiting.extend(ast.iter_child_nodes(one))
+
+    def _names(self, call: ast.Call) -> tuple[str, ...]:
+        """The collectives that a call is, or leads to. Those of a group are its members' own affair."""
+        func, name = call.func, tail(call.func)
+        if isinstance(func, ast.Name) and name in self.names.functions:
+            return self.helpers.get(name, ())
+        if isinstance(func, ast.Attribute) and is_accelerator(func.value):
+            return (f"accelerator.{name}",) if name in _ACCELERATOR else ()
+        if name not in _GROUP_AT or not self.names.origin(func).startswith("torch.distributed."):
+            return ()
+        grouped = len(call.args) > _GROUP_AT[name] or any(one.arg == "group" for one in call.keywords)
+        return () if grouped else (name,)
+
+
+def _leaves(statements: Sequence[ast.stmt]) -> bool:
+    """Whether control surely leaves the function or the round of a loop. An exception ends the whole job."""
+    return any(isinstance(one, ast.Return | ast.Continue | ast.Break) for one in statements)

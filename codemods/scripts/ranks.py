@@ -1,0 +1,150 @@
+"""Tests of a script that differ between ranks: on the rank itself, or on whether a parameter has a gradient."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.scripts.names import Names, tail, words
+
+_RANKS = words(
+    """
+    rank local_rank global_rank world_rank ddp_rank ddp_local_rank process_index local_process_index
+    get_rank get_local_rank RANK LOCAL_RANK
+    """
+)
+_MAIN = words(
+    """
+    is_main_process is_local_main_process is_main is_master is_master_process master_process main_process
+    is_global_zero is_rank_zero is_rank_0 is_rank0 is_world_process_zero is_local_process_zero
+    """
+)
+_SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
+_YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
+_NONE = {"-1", "None"}
+"""What a rank is compared with to learn whether there are several processes at all."""
+
+
+class Test(NamedTuple):
+    """A test that differs between ranks: its text and line, its kind (rank, gradient), and whether it is true on
+    the first kind of rank (rank 0; one on which the parameter has a gradient). `left`: the other kind of rank
+    returned under it, and what stands behind is what the test decides over.
+    """
+
+    text: str
+    line: int
+    kind: str
+    first: bool
+    left: bool = False
+
+
+class RankTests:
+    """Knows such tests, also by the names that a file gives to ranks and to their tests."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.ranks: set[str] = set()
+        self.answers: dict[str, bool] = {}
+        targets = [node.target for node in names.nodes if isinstance(node, ast.For)]
+        self.looped = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        assigned: dict[str, list[ast.expr]] = {}
+        for node in names.nodes:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    assigned.setdefault(dotted(target), []).append(node.value)
+        assigned.pop("", None)
+        for name, values in assigned.items():
+            self._learn(name, [one for one in values if not isinstance(one, ast.Constant)])
+
+    def _learn(self, name: str, values: list[ast.expr]) -> None:
+        """A name that stands for a rank, or for a test on one, wherever it is given a value."""
+        if values and all(map(self._is_rank, values)):
+            self.ranks.add(name)
+        answers = {self._rank_answer(one) for one in values}
+        if len(answers) == 1 and (answer := answers.pop()) is not None:
+            self.answers[name] = answer
+
+    def of(self, test: ast.expr) -> Test | None:
+        """What a test is, or None where it is the same on all ranks, or nothing tells that it differs."""
+        for kind, answer in (("rank", self._rank_answer(test)), ("gradient", self._gradient_answer(test))):
+            if answer is not None:
+                return Test(ast.unparse(test), test.lineno, kind, answer)
+        return None
+
+    def _rank_answer(self, test: ast.expr) -> bool | None:
+        """Whether a test is true on rank 0 and not on the others, the other way round, or neither (None)."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                answer = self._rank_answer(operand)
+                return None if answer is None else not answer
+            case ast.BoolOp(values=values):
+                return next((one for value in values if (one := self._rank_answer(value)) is not None), None)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                for side, other in ((left, right), (right, left)):
+                    if self._is_rank(side):
+                        return None if _asks_for_ranks(op, other) else isinstance(op, _YES)
+                return None
+            case ast.Call(func=func) if tail(func) in _MAIN:
+                return True
+            case ast.Name() | ast.Attribute():
+                if tail(test) in _MAIN:
+                    return True
+                if dotted(test) in self.answers:
+                    return self.answers[dotted(test)]
+        return False if self._is_rank(test) else None
+
+    def _gradient_answer(self, test: ast.expr) -> bool | None:
+        """`p.grad is not None`, and the opposite, for the `p` of a loop over parameters."""
+        match test:
+            case ast.Compare(
+                left=ast.Attribute(value=ast.Name(id=name), attr="grad"),
+                ops=[ast.Is() | ast.IsNot() as op],
+                comparators=[ast.Constant(value=None)],
+            ) if name in self.looped:
+                return isinstance(op, ast.IsNot)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                answer = self._gradient_answer(operand)
+                return None if answer is None else not answer
+            case ast.BoolOp(values=values):
+                return next((one for value in values if (one := self._gradient_answer(value)) is not None), None)
+        return None
+
+    def _is_rank(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Name() | ast.Attribute():
+                return tail(node) in _RANKS or dotted(node) in self.ranks
+            case ast.Call(func=func, args=args, keywords=keywords):
+                if tail(func) == "int" and args:
+                    return self._is_rank(args[0])
+                if tail(func) in ("get", "getenv") and args:
+                    return isinstance(args[0], ast.Constant) and args[0].value in _RANKS
+                return tail(func) in _RANKS and not args and not keywords
+            case ast.Subscript(value=value, slice=ast.Constant(value=key)):
+                return tail(value) == "environ" and key in _RANKS
+            case ast.BinOp(left=left):
+                return self._is_rank(left)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self._is_rank(body) or self._is_rank(orelse)
+        return False
+
+
+def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
+    """`rank != -1`, `rank is not None`, `rank >= 0`: whether there are several processes."""
+    text = ast.unparse(other)
+    return text in _NONE or (text == "0" and isinstance(op, ast.GtE | ast.Lt))
+
+
+def asks_for_several(test: ast.expr) -> bool | None:
+    """Whether a test is true where there are several processes, the other way round, or neither (None)."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            answer = asks_for_several(operand)
+            return None if answer is None else not answer
+        case ast.Compare(left=left, ops=[op], comparators=[ast.Constant()]) if _SEVERAL.search(ast.unparse(left)):
+            return isinstance(op, ast.Gt | ast.GtE | ast.NotEq | ast.IsNot)
+        case ast.Name() | ast.Attribute() | ast.Call():
+            name = tail(test.func if isinstance(test, ast.Call) else test)
+            return True if _SEVERAL.search(name) else None
+    return None

@@ -1,0 +1,86 @@
+"""What tells that a script trains, and that it does so in several processes. The one place for such signs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, is_distributed_data_parallel, tail
+from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, Sign
+
+_LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
+_LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
+
+
+def signs(names: Names, text: str) -> Iterator[Sign]:
+    """The signs of a script, each kind in the order of the lines."""
+    prepares = False
+    backward: Sign | None = None
+    trainers = _trainers(names)
+    for node in names.nodes:
+        match node:
+            case ast.Call(func=func):
+                origin = names.origin(func)
+                if is_distributed_data_parallel(origin):
+                    yield Sign("ddp", dotted(func), node.lineno)
+                elif tail(func) == "init_process_group":
+                    yield Sign("group", dotted(func), node.lineno)
+                elif tail(func) == "prepare" and isinstance(func, ast.Attribute) and is_accelerator(func.value):
+                    prepares = True
+                elif tail(func) == "backward" and isinstance(func, ast.Attribute):
+                    yield Sign("backward", "backward", node.lineno)
+                    if is_accelerator(func.value):
+                        backward = backward or Sign("accelerate", dotted(func), node.lineno)
+                elif tail(func) == "train" and isinstance(func, ast.Attribute):
+                    made = isinstance(func.value, ast.Call) and tail(func.value.func).endswith("Trainer")
+                    if made or dotted(func.value) in trainers:
+                        yield Sign("trainer", ast.unparse(func) if not made else "Trainer(...).train", node.lineno)
+                if _reads_environment(node):
+                    yield Sign("launch", ast.unparse(node.args[0]).strip("'\""), node.lineno)
+                for keyword in node.keywords:
+                    if keyword.arg and keyword.arg.startswith("ddp_"):
+                        yield Sign("arguments", keyword.arg, keyword.value.lineno)
+            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))) if key in _LAUNCH:
+                if tail(value) == "environ":
+                    yield Sign("launch", key, node.lineno)
+    if prepares and backward:
+        yield backward
+    for found in _LAUNCHER.finditer(text):
+        yield Sign("launcher", found.group(1), text.count("\n", 0, found.start(1)) + 1)
+
+
+def data_parallel(script: ScriptFacts) -> Sign | None:
+    """What shows that a script trains under DistributedDataParallel, which a launched Trainer does too."""
+    surely = script.sign("ddp", "accelerate", "arguments")
+    return surely or (script.sign("launch", "launcher", "group") if script.sign("trainer") else None)
+
+
+def several_processes(script: ScriptFacts) -> Sign | None:
+    """What shows that a script trains in several processes, under whatever wrapper."""
+    trains = script.sign("backward", "trainer")
+    return data_parallel(script) or (script.sign("launch", "launcher", "group") if trains else None)
+
+
+def said(sign: Sign) -> str:
+    """A sign as a message names it."""
+    return f"{sign.text} on line {sign.line}"
+
+
+def _reads_environment(call: ast.Call) -> bool:
+    """`os.environ.get("LOCAL_RANK")` or `os.getenv("LOCAL_RANK")`."""
+    if not call.args or not isinstance(call.args[0], ast.Constant) or call.args[0].value not in _LAUNCH:
+        return False
+    func = call.func
+    return tail(func) == "getenv" or (isinstance(func, ast.Attribute) and tail(func.value) == "environ")
+
+
+def _trainers(names: Names) -> set[str]:
+    """The names that a `...Trainer(...)` is bound to."""
+    found: set[str] = set()
+    for node in names.nodes:
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(func=func)) if tail(func).endswith("Trainer"):
+                found.add(dotted(target))
+    return found - {""}

@@ -1,0 +1,85 @@
+"""Which classes are one and the same: a modular file's, the generated file's, and those of models that
+inherit them under another name.
+
+`class FooModel(BarModel)` in `modular_foo.py` makes the converter copy what BarModel is made of: `FooLayer`
+in `modeling_foo.py` is then `BarLayer` of `modeling_bar.py`, and a repair of one that left the other out
+would be undone when the file is generated again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckpt_surgery.codemods.tree.classes import Ref, renames
+from ckpt_surgery.codemods.tree.index import TreeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class _Descent:
+    """One generated file's descent from a parent file: `old` starts of class names become `new`."""
+
+    parent: str
+    modular: str
+    generated: str
+    old: str
+    new: str
+
+
+class Lineages:
+    """The descents of a tree's generated files."""
+
+    def __init__(self, tree: TreeIndex) -> None:
+        self.tree = tree
+        self._by_parent: dict[str, list[_Descent]] = defaultdict(list)
+        self._by_generated: dict[str, list[_Descent]] = defaultdict(list)
+        self._modular: dict[str, str] = {}
+        self._generated: dict[str, str] = {}
+        for path in tree.checked:
+            facts = tree.facts(path)
+            if facts and facts.generated_from:
+                modular = os.path.join(os.path.dirname(path), facts.generated_from)
+                if modular in tree.files:
+                    self._modular[path] = modular
+                    self._generated[modular] = path
+        for generated, modular in self._modular.items():
+            for descent in dict.fromkeys(self._descents(generated, modular)):
+                self._by_parent[descent.parent].append(descent)
+                self._by_generated[generated].append(descent)
+
+    def _descents(self, generated: str, modular: str) -> Iterator[_Descent]:
+        for child in self.tree.refs(modular):
+            for base in child.cls.bases:
+                for parent in self.tree.named(modular, base):
+                    if isinstance(parent, Ref) and parent.path != modular:
+                        for old, new in renames(parent.name, child.name):
+                            if old and new:
+                                yield _Descent(parent.path, modular, generated, old, new)
+
+    def same(self, ref: Ref) -> tuple[Ref, ...]:
+        """Every class that is `ref` in another file, itself first."""
+        found: dict[Ref, None] = {ref: None}
+        waiting = [ref]
+        while waiting:
+            for twin in self._next_to(waiting.pop()):
+                if twin not in found:
+                    found[twin] = None
+                    waiting.append(twin)
+        return tuple(found)
+
+    def _next_to(self, ref: Ref) -> Iterator[Ref]:
+        other = self._modular.get(ref.path) or self._generated.get(ref.path)
+        if other:
+            yield from self._named(other, ref.name)
+        for descent in self._by_generated.get(ref.path, ()):
+            if ref.name.startswith(descent.new) and not self._named(descent.modular, ref.name):
+                yield from self._named(descent.parent, descent.old + ref.name.removeprefix(descent.new))
+        for descent in self._by_parent.get(ref.path, ()):
+            name = descent.new + ref.name.removeprefix(descent.old)
+            if ref.name.startswith(descent.old) and not self._named(descent.modular, name):
+                yield from self._named(descent.generated, name)
+
+    def _named(self, path: str, name: str) -> list[Ref]:
+        return [ref for ref in self.tree.refs(path) if ref.name == name]

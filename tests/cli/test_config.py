@@ -1,0 +1,170 @@
+"""What pyproject.toml may say, and the one line for everything that it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.cli.config import Config, ConfigError, OutputFormat, expand_codes, load_config
+from ckpt_surgery.static.discover import matches
+
+KNOWN = ("CKPT001", "CKPT003", "CKPT010", "CKPT101")
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "pyproject.toml"
+    file.write_text(text)
+    return file
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        [tool.ckpt_surgery]
+        select = ["CKPT0"]
+        ignore = ["CKPT006"]
+        exclude = ["legacy", "gen/*"]
+        include-unsupported = true
+        show-unknown = true
+        jobs = 3
+        output-format = "sarif"
+        [tool.ckpt_surgery.per-file-ignores]
+        "train/*" = ["CKPT101"]
+        """,
+    )
+    assert load_config(tmp_path) == Config(
+        path=file,
+        select=("CKPT0",),
+        ignore=("CKPT006",),
+        exclude=("legacy", f"{tmp_path}/gen/*"),
+        include_unsupported=True,
+        show_unknown=True,
+        jobs=3,
+        output_format=OutputFormat.SARIF,
+        per_file_ignores={f"{tmp_path}/train/*": ("CKPT101",)},
+    )
+
+
+def test_without_a_table_the_defaults_hold(tmp_path: Path) -> None:
+    write(tmp_path, "[tool.other]\nx = 1\n")
+    assert load_config(tmp_path) == Config()
+
+
+def test_the_nearest_file_with_the_table_counts_from_the_first_path_upward(tmp_path: Path) -> None:
+    write(tmp_path, "[tool.ckpt_surgery]\njobs = 1\n")
+    write(tmp_path / "a", "[tool.ckpt_surgery]\njobs = 2\n")
+    write(tmp_path / "a" / "b", "[project]\nname = 'b'\n")
+    (tmp_path / "a" / "b" / "m.py").touch()
+    assert load_config(tmp_path / "a" / "b" / "m.py").jobs == 2
+    assert load_config(tmp_path).jobs == 1
+
+
+def test_without_a_path_the_working_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config().jobs == 4
+
+
+def test_a_missing_path_is_not_the_business_of_the_configuration(tmp_path: Path) -> None:
+    write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
+    assert load_config(tmp_path / "gone" / "m.py").jobs == 4
+
+
+def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "odd [name]"
+    write(project, "[tool.ckpt_surgery]\nexclude = ['gen/*']\n")
+    monkeypatch.chdir(tmp_path)
+    exclude = load_config(project).exclude
+    assert matches(project / "gen" / "m.py", exclude)
+    assert not matches(tmp_path / "gen" / "m.py", exclude)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("jobs = 0", "jobs must be a whole number from 1 up, not 0"),
+        ("jobs = true", "jobs must be a whole number from 1 up, not True"),
+        ("jobs = '2'", "jobs must be a whole number from 1 up, not '2'"),
+        ("select = 'CKPT001'", "select must be a list of strings, not 'CKPT001'"),
+        ("ignore = [1]", "ignore must be a list of strings, not [1]"),
+        ("exclude = ['']", "exclude must be a list of strings, not ['']"),
+        ("show-unknown = 1", "show-unknown must be true or false, not 1"),
+        ("output-format = 'xml'", "output-format must be one of text, json, github, sarif, not 'xml'"),
+        ("output-format = ['text']", "output-format must be one of text, json, github, sarif"),
+        ("per-file-ignores = ['a']", "per-file-ignores must be a table of glob pattern to list of codes"),
+        ("per-file-ignores = {'a.py' = 'CKPT001'}", "per-file-ignores must be a table of glob pattern"),
+        ("selct = []", "has no key 'selct': did you mean select?"),
+        ("show_unknown = true", "has no key 'show_unknown': did you mean show-unknown?"),
+        ("zzz = 1", "has no key 'zzz': the keys are select, ignore, exclude,"),
+    ],
+)
+def test_a_wrong_key_or_type_is_one_line_that_names_file_and_remedy(tmp_path: Path, line: str, said: str) -> None:
+    file = write(tmp_path, f"[tool.ckpt_surgery]\n{line}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(tmp_path)
+    assert str(error.value).startswith(f"{file}: [tool.ckpt_surgery] ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[tool.ckpt_surgery\n", "is not valid TOML"),
+        (b"[tool.x]\nname = '\xff'\n", "is not valid TOML"),
+        (b"[tool]\nckpt_surgery = 1\n", "must be a table"),
+        (b"[tool.ckpt-surgery]\njobs = 1\n", "rename it"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as error:
+        load_config(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], ()),
+        (["CKPT003"], ("CKPT003",)),
+        (["CKPT010,CKPT001"], ("CKPT001", "CKPT010")),
+        (["CKPT010", "ckpt001 "], ("CKPT001", "CKPT010")),
+        (["CKPT0"], ("CKPT001", "CKPT003", "CKPT010")),
+        (["CKPT"], KNOWN),
+        (["CKPT0,CKPT001"], ("CKPT001", "CKPT003", "CKPT010")),
+    ],
+)
+def test_codes_and_prefixes_expand_in_the_order_of_the_rules(given: list[str], expected: tuple[str, ...]) -> None:
+    assert expand_codes(given, KNOWN, "--select") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["CKPT999"], "--select: no rule has the code CKPT999: "),
+        (["CKPT001,CKPT0O3"], "no rule has the code CKPT0O3: did you mean CKPT003?"),
+        ([","], "--select names no rule"),
+        ([""], "--select names no rule"),
+    ],
+)
+def test_a_code_that_no_rule_has_is_an_error(given: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        expand_codes(given, KNOWN, "--select")
+    assert said in str(error.value)

@@ -1,0 +1,48 @@
+"""Training scripts: which files are some, and how what is found in them reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.static.check import check
+from ckpt_surgery.static.render.machine import to_sarif
+from ckpt_surgery.static.render.text import finding_lines, report
+from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
+from tests.codemods.tools import tree
+
+CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104")
+SCRIPT = """\
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batch):
+    ddp = DistributedDataParallel(model)
+    ddp.module(batch).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("text", [PLAIN, BY_KEYWORD, INLINE, '"""Distributed under the License."""\n' + PLAIN])
+def test_a_models_file_is_no_script(text: str) -> None:
+    assert extract(text).script is None
+
+
+def test_a_script_with_nothing_to_say_takes_no_room() -> None:
+    assert extract(SCRIPT).script is not None
+    assert extract(SCRIPT.replace("ddp.module(batch)", "ddp(batch)")).script is None
+
+
+def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree(tmp_path, {"train.py": SCRIPT}))
+    shown = report(check(["train.py"], select=CODES), RULES)
+    assert finding_lines(shown, width=200)[:2] == [
+        "train: 1 finding",
+        "  train.py:6:5 CKPT101 [unsafe] train: ddp.module(...) runs the module inside DistributedDataParallel: the "
+        "backward on line 6 synchronises no gradient; call the wrapper, or sync_gradients(model)",
+    ]
+    (result,) = json.loads(to_sarif(shown, "0"))["runs"][0]["results"]
+    assert result["locations"][0]["logicalLocations"] == [{"name": "train", "kind": "function"}]

@@ -1,0 +1,177 @@
+"""One call's arguments: what carries gradient, what is past state, and the list that is right."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.facts.extract_calls import arguments_of
+from ckpt_surgery.codemods.facts.file_facts import Arg, Forward
+from ckpt_surgery.codemods.tree.arguments import Meaning, Plan, bind, plan
+from ckpt_surgery.model_patches.family import FamilyFacts
+
+NOTHING = FamilyFacts()
+
+
+def forward(signature: str) -> Forward:
+    found = extract(f"class Foo:\n    def forward(self, {signature}): ...\n").classes[0].forward
+    assert found is not None
+    return found
+
+
+def arguments(call: str) -> tuple[Arg, ...]:
+    node = ast.parse(call, mode="eval").body
+    assert isinstance(node, ast.Call)
+    return arguments_of(node)
+
+
+def planned(
+    signature: str, call: str, *, family: FamilyFacts = NOTHING, gradient: bool = True, past: bool = True
+) -> Plan:
+    return plan(arguments(call), forward(signature), Meaning("Foo", family), gradient=gradient, past=past)
+
+
+def written(signature: str, call: str, *, gradient: bool = True, past: bool = True) -> str:
+    """The argument list that the plan asks for, as text; empty where it asks for none."""
+    args = arguments(call)
+    pieces = planned(signature, call, gradient=gradient, past=past).pieces
+    if pieces is None:
+        return ""
+    texts = []
+    for piece in pieces:
+        text = piece.text if piece.source is None else args[piece.source].text
+        if piece.keyword == "**":
+            texts.append(text if text.startswith("**") else f"**{text}")
+        else:
+            texts.append(f"{piece.keyword}={text}" if piece.keyword else text)
+    return ", ".join(texts)
+
+
+H = "hidden_states"
+E = "encoder_hidden_states"
+SIGNATURE = f"{H}, mask=None, {E}=None, past_key_values=None, output=False"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("f(a)", ""),
+        ("f(a, m, e, past_key_values=p)", ""),
+        ("f(a, past_key_values=p, output=o)", ""),
+        (f"f({H}=a)", "a"),
+        (f"f(mask=m, {H}=a)", "a, mask=m"),
+        (f"f(a, {E}=e)", "a, None, e"),
+        (f"f(a, {E}=e, mask=m)", "a, m, e"),
+        (f"f(output=o, {E}=e, {H}=a, past_key_values=p)", "a, None, e, output=o, past_key_values=p"),
+        ("f(a, m, e, p)", "a, m, e, past_key_values=p"),
+        ("f(a, m, e, p, o)", "a, m, e, past_key_values=p, output=o"),
+        ("f(a, m, e, p, output=o)", "a, m, e, past_key_values=p, output=o"),
+        ("f(a, m, None, p)", "a, mask=m, encoder_hidden_states=None, past_key_values=p"),
+        (f"f({H}=a, **k)", "a, **k"),
+        ("f(a, m, e, None)", ""),
+    ],
+)
+def test_the_argument_list(call: str, expected: str) -> None:
+    assert written(SIGNATURE, call) == expected
+
+
+@pytest.mark.parametrize(
+    "call", [f"f({H}=a, {E}=e)", f"f({E}=e, {H}=a, mask=m)", "f(a, m, e, p, o)", "f(a, m, None, p)"]
+)
+def test_what_was_asked_for_is_asked_for_once(call: str) -> None:
+    again = written(SIGNATURE, f"f({written(SIGNATURE, call)})")
+    assert again == ""
+
+
+@pytest.mark.parametrize(
+    "call", ["f(a, p, e)", f"f(a, past_key_values=p, {E}=e)", f"f({H}=a, past_key_values=p, {E}=e)"]
+)
+@pytest.mark.parametrize(("gradient", "past"), [(True, True), (True, False), (False, True)])
+def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
+    call: str, gradient: bool, past: bool
+) -> None:
+    signature = f"{H}, past_key_values=None, {E}=None"
+    result = written(signature, call, gradient=gradient, past=past)
+    if not result:
+        return
+    before, after = (bind(arguments(one), forward(signature)) for one in (call, f"f({result})"))
+    assert not isinstance(before, str)
+    assert not isinstance(after, str)
+    old, new = arguments(call), arguments(f"f({result})")
+    assert {name: old[at].text for name, at in before.items()} == {name: new[at].text for name, at in after.items()}
+    if old[before["past_key_values"]].name:
+        assert new[after["past_key_values"]].name
+    for name in (H, E):
+        if old[before[name]].name is None:
+            assert new[after[name]].name is None
+
+
+def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
+    found = planned(f"{H}, past_key_values=None, {E}=None", "f(a, p, e)")
+    assert (found.blocked, found.positional_past) == ((E,), ("past_key_values",))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("f(*a)", "may hold anything"), ("f(a, m, e, p, o, x)", "more positional arguments")],
+)
+def test_a_call_that_cannot_be_bound_says_why(call: str, said: str) -> None:
+    assert said in planned(SIGNATURE, call).unknown
+
+
+def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:
+    assert planned(SIGNATURE, "f(a, **k)").hidden == (E,)
+    assert planned(SIGNATURE, "f(a, m, e, **k)").hidden == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [("f([a])", (0,)), ("f((a, b))", (0,)), ("f({'a': a})", (0,)), ("f(a, (m, n))", ()), (f"f(a, {E}=[e])", (1,))],
+)
+def test_containers_of_gradient_are_told(call: str, expected: tuple[int, ...]) -> None:
+    assert planned(SIGNATURE, call).containers == expected
+
+
+@pytest.mark.parametrize(
+    ("parameter", "gradient", "past"),
+    [
+        ("hidden_states", True, False),
+        ("image_hidden_states", True, False),
+        ("position_bias", True, False),
+        ("attention_mask", False, False),
+        ("position_ids", False, False),
+        ("output_hidden_states", False, False),
+        ("output_hidden_states: bool = False", False, False),
+        ("hidden_states: bool", False, False),
+        ("hidden_states: torch.LongTensor", False, False),
+        ("past_key_values: Cache | None", False, True),
+        ("layer_past", False, True),
+        ("cache_params", False, True),
+    ],
+)
+def test_names_mean_what_they_mean_across_transformers(parameter: str, gradient: bool, past: bool) -> None:
+    only = forward(f"first, {parameter}" if "=" not in parameter else f"first=None, {parameter}").params[1]
+    meaning = Meaning("Foo", NOTHING)
+    assert (meaning.gradient(only), meaning.past(only)) == (gradient, past)
+
+
+def test_a_family_decides_for_one_class_or_for_all() -> None:
+    state = forward("first, state=None, extra=None").params[1]
+    for facts in (FamilyFacts(past_state=frozenset({"state"})), FamilyFacts(past_state=frozenset({"Foo.state"}))):
+        assert Meaning("Foo", facts).past(state)
+    assert not Meaning("Bar", FamilyFacts(past_state=frozenset({"Foo.state"}))).past(state)
+
+
+def test_a_family_may_say_that_a_name_carries_no_gradient() -> None:
+    bias = forward("first, position_bias=None").params[1]
+    assert Meaning("Foo", NOTHING).gradient(bias)
+    assert not Meaning("Foo", FamilyFacts(not_gradient=frozenset({"position_bias"}))).gradient(bias)
+
+
+def test_the_first_parameter_carries_gradient_whatever_its_name() -> None:
+    params = forward("pixels, mask=None").params
+    assert Meaning("Foo", NOTHING).carriers(params) == {"pixels"}
+    for signature in ("past_key_values, mask=None", "input_ids, mask=None", "*args"):
+        assert Meaning("Foo", NOTHING).carriers(forward(signature).params) == set()

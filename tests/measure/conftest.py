@@ -1,0 +1,73 @@
+"""Two source trees for the tests of this folder: the installed release, and a copy of it after `apply`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ckpt_surgery
+
+ROOT = Path(__file__).resolve().parents[2]
+Runner = Callable[[str, Mapping[str, Path]], dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def released_tree() -> Path:
+    """The folder that holds the installed `transformers` package."""
+    spec = importlib.util.find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent.parent
+
+
+@pytest.fixture(scope="session")
+def repaired_tree(released_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds a copy of the package whose models were repaired, unsafe repairs included."""
+    folder = copied_tree(released_tree, tmp_path_factory.mktemp("repaired"))
+    result = ckpt_surgery.apply([folder / "transformers/models"], unsafe=True)
+    assert result.written
+    assert result.changes
+    assert not result.problems
+    return folder
+
+
+def copied_tree(released: Path, folder: Path) -> Path:
+    """The same folder, with a copy of the released package in it."""
+    shutil.copytree(released / "transformers", folder / "transformers", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_on_trees(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """Run a script of this folder once per tree, all at a time, each in a process of its own, for their results."""
+
+    def run(script: str, trees: Mapping[str, Path]) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp(script)
+        started = {name: _start(script, tree, folder / name) for name, tree in trees.items()}
+        failed = [name for name, process in started.items() if process.wait() != 0]
+        assert not failed, "\n".join((folder / name / "errors").read_text(encoding="utf-8") for name in failed)
+        return {name: json.loads((folder / name / "result").read_text(encoding="utf-8")) for name in trees}
+
+    return run
+
+
+def _start(script: str, tree: Path, folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable, "-m", f"tests.measure.{script}", str(tree), str(folder / "result")]
+    with (folder / "errors").open("wb") as errors:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=errors, stderr=errors)

@@ -1,0 +1,67 @@
+"""Run in a process of its own: train every tiny model with one copy of transformers.
+
+Usage: python -m tests.measure.step_script FOLDER RESULT, where FOLDER holds the `transformers` package to use.
+RESULT becomes a JSON object from case name to what `train` returns. (Some models print while they are imported.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import transformers
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.step import Checkpointing, run_step
+from tests.measure.tiny_six import CASES, Case, nested_layers
+
+
+def main(folder: Path, result: Path) -> None:
+    here = Path(transformers.__file__).resolve()
+    assert here.is_relative_to(folder.resolve()), f"imported transformers from {here}, not from {folder}"
+    result.write_text(json.dumps({name: train(case) for name, case in CASES.items()}), encoding="utf-8")
+
+
+def train(case: Case) -> dict[str, Any]:
+    """One case without checkpointing and in both modes, as plain values."""
+    started = time.perf_counter()
+    model = case.build()
+    blocks = case.blocks(model)
+    nested = nested_layers(model, blocks)
+    inputs, generate = case.inputs(), case.generate() if case.generate else None
+    reference = run_step(model, inputs, blocks=blocks, generate=generate)
+    report: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "layers": {name: isinstance(block, GradientCheckpointingLayer) for name, block in blocks.items()},
+        "error": reference.error,
+        "loss": reference.loss,
+        "reached": sorted(n for n, g in reference.gradients.items() if g is not None and bool(g.any())),
+        "kept_bytes": reference.kept_bytes,
+        "generated": None if reference.generated is None else reference.generated.tolist(),
+    }
+    modes = report["modes"] = {}
+    for mode in get_args(Checkpointing):
+        run = run_step(model, inputs, blocks={**blocks, **nested}, checkpointing=mode)
+        own = {name: run.entries[name] for name in blocks}
+        verdict = compare(reference, dataclasses.replace(run, entries=own))
+        modes[mode] = {
+            "faults": [dataclasses.asdict(fault) for fault in verdict.faults],
+            "lost": verdict.lost,
+            "wrong": verdict.wrong,
+            "largest_error": verdict.error,
+            "entries": {name: [e.forward, e.backward] for name, e in own.items()},
+            "nested": {name: [run.entries[name].forward, run.entries[name].backward] for name in nested},
+            "kept_bytes": run.kept_bytes,
+            "best_kept_bytes": reference.best_kept_bytes,
+        }
+    report["seconds"] = time.perf_counter() - started
+    return report
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

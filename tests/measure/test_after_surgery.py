@@ -1,0 +1,287 @@
+"""A model examined once more after `wrap_blocks`: what it is held against, what is a refusal, what explains faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError, VerifyError
+from ckpt_surgery.measure import verify as verify_module
+from ckpt_surgery.measure.causes import USES_NO_CACHE
+from ckpt_surgery.measure.results import MODES, Fault, Mode, ModeReport
+from ckpt_surgery.measure.step import RunRecord, run_step
+from ckpt_surgery.measure.verify import Examination, verify
+from ckpt_surgery.runtime.block import FUNCTION
+from ckpt_surgery.runtime.wrap import wrap_blocks
+from tests.measure.toys import (
+    CachingLayer,
+    CountingLayer,
+    KeywordCache,
+    Layer,
+    Model,
+    NormLayer,
+    PairLayer,
+    PairsInTurn,
+    PlainLayer,
+    ResidualByKeyword,
+    RouterLoss,
+    RoutingLayer,
+    Stage,
+    TwoStreamLayer,
+    TwoStreams,
+    model_of,
+    values,
+)
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Box:
+    """An object into which nobody can look."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+class BoxLayer(TwoStreamLayer):
+    def forward(self, hidden_states: Tensor, residual: Any = 0.0) -> Tensor:
+        return super().forward(hidden_states, residual.value)
+
+
+class ResidualInABox(TwoStreams):
+    hand_over = staticmethod(lambda layer, hidden, residual: layer(hidden, Box(residual)))
+
+
+class RefusingLayer(CountingLayer):
+    """Does in its second run what a surgery does where a recompute would be wrong."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if self.runs:
+            raise SurgeryError("it is\n written to. Leave it out.")
+        return super().forward(hidden_states)
+
+
+class Stubborn(Model):
+    """Switches checkpointing off on each of its blocks before it runs it."""
+
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            vars(layer)[FUNCTION] = None
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class OtherWithoutCache(Model):
+    """Computes something else without a cache, and switches it off while it checkpoints."""
+
+    def forward(self, values: Tensor, use_cache: bool = True) -> Any:
+        if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
+            use_cache = False
+        return self.last(self.run_layers(self.first(values) * (2 if use_cache else 1)))
+
+
+class SameWithoutCache(Model):
+    def forward(self, values: Tensor, use_cache: bool = True) -> Any:
+        return super().forward(values)
+
+
+class Unclaimed(Model):
+    supports_gradient_checkpointing = False
+
+
+class Moody(Model):
+    """Draws from a generator of its own."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.own = torch.Generator().manual_seed(0)
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values * torch.rand((), generator=self.own, dtype=torch.float64))
+
+
+class UnclaimedMoody(Moody):
+    supports_gradient_checkpointing = False
+
+
+def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
+    """The modes of a model as it is, and after the surgery."""
+    look = Examination(model, values())
+    assert not look.reference().problem
+    before = {mode: look.examine(mode) for mode in MODES}
+    then, _ = look.repaired()
+    return before, {mode: then.examine(mode) for mode in MODES}
+
+
+def faults(modes: dict[Mode, ModeReport]) -> list[Fault]:
+    return [fault for mode in modes.values() for fault in mode.faults]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda: model_of(PlainLayer, PlainLayer, PlainLayer), id="plain blocks"),
+        pytest.param(lambda: model_of(Layer, Layer, by_keyword=True), id="a hidden state by keyword"),
+        pytest.param(lambda: model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword), id="a second stream"),
+        pytest.param(lambda: model_of(PairLayer, PairLayer, whole=PairsInTurn), id="a nested output"),
+        pytest.param(lambda: model_of(RoutingLayer, RoutingLayer, whole=RouterLoss), id="tensors left aside"),
+        pytest.param(lambda: model_of(NormLayer, NormLayer), id="running statistics"),
+        pytest.param(lambda: model_of(Stage, Stage), id="layers in layers"),
+    ],
+)
+def test_what_is_broken_is_ok_after_it(build: Callable[[], Model]) -> None:
+    before, after = both_sides(build())
+    assert faults(before)
+    assert not faults(after), faults(after)
+    assert all(mode.ok for mode in after.values())
+
+
+def test_the_run_to_compare_with_is_that_of_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str | None] = []
+    original = run_step
+
+    def noted(*arguments: Any, **options: Any) -> RunRecord:
+        ran.append(options["checkpointing"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(verify_module, "run_step", noted)
+    both_sides(model_of(Layer, Layer))
+    assert ran == [None, *MODES, *MODES]
+
+
+def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def botched(model: nn.Module) -> Any:
+        surgery = wrap_blocks(model)
+        with torch.no_grad():
+            model.get_parameter("first.weight").mul_(2)
+        return surgery
+
+    monkeypatch.setattr(verify_module, "wrap_blocks", botched)
+    _, after = both_sides(model_of(Layer, Layer))
+    assert faults(after)
+
+
+def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_should_have_removed() -> None:
+    before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
+    for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
+        found = [fault for fault in faults(modes) if fault.level == "recompute"]
+        assert len(found) == len(MODES)
+        assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in found)
+
+
+def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
+    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=Unclaimed)
+    look = Examination(model, values())
+    assert look.reference().problem
+    then, table = look.repaired()
+    assert all(then.examine(mode).ok for mode in MODES)
+    assert "3 of 3 blocks checkpointed" in table
+    assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
+    look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
+    assert look.reference().problem
+    with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
+        look.repaired()
+
+
+def test_a_model_without_blocks_is_not_operated_on() -> None:
+    look = Examination(model_of(Layer), values())
+    look.reference()
+    look._model = Model().double().train()
+    with pytest.raises(SurgeryError, match="has no blocks to checkpoint"):
+        look.repaired()
+
+
+def test_a_model_that_broke_without_checkpointing_has_nothing_to_be_held_against() -> None:
+    look = Examination(model_of(Layer, Layer), {"values": torch.ones(1, 1)})
+    with pytest.raises(VerifyError, match="the run of Model without checkpointing failed"):
+        look.repaired()
+
+
+def test_a_reference_is_run_once() -> None:
+    look = Examination(model_of(Layer, Layer), values())
+    look.reference()
+    first = look._reference
+    assert look.reference().reference is not None
+    assert look._reference is first
+
+
+def test_a_call_that_reentrant_checkpointing_would_get_wrong_is_refused_and_no_fault() -> None:
+    before, after = both_sides(model_of(BoxLayer, BoxLayer, whole=ResidualInABox))
+    assert [fault.level for fault in before["reentrant"].faults]
+    assert after["non_reentrant"].ok
+    refused = after["reentrant"]
+    assert (refused.faults, refused.ok) == ((), False)
+    assert refused.refused.startswith(
+        "BoxLayer layers.0 got tensors with gradient inside a Box in its argument residual"
+    )
+    assert refused.refused.endswith("use use_reentrant=False")
+    assert set(refused.outcomes.values()) == {"skipped"}
+
+
+def test_a_refusal_where_nothing_is_reentrant_is_a_fault() -> None:
+    plain, reentrant = verify(model_of(RefusingLayer, RefusingLayer), values()).modes
+    assert [(fault.level, fault.seen) for fault in plain.faults] == [
+        ("run", "backward raised SurgeryError: it is written to. Leave it out")
+    ]
+    assert plain.refused == ""
+    assert (reentrant.faults, reentrant.refused) == ((), "it is written to. Leave it out.")
+
+
+def test_another_error_in_reentrant_mode_is_no_refusal() -> None:
+    _, after = both_sides(model_of(CountingLayer, CountingLayer))
+    assert not after["reentrant"].refused
+
+
+def test_a_user_can_do_the_surgery_and_verify() -> None:
+    model = model_of(Layer, Layer, by_keyword=True)
+    assert not verify(model, values()).ok
+    with wrap_blocks(model):
+        assert verify(model, values()).ok
+    assert not verify(model, values()).ok
+
+
+def test_a_user_hears_of_a_refusal_and_it_is_not_ok() -> None:
+    model = model_of(BoxLayer, BoxLayer, whole=ResidualInABox)
+    wrap_blocks(model)
+    report = verify(model, values())
+    assert (report.ok, report.faults) == (False, ())
+    assert "Refused" in str(report)
+    assert verify(model, values(), modes="non_reentrant").ok
+
+
+def test_a_model_that_draws_from_a_generator_of_its_own_cannot_be_compared_after_it_either() -> None:
+    before, after = both_sides(model_of(Layer, Layer, whole=Moody))
+    for modes in (before, after):
+        assert [fault.expected for fault in faults(modes)] == ["two equal runs without checkpointing"] * 2
+
+
+def test_a_cache_that_grows_twice_grows_once_after_it() -> None:
+    before, after = both_sides(model_of(CachingLayer, CachingLayer, whole=KeywordCache))
+    assert not faults(before)
+    assert not faults(after)
+
+
+def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -> None:
+    before, after = both_sides(model_of(Layer, Layer, whole=OtherWithoutCache))
+    for modes in (before, after):
+        found = faults(modes)
+        assert {fault.level for fault in found} == {"values"}
+        assert {fault.cause for fault in found} == {USES_NO_CACHE}
+
+
+def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:
+    before, _ = both_sides(model_of(CountingLayer, CountingLayer, whole=SameWithoutCache))
+    wrong = [fault for fault in faults(before) if fault.level == "values"]
+    assert wrong
+    assert all(not fault.cause for fault in wrong)

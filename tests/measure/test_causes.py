@@ -1,0 +1,176 @@
+"""Why a fault is there is said where the calls of blocks tell it, and left open where they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ckpt_surgery.measure.causes import Case, explain
+from ckpt_surgery.measure.observed_calls import CallFacts
+from ckpt_surgery.measure.results import MODES, Fault, Level, Mode
+from ckpt_surgery.measure.step import RunRecord
+from ckpt_surgery.runtime.discovery import find_blocks
+from tests.measure.toys import Layer, Model, NormLayer, PlainLayer, Stage, SureLayer, model_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+HEALTHY = CallFacts(fed=True)
+
+
+def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None, aside: tuple[str, ...] = ()) -> Case:
+    """A model whose blocks were called like this."""
+    whole = model or model_of(*[SureLayer] * max(len(facts), 1))
+    blocks = {block.name: block for block in find_blocks(whole)}
+    calls = dict(zip(blocks, facts, strict=False))
+    record = RunRecord(None, 0, 1.0, {}, {}, {}, {}, 0, calls=calls, aside=frozenset(aside))
+    return Case(whole, blocks, record, mode)
+
+
+def fault(level: Level, subjects: tuple[str, ...] = (), expected: str = "this", seen: str = "that") -> Fault:
+    return Fault(level, expected, seen, subjects)
+
+
+def cause(of: Fault, known: Case) -> tuple[str, str]:
+    (found,) = explain([of], known)
+    assert dataclasses.replace(found, cause="", rule="") == of
+    return found.cause, found.rule
+
+
+NEVER = fault("recompute", ("layers.0",), "one recompute in the backward", "none")
+LOST = fault("set", ("layers.0.linear.weight",), "a gradient", "none")
+WRONG = fault("values", ("layers.0.linear.weight",), "equal gradients", "others")
+CRASH = fault("run", (), "a step that ends", "backward raised RuntimeError")
+
+TOLD = [
+    pytest.param(CallFacts(keyword_gradient=("residual",)), "CKPT003", "`residual`", id="a tensor by keyword"),
+    pytest.param(
+        CallFacts(keyword_gradient=("residual",), returned=("residual",)),
+        "CKPT003",
+        "returns it",
+        id="one handed back",
+    ),
+    pytest.param(CallFacts(container_gradient=("streams",)), "CKPT007", "`streams`", id="a container"),
+    pytest.param(CallFacts(written=("shared",)), "CKPT007", "writes into `shared`", id="a container written into"),
+    pytest.param(CallFacts(nested_output=True), "CKPT010", "returns", id="a nested output"),
+    pytest.param(CallFacts(fed=False), "", "needs gradient", id="an input without gradient"),
+    pytest.param(CallFacts(positional_past=("cache",)), "CKPT004", "`cache`", id="past state by position"),
+]
+
+
+@pytest.mark.parametrize("of", [CRASH, LOST, WRONG, NEVER], ids=lambda of: of.level)
+@pytest.mark.parametrize(("facts", "rule", "word"), TOLD)
+def test_the_way_a_block_is_called_explains_reentrant_faults(
+    facts: CallFacts, rule: str, word: str, of: Fault
+) -> None:
+    text, code = cause(of, case(HEALTHY, facts, HEALTHY))
+    assert code == rule
+    assert word in text
+    assert "SureLayer" in text
+    assert text.endswith(".")
+
+
+@pytest.mark.parametrize("of", [CRASH, LOST, WRONG], ids=lambda of: of.level)
+def test_only_what_harms_without_reentrant_explains_its_faults(of: Fault) -> None:
+    explained = {
+        param.id: cause(of, case(param.values[0], mode="non_reentrant"))[1]  # type: ignore[arg-type]
+        for param in TOLD
+    }
+    harmful = {"past state by position": "CKPT004", "a container written into": "CKPT007"}
+    assert explained == {str(param.id): harmful.get(str(param.id), "") for param in TOLD}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "of", [CRASH, LOST, WRONG, NEVER, fault("state"), fault("cost"), fault("ranks")], ids=lambda of: of.level
+)
+def test_what_nothing_explains_stays_unexplained(of: Fault, mode: Mode) -> None:
+    assert cause(of, case(HEALTHY, HEALTHY, mode=mode)) == ("", "")
+
+
+def test_the_nearest_cause_comes_first() -> None:
+    both = case(CallFacts(nested_output=True, keyword_gradient=("residual",)))
+    assert cause(WRONG, both)[1] == "CKPT003"
+
+
+def test_tensors_left_aside_explain_reentrant_values() -> None:
+    assert "SureLayer" in cause(WRONG, case(HEALTHY, aside=("layers.0",)))[0]
+    assert "router logits" in cause(WRONG, case(HEALTHY, aside=("layers.0",)))[0]
+    assert cause(WRONG, case(HEALTHY, aside=("layers.0",), mode="non_reentrant")) == ("", "")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plain_block_is_not_recomputed_and_saves_nothing_for_that_reason(mode: Mode) -> None:
+    known = case(HEALTHY, HEALTHY, model=model_of(PlainLayer, PlainLayer), mode=mode)
+    first, second = explain([NEVER, fault("cost", (), "less memory", "all of it")], known)
+    assert (first.rule, second.rule) == ("CKPT001", "CKPT001")
+    assert first.cause == second.cause
+    assert "PlainLayer is no GradientCheckpointingLayer" in first.cause
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_forward_that_was_replaced_is_named(mode: Mode) -> None:
+    model = model_of(SureLayer)
+    model.layers[0].forward = lambda hidden_states: hidden_states
+    text, rule = cause(NEVER, case(HEALTHY, model=model, mode=mode))
+    assert "layers.0 was replaced" in text
+    assert rule == ""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_inside_a_layer_explains_its_entries_and_its_work(mode: Mode) -> None:
+    known = case(model=model_of(Stage, Layer), mode=mode)
+    entries = fault("recompute", ("layers.0.inner",), "2 entries a step", "3")
+    work = fault("cost", (), "a backward that runs the blocks' forward once more", "2 times that work")
+    for of in (entries, work):
+        text, rule = cause(of, known)
+        assert rule == "CKPT006"
+        assert "Layer lies inside Stage" in text
+    memory = fault("cost", (), "10 bytes kept from forward to backward at best", "20 bytes")
+    assert cause(memory, known) == ("", "")
+    assert cause(work, case(model=model_of(Layer, Layer), mode=mode)) == ("", "")
+
+
+def test_buffers_of_batch_normalisation_are_explained_and_others_are_not() -> None:
+    model = model_of(NormLayer)
+    model.layers[0].register_buffer("count", model.first.bias.detach())
+    known = case(model=model)
+    assert "batch normalisation" in cause(fault("state", ("layers.0.norm.running_mean",)), known)[0]
+    assert cause(fault("state", ("layers.0.count",)), known) == ("", "")
+    assert cause(fault("state", ("nowhere.count",)), known) == ("", "")
+    assert cause(fault("state", ("count",)), known) == ("", "")
+
+
+def test_a_cache_that_is_written_again_is_explained_by_its_place_where_that_is_known() -> None:
+    of = fault("state", ("input past_key_values",))
+    text, rule = cause(of, case(HEALTHY, CallFacts(positional_past=("past_key_values",))))
+    assert (rule, "by position" in text) == ("CKPT004", True)
+    text, rule = cause(of, case(HEALTHY))
+    assert (rule, "writes into the cache again" in text) == ("", True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_generator_that_is_not_restored_explains_the_values_too(mode: Mode) -> None:
+    slip = fault("state", ("layers.0",), "the randomness of the forward in the recompute", "another")
+    values, state = explain([WRONG, slip], case(HEALTHY, mode=mode))
+    assert "generator" in state.cause
+    assert values.cause == state.cause
+
+
+def test_faults_keep_their_order_and_a_rule_that_they_came_with() -> None:
+    unreachable = Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")
+    faults: list[Any] = [CRASH, unreachable, WRONG]
+    found = explain(faults, case(HEALTHY))
+    assert [f.level for f in found] == ["run", "recompute", "values"]
+    assert found[1].rule == "CKPT009"
+    assert explain([], case(HEALTHY)) == ()
+
+
+def test_blocks_that_were_called_as_asked_are_given_with_their_class() -> None:
+    known = case(HEALTHY, CallFacts(fed=False))
+    assert [kind for kind, _ in known.calls(lambda facts: not facts.fed)] == ["SureLayer"]
+    assert len(list(known.calls(lambda facts: True))) == 2

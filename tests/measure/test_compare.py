@@ -1,0 +1,430 @@
+"""Every check of `compare` fails on the fault that it is there for, and passes where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.block_entries import Entries
+from ckpt_surgery.measure.compare import (
+    LEAST_SAVING,
+    MOST_WORK,
+    WORTH_SAVING,
+    Verdict,
+    all_gradients,
+    compare,
+    cost_of,
+    noise_floors,
+)
+from ckpt_surgery.measure.observed_calls import CallFacts
+from ckpt_surgery.measure.results import MODES, Fault
+from ckpt_surgery.measure.step import Checkpointing, RunRecord, run_step
+from ckpt_surgery.measure.verify import verify
+from tests.measure.toys import (
+    CountingLayer,
+    FailingLayer,
+    Layer,
+    Model,
+    NormLayer,
+    PlainLayer,
+    Stage,
+    SureLayer,
+    model_of,
+    run,
+)
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def verdict_of(model: Model, mode: Checkpointing, blocks: Mapping[str, nn.Module] | None = None) -> Verdict:
+    return compare(run(model, blocks=blocks), run(model, mode, blocks))
+
+
+def levels(verdict: Verdict) -> list[str]:
+    return [fault.level for fault in verdict.faults]
+
+
+def only(verdict: Verdict) -> Fault:
+    (fault,) = verdict.faults
+    return fault
+
+
+@both_modes
+def test_a_healthy_model_passes_with_bit_equal_gradients(mode: Checkpointing) -> None:
+    model = model_of(Layer, Layer)
+    reference, checkpointed = run(model), run(model, mode)
+    verdict = compare(reference, checkpointed, floors={}, tolerance=0.0)
+    assert (verdict.ok, verdict.faults, verdict.error) == (True, (), 0.0)
+    assert (verdict.lost, verdict.gained, verdict.wrong) == ((), (), ())
+    assert verdict.errors == dict.fromkeys(reference.gradients, 0.0)
+    assert reference.entries == {"0": Entries(1, 0), "1": Entries(1, 0)}
+    assert checkpointed.entries == {"0": Entries(1, 1), "1": Entries(1, 1)}
+    assert checkpointed.kept_bytes < reference.kept_bytes
+
+
+def test_a_tensor_by_keyword_loses_its_gradient_when_reentrant() -> None:
+    model = model_of(Layer, Layer, by_keyword=True)
+    verdict = verdict_of(model, "reentrant")
+    before = ("first", "layers.0.linear", "layers.1.linear")
+    assert verdict.lost == tuple(f"{module}.{name}" for module in before for name in ("weight", "bias"))
+    lost = next(fault for fault in verdict.faults if fault.level == "set")
+    assert lost.subjects == verdict.lost
+    assert "6 of 8" in lost.seen
+    assert set(verdict.errors or {}) == {"last.weight", "last.bias"}
+    assert verdict_of(model, "non_reentrant").ok
+
+
+@both_modes
+def test_a_recompute_of_another_function_gives_wrong_values(mode: Checkpointing) -> None:
+    verdict = verdict_of(model_of(CountingLayer), mode)
+    assert not verdict.lost
+    assert "layers.0.linear.weight" in verdict.wrong
+    assert verdict.error > 0.1
+    assert only(verdict).level == "values"
+    assert "4 of 6" in only(verdict).seen
+    assert set(only(verdict).subjects) == set(verdict.wrong)
+
+
+@both_modes
+def test_a_plain_block_is_not_recomputed(mode: Checkpointing) -> None:
+    verdict = verdict_of(model_of(PlainLayer, SureLayer, SureLayer, SureLayer), mode)
+    fault = only(verdict)
+    assert (fault.level, fault.seen, fault.subjects) == ("recompute", "none", ("0",))
+
+
+@both_modes
+def test_a_layer_inside_a_layer_runs_three_times_a_step(mode: Checkpointing) -> None:
+    model = model_of(Stage)
+    stage = model.layers[0]
+    verdict = verdict_of(model, mode, {"stage": stage, "inner": stage.get_submodule("inner")})
+    assert levels(verdict) == ["recompute", "cost"]
+    fault = verdict.faults[0]
+    assert (fault.expected, fault.subjects) == ("2 entries a step", ("inner",))
+    assert fault.seen == "3 (1 in the forward, 2 in the backward)"
+    assert run(model, mode, {"stage": stage}).entries == {"stage": Entries(1, 1)}
+
+
+def healthy_pair() -> tuple[RunRecord, RunRecord]:
+    model = model_of(Layer, Layer)
+    return run(model), run(model, "non_reentrant")
+
+
+def test_a_block_recomputed_without_checkpointing_is_named() -> None:
+    reference, checkpointed = healthy_pair()
+    inline = dataclasses.replace(reference, entries={**reference.entries, "0": Entries(1, 1)})
+    fault = only(compare(inline, checkpointed))
+    assert (fault.level, fault.subjects) == ("recompute", ("0",))
+    assert "without checkpointing" in fault.expected
+
+
+def test_a_block_that_runs_another_number_of_times_in_the_forward_is_named() -> None:
+    reference, checkpointed = healthy_pair()
+    twice = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(2, 2)})
+    fault = only(compare(reference, twice))
+    assert (fault.level, fault.subjects, fault.seen) == ("recompute", ("1",), "2")
+
+
+def test_blocks_with_the_same_fault_are_named_together() -> None:
+    reference, checkpointed = healthy_pair()
+    never = dataclasses.replace(checkpointed, entries={name: Entries(1, 0) for name in checkpointed.entries})
+    assert only(compare(reference, never)).subjects == ("0", "1")
+
+
+def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> None:
+    reference, checkpointed = healthy_pair()
+    idle = {"1": Entries(0, 0)}
+    before = dataclasses.replace(reference, entries={**reference.entries, **idle}, calls={})
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, **idle})
+    assert compare(before, after).ok
+
+
+@pytest.mark.parametrize("recomputed", [0, 1, 2])
+def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_recompute_counts(
+    recomputed: int,
+) -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {name: facts for name, facts in reference.calls.items() if name != "1"}
+    before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(0, 0)}, calls=calls)
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(1, recomputed)})
+    assert compare(before, after).ok is (recomputed == 1)
+
+
+@pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
+def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomputed: int) -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {**reference.calls, "1": dataclasses.replace(reference.calls["1"], reached=2)}
+    before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(3, 0)}, calls=calls)
+    after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(3, recomputed)})
+    assert compare(before, after).ok is (recomputed == 2)
+
+
+@pytest.mark.parametrize(("change", "ok"), [(0.0, True), (2**-50, True), (2**-40, False), (0.1, False)])
+def test_a_buffer_may_differ_by_rounding_and_by_no_more(change: float, ok: bool) -> None:
+    reference, checkpointed = healthy_pair()
+    mean = torch.tensor([1.0, -0.5, 0.0], dtype=torch.float64)
+    before = dataclasses.replace(reference, buffers={"mean": mean})
+    after = dataclasses.replace(checkpointed, buffers={"mean": mean + change})
+    assert compare(before, after).ok is ok
+
+
+def test_a_count_may_not_differ_at_all() -> None:
+    reference, checkpointed = healthy_pair()
+    before = dataclasses.replace(reference, buffers={"count": torch.tensor(2**60)})
+    after = dataclasses.replace(checkpointed, buffers={"count": torch.tensor(2**60 + 1)})
+    assert only(compare(before, after)).subjects == ("count",)
+
+
+def test_another_loss_is_a_fault() -> None:
+    reference, checkpointed = healthy_pair()
+    assert compare(reference, checkpointed).ok
+    for loss in (checkpointed.loss * (1 + 1e-6), math.nan):
+        fault = only(compare(reference, dataclasses.replace(checkpointed, loss=loss)))
+        assert (fault.level, fault.subjects) == ("values", ())
+        assert "loss" in fault.expected
+
+
+@both_modes
+def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Checkpointing) -> None:
+    fault = only(verdict_of(model_of(FailingLayer), mode))
+    assert (fault.level, fault.seen) == ("run", "backward raised RuntimeError: the cache is full")
+    assert "with checkpointing" in fault.expected
+
+
+def test_a_reference_that_breaks_is_a_fault_of_its_own() -> None:
+    reference, checkpointed = healthy_pair()
+    fault = only(compare(dataclasses.replace(reference, error="forward raised KeyError: 0"), checkpointed))
+    assert "without checkpointing" in fault.expected
+
+
+@both_modes
+def test_running_statistics_updated_twice_are_a_fault_of_state(mode: Checkpointing) -> None:
+    fault = only(verdict_of(model_of(NormLayer), mode))
+    assert fault.level == "state"
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    assert fault.subjects == tuple(f"layers.0.norm.{name}" for name in names)
+
+
+def test_a_cache_that_grows_in_the_backward_is_a_fault_of_state() -> None:
+    reference, checkpointed = healthy_pair()
+    for sizes, expected in (((0, 4, 4), []), ((4, 4, 4), []), ((0, 4, 8), ["state"])):
+        verdict = compare(reference, dataclasses.replace(checkpointed, cache={"past_key_values": sizes}))
+        assert levels(verdict) == expected
+    assert only(verdict).subjects == ("input past_key_values",)
+
+
+def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
+    reference, checkpointed = healthy_pair()
+    calls = {"0": CallFacts(random=True, reached=1), "1": CallFacts(random=False, reached=1)}
+    other = dataclasses.replace(checkpointed, other_randomness=("0", "1"))
+    fault = only(compare(dataclasses.replace(reference, calls=calls), other))
+    assert (fault.level, fault.subjects) == ("state", ("0",))
+    assert compare(dataclasses.replace(reference, calls={}), other).ok
+
+
+def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> None:
+    reference, checkpointed = healthy_pair()
+    drawing = dataclasses.replace(checkpointed, random_moved=True)
+    assert only(compare(reference, drawing)).level == "state"
+    assert compare(dataclasses.replace(reference, random_moved=True), drawing).ok
+
+
+MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
+MOST_DONE = 300 + round(MOST_WORK * 100)
+
+
+@pytest.mark.parametrize(
+    ("kept", "work", "expected"),
+    [
+        pytest.param(200, 400, [], id="all that is possible, for one more forward"),
+        pytest.param(MOST_KEPT, 400, [], id="enough of what is possible"),
+        pytest.param(MOST_KEPT + 1, 400, ["cost"], id="a byte less than that"),
+        pytest.param(1000, 300, ["cost"], id="nothing saved"),
+        pytest.param(200, MOST_DONE, [], id="as much work as a recompute may be"),
+        pytest.param(200, MOST_DONE + 1, ["cost"], id="more work than that"),
+        pytest.param(1000, 500, ["cost", "cost"], id="nothing saved, and two recomputes"),
+    ],
+)
+def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:
+    reference, checkpointed = healthy_pair()
+    before = dataclasses.replace(
+        reference, kept_bytes=1000, best_kept_bytes=200, forward_flops=150, backward_flops=300, block_flops=100
+    )
+    after = dataclasses.replace(checkpointed, kept_bytes=kept, backward_flops=work)
+    cost = cost_of(before, after)
+    assert (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes) == (kept, 1000, 200)
+    assert (cost.backward_flops, cost.reference_backward_flops, cost.best_backward_flops) == (work, 300, 400)
+    assert levels(compare(before, after)) == expected
+
+
+def test_no_memory_has_to_be_saved_where_there_is_little_to_save() -> None:
+    reference, checkpointed = healthy_pair()
+    little = 1000 - round(WORTH_SAVING * 1000)
+    for best, expected in ((little, []), (little - 1, ["cost"])):
+        before = dataclasses.replace(reference, kept_bytes=1000, best_kept_bytes=best)
+        assert levels(compare(before, dataclasses.replace(checkpointed, kept_bytes=1000))) == expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        pytest.param(1e-9, 0.0, (), id="noise beside zero is equal"),
+        pytest.param(0.0, 1e-9, (), id="zero beside noise is equal"),
+        pytest.param(1e-3, 0.0, ("lost",), id="a value that vanishes is lost"),
+        pytest.param(0.0, 1e-3, ("gained",), id="a value from nowhere is gained"),
+        pytest.param(1e-9, None, ("lost",), id="noise that is missing altogether is lost"),
+        pytest.param(0.0, None, (), id="zero and missing are the same"),
+        pytest.param(None, 1e-3, ("gained",), id="a gradient that only checkpointing has is gained"),
+        pytest.param(1e-2, 1.001e-2, ("wrong",), id="one part in a thousand is wrong"),
+        pytest.param(1e-2, 1.0001e-2, (), id="one part in ten thousand is float32"),
+        pytest.param(1e-3, math.nan, ("wrong",), id="not a number is wrong"),
+    ],
+)
+def test_gradients_are_compared_above_a_noise_floor(
+    ours: float | None, theirs: float | None, expected: tuple[str, ...]
+) -> None:
+    def record(value: float | None) -> RunRecord:
+        gradients = {"large": torch.ones(2), "small": None if value is None else torch.tensor([0.0, value])}
+        return RunRecord(None, 0, 1.0, gradients, {}, {}, {}, 0)
+
+    verdict = compare(record(ours), record(theirs))
+    assert tuple(kind for kind in ("lost", "gained", "wrong") if getattr(verdict, kind) == ("small",)) == expected
+    assert [f.level for f in verdict.faults] == ["values" if kind == "wrong" else "set" for kind in expected]
+    assert verdict.ok is not bool(expected)
+
+
+def test_gradients_of_inputs_are_compared_like_those_of_parameters() -> None:
+    reference, checkpointed = healthy_pair()
+    ours, theirs = torch.ones(2, dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    before = dataclasses.replace(reference, input_gradients={"pixels": ours})
+    verdict = compare(before, dataclasses.replace(checkpointed, input_gradients={"pixels": theirs}))
+    assert verdict.wrong == ("input pixels",)
+    assert compare(before, checkpointed).lost == ("input pixels",)
+
+
+# A gradient that is zero in theory
+
+
+NOISY = "classifier.bias"
+
+
+@cache
+def choice() -> tuple[nn.Module, dict[str, Any]]:
+    """A multiple-choice model: the softmax gradients over the choices, which its last bias adds up, sum to zero."""
+    config = transformers.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        attention_probs_dropout_prob=0.1,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForMultipleChoice(config).train()
+    model.register_parameter("faint", nn.Parameter(torch.ones(4)))
+    tokens = torch.randint(3, 64, (3, 4, 8), generator=torch.Generator().manual_seed(0))
+    return model, {"input_ids": tokens, "labels": torch.tensor([0, 2, 1])}
+
+
+def loss(output: Any) -> Tensor:
+    """The model's own, and a little of a parameter whose gradient is a millionth of the largest."""
+    faint = choice()[0].get_parameter("faint")
+    total: Tensor = output.loss + 2e-8 * (faint * torch.arange(1.0, 5.0)).sum()
+    return total
+
+
+@cache
+def choices() -> tuple[RunRecord, RunRecord]:
+    """A run, and the same rounded otherwise."""
+    model, inputs = choice()
+    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounded_otherwise=turn) for turn in (0, 1))
+    assert (first.error, second.error) == (None, None)
+    return first, second
+
+
+def largest(gradient: Tensor | None) -> float:
+    assert gradient is not None
+    return float(gradient.abs().max())
+
+
+def with_gradient(record: RunRecord, name: str, gradient: Tensor | None) -> RunRecord:
+    return dataclasses.replace(record, gradients={**record.gradients, name: gradient})
+
+
+def test_other_rounding_changes_a_gradient_that_is_zero_by_as_much_as_its_size() -> None:
+    reference, repeated = choices()
+    ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
+    assert ours is not None
+    assert theirs is not None
+    assert 0 < largest(ours) < 1e-7
+    assert largest(ours - theirs) >= largest(ours)
+    steady, again = reference.gradients["classifier.weight"], repeated.gradients["classifier.weight"]
+    assert steady is not None
+    assert again is not None
+    assert 0 < largest(steady - again) < 1e-5 * largest(steady)
+
+
+def test_noise_passes_with_the_measured_floor_and_fails_without_one() -> None:
+    reference, repeated = choices()
+    for gradient, kind in ((repeated.gradients[NOISY], "wrong"), (torch.zeros(1), "lost")):
+        noisy = with_gradient(reference, NOISY, gradient)
+        assert compare(reference, noisy, floors=noise_floors(reference, repeated)).ok
+        assert getattr(compare(reference, noisy, floors={}), kind) == (NOISY,)
+
+
+def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidden_by_the_coarse_one() -> None:
+    reference, repeated = choices()
+    scale = max(map(largest, reference.gradients.values()))
+    assert 0.5e-6 < largest(reference.gradients["faint"]) / scale < 2e-6
+    faulty = with_gradient(reference, "faint", torch.zeros(4))
+    measured = compare(reference, faulty, floors=noise_floors(reference, repeated))
+    assert measured.lost == ("faint",)
+    assert only(measured).level == "set"
+    assert compare(reference, faulty).ok
+    assert compare(reference, faulty, floors=noise_floors(reference)).ok
+    gone = with_gradient(reference, "faint", None)
+    assert compare(reference, gone).lost == ("faint",)  # no gradient at all is no noise
+
+
+def test_noise_on_both_sides_of_its_floor_is_noise() -> None:
+    reference, repeated = choices()
+    floors = noise_floors(reference, repeated)
+    below = with_gradient(reference, NOISY, torch.full((1,), 0.8 * floors[NOISY]))
+    above = with_gradient(reference, NOISY, torch.full((1,), 1.2 * floors[NOISY]))
+    assert compare(below, above, floors=floors).ok
+    assert compare(above, below, floors=floors).ok
+    far = with_gradient(reference, NOISY, torch.full((1,), 3.0 * floors[NOISY]))
+    assert compare(below, far, floors=floors).gained == (NOISY,)
+    assert compare(far, below, floors=floors).lost == (NOISY,)
+
+
+def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
+    reference, repeated = choices()
+    floors = noise_floors(reference, repeated)
+    assert floors.keys() == all_gradients(reference).keys()
+    coarse = set(noise_floors(reference).values())
+    assert len(coarse) == 1
+    ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
+    assert ours is not None
+    assert theirs is not None
+    assert largest(ours - theirs) < floors[NOISY] < 20 * largest(ours - theirs)
+    assert floors["faint"] < 1e-6 * largest(reference.gradients["faint"])
+
+
+def test_verify_is_not_flipped_by_a_gradient_that_is_zero_in_theory() -> None:
+    report = verify(*choice())
+    assert report.ok, str(report)

@@ -1,0 +1,339 @@
+"""Bytes and FLOPs are exact on modules small enough to count by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.measure.meter import Meter, other_rounding
+from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.measure.step import RunRecord, run_step
+from tests.measure.toys import (
+    BATCH,
+    WIDTH,
+    HoardingLayer,
+    Layer,
+    Model,
+    PairLayer,
+    PairsInTurn,
+    ResidualByKeyword,
+    RouterLoss,
+    RoutingLayer,
+    SureLayer,
+    TwoStreamLayer,
+    model_of,
+    run,
+    values,
+)
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+ONE = BATCH * WIDTH * 8
+"""Bytes of a tensor of hidden states in float64."""
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def backward_of(meter: Meter, loss: Tensor) -> None:
+    meter.start_backward(loss)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+# FLOPs
+
+
+def test_a_matrix_product_is_two_flops_for_each_of_its_terms() -> None:
+    rows, columns, inner = 2, 3, 5
+    left, right = leaf(rows, inner), leaf(inner, columns)
+    with Meter() as meter:
+        backward_of(meter, (left @ right).sum())
+    assert meter.forward_flops == 2 * rows * columns * inner
+    assert meter.backward_flops == 2 * meter.forward_flops  # one product for each operand
+    assert meter.block_flops == 0
+
+
+def test_the_gradient_of_one_operand_is_one_product() -> None:
+    with Meter() as meter:
+        backward_of(meter, (leaf(2, 5) @ leaf(5, 3).detach()).sum())
+    assert meter.backward_flops == meter.forward_flops == 2 * 2 * 5 * 3
+
+
+def test_a_batch_of_products_with_and_without_a_bias() -> None:
+    with Meter() as meter:
+        torch.bmm(leaf(4, 2, 5), leaf(4, 5, 3))
+        functional.linear(leaf(7, 5), leaf(3, 5), leaf(3))
+    assert meter.forward_flops == 2 * (4 * 2 * 5 * 3 + 7 * 5 * 3)
+
+
+def test_a_convolution_counts_its_kernel_at_every_place() -> None:
+    images, channels, filters, size, kernel = 2, 3, 5, 8, 3
+    picture, weights = leaf(images, channels, size, size), leaf(filters, channels, kernel, kernel)
+    with Meter() as meter:
+        backward_of(meter, functional.conv2d(picture, weights, padding=1).sum())
+    assert meter.forward_flops == 2 * images * filters * size * size * channels * kernel * kernel
+    assert meter.backward_flops == 2 * meter.forward_flops
+
+
+def test_attention_is_two_products_and_five_in_the_backward() -> None:
+    batch, heads, length, width = 2, 3, 16, 8
+    query, key, value = (leaf(batch, heads, length, width) for _ in range(3))
+    with Meter() as meter:
+        backward_of(meter, functional.scaled_dot_product_attention(query, key, value).sum())
+    product = 2 * batch * heads * length * length * width
+    assert meter.forward_flops == 2 * product
+    assert meter.backward_flops == 5 * product
+
+
+def test_what_runs_in_blocks_is_counted_apart() -> None:
+    square = leaf(4, 4)
+    with Meter() as meter:
+        for name, times in (("0", 1), ("1", 2)):
+            meter.enter_block(name, iter([square]))
+            for _ in range(times):
+                square = square @ square
+            meter.leave_block(iter([square]))
+        backward_of(meter, (square @ square).sum())
+    assert meter.block_flops == 3 * 2 * 4**3
+    assert meter.forward_flops == 4 * 2 * 4**3
+
+
+@both_modes
+def test_a_healthy_stack_costs_one_more_forward_of_its_blocks(mode: Mode) -> None:
+    model = model_of(SureLayer, SureLayer, SureLayer)
+    reference, checkpointed = run(model), run(model, mode)
+    product = 2 * BATCH * WIDTH * WIDTH
+    assert reference.forward_flops == 5 * product
+    assert reference.block_flops == 3 * product
+    assert reference.backward_flops == (5 + 4) * product  # the model's input wants no gradient
+    assert checkpointed.forward_flops == reference.forward_flops
+    assert checkpointed.backward_flops == reference.backward_flops + reference.block_flops
+
+
+# Bytes
+
+
+def kept(values: Tensor, loss: Any) -> int:
+    meter = Meter()
+    with meter:
+        meter.start_backward(loss(values))
+    return meter.kept_bytes
+
+
+def test_what_operators_save_is_kept_to_the_byte() -> None:
+    given = leaf(5, 5)
+    size = 5 * 5 * 4
+    assert kept(given, lambda x: x.exp().sum()) == size
+    assert kept(given, lambda x: x.exp().exp().sum()) == 2 * size
+    assert kept(given, lambda x: (x + 1).sum()) == 0  # an addition saves nothing
+    assert kept(given, lambda x: x.square().sum()) == 0  # this one saves its input, which nobody here made
+
+
+def test_one_storage_counts_once_however_many_see_it() -> None:
+    def views(given: Tensor) -> Tensor:
+        result = given.exp()
+        return result.view(-1).exp().sum() + result.T.cos().sum() + result.detach().sum()
+
+    assert kept(leaf(5, 5), views) == 2 * 5 * 5 * 4
+
+
+def test_an_operator_in_place_makes_nothing() -> None:
+    assert kept(leaf(5, 5), lambda x: x.add(1).mul_(2).exp_().sum()) == 5 * 5 * 4
+
+
+def test_the_loss_itself_is_not_kept() -> None:
+    assert kept(leaf(1), lambda x: x.exp().view(())) == 0
+
+
+def test_what_somebody_else_holds_is_kept_too() -> None:
+    aside = []
+
+    def loss(given: Tensor) -> Tensor:
+        aside.append((given + 1).detach())
+        return (given + 2).sum()
+
+    assert kept(leaf(5, 5), loss) == 5 * 5 * 4
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_the_closure_of_a_checkpoint_holds_by_keyword_is_kept(use_reentrant: bool) -> None:
+    def add(hidden: Tensor, extra: Tensor) -> Tensor:
+        return torch.exp(hidden + extra)
+
+    def loss(given: Tensor) -> Tensor:
+        result = checkpoint(partial(add, extra=given.detach() + 1), given, use_reentrant=use_reentrant)
+        return result.sum()  # type: ignore[no-any-return]
+
+    assert kept(leaf(5, 5), loss) == 5 * 5 * 4
+    assert kept(leaf(5, 5), lambda x: add(x, x.detach() + 1).sum()) == 5 * 5 * 4  # the exponential instead
+
+
+def test_the_line_falls_when_the_last_holder_lets_go() -> None:
+    given = torch.zeros(5, 5)
+    with Meter() as meter:
+        first = given + 1
+        second = first + 1
+        del first
+        third = second + 1
+        del second, third
+        given.add_(1)
+    size = 5 * 5 * 4
+    assert meter.timeline().points == ((1, size), (2, 2 * size), (3, 2 * size), (4, 0))
+
+
+def test_a_view_that_claims_to_be_new_does_not_count_twice() -> None:
+    given = torch.ones(2, 3, 4)
+    with Meter() as meter:
+        result = given @ torch.ones(4, 5)  # a product of matrices, seen as three-dimensional
+    own = 4 * 5 * 4
+    assert meter.timeline().points[-1][1] in (result.nbytes, result.nbytes + own)
+    del result
+
+
+def test_gradients_are_no_activations_in_the_line() -> None:
+    record = run(model_of(SureLayer, SureLayer))
+    assert record.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
+
+
+def test_the_line_is_monotone_in_operators_and_knows_where_the_backward_began() -> None:
+    record = run(model_of(SureLayer, SureLayer))
+    operators = [at for at, _ in record.timeline.points]
+    assert operators == sorted(set(operators))
+    assert operators[0] == 1
+    assert 1 < record.timeline.backward < operators[-1]
+    held = dict(record.timeline.points)
+    assert held[record.timeline.backward] == record.kept_bytes + 8  # and the loss
+    before = [bytes_ for at, bytes_ in record.timeline.points if at <= record.timeline.backward]
+    assert max(before) < record.kept_bytes + 3 * ONE
+
+
+def test_a_long_line_is_cut_to_200_points_that_hold_the_peak() -> None:
+    with Meter() as meter:
+        given = torch.zeros(5)
+        for step in range(1000):
+            given = given.repeat(3)[:5].clone() if step == 501 else given + 1
+    line = meter.timeline()
+    assert 150 < len(line.points) <= 200
+    assert max(bytes_ for _, bytes_ in line.points) >= 3 * 5 * 4 + 5 * 4
+    operators = [at for at, _ in line.points]
+    assert operators == sorted(set(operators))
+
+
+def test_a_reference_keeps_what_its_operators_save() -> None:
+    record = run(model_of(SureLayer, SureLayer, SureLayer))
+    # the first projection's result and, of each block, three; the loss saves its weights
+    assert record.kept_bytes == (1 + 3 * 3 + 1) * ONE
+
+
+@both_modes
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_healthy_stack_keeps_what_goes_into_and_out_of_its_blocks_and_no_more(mode: Mode, count: int) -> None:
+    model = model_of(*[SureLayer] * count)
+    reference, checkpointed = run(model), run(model, mode)
+    assert reference.best_kept_bytes == (count + 2) * ONE
+    assert checkpointed.kept_bytes == reference.best_kept_bytes
+
+
+@both_modes
+def test_dropout_leaves_nothing_behind_either(mode: Mode) -> None:
+    model = model_of(Layer, Layer)
+    reference, checkpointed = run(model), run(model, mode)
+    assert checkpointed.kept_bytes == reference.best_kept_bytes < reference.kept_bytes
+
+
+def test_what_blocks_are_given_by_keyword_belongs_to_the_best_that_is_possible() -> None:
+    model = model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)
+    reference, checkpointed = run(model), run(model, "non_reentrant")
+    assert checkpointed.kept_bytes == reference.best_kept_bytes == 5 * ONE
+
+
+def test_what_blocks_hoard_is_no_part_of_the_best_that_is_possible() -> None:
+    model = model_of(HoardingLayer)
+    reference, checkpointed = run(model), run(model, "non_reentrant")
+    assert reference.best_kept_bytes == 3 * ONE
+    assert checkpointed.kept_bytes == (3 + 8) * ONE
+
+
+# Tensors that blocks leave aside
+
+
+def aside(model: Model) -> frozenset[str]:
+    record: RunRecord = run_step(model, values(), blocks=dict(model.layers.named_children()))
+    assert record.error is None
+    return record.aside
+
+
+def test_blocks_whose_tensors_others_use_behind_their_back_are_named() -> None:
+    assert aside(model_of(RoutingLayer, RoutingLayer, whole=RouterLoss)) == {"0", "1"}
+    assert aside(model_of(RoutingLayer, SureLayer, whole=FirstScores)) == {"0"}
+
+
+class FirstScores(Model):
+    """Uses the first block's scores as an argument of their own, not in a list."""
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values) + vars(self.layers[0]).pop("scores")
+
+
+class DetachedScores(Model):
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values) + vars(self.layers[0]).pop("scores").detach()
+
+
+def test_what_blocks_return_or_were_given_or_carries_no_gradient_is_not_aside() -> None:
+    assert aside(model_of(SureLayer, SureLayer)) == frozenset()
+    assert aside(model_of(PairLayer, PairLayer, whole=PairsInTurn)) == frozenset()
+    assert aside(model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)) == frozenset()
+    assert aside(model_of(RoutingLayer, whole=DetachedScores)) == frozenset()
+
+
+# Other rounding
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        pytest.param(lambda a, b: torch.mm(a[0], b[0]), id="mm"),
+        pytest.param(torch.bmm, id="bmm"),
+        pytest.param(lambda a, b: torch.addmm(b[0, 0], a[0], b[0]), id="addmm"),
+        pytest.param(lambda a, b: torch.baddbmm(b[:, :1], a, b), id="baddbmm"),
+        pytest.param(lambda a, b: a.sum(1), id="sum"),
+        pytest.param(lambda a, b: a.sum((0, 2)), id="sum over two dimensions"),
+    ],
+)
+def test_a_sum_rounded_otherwise_is_the_same_up_to_rounding(operator: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    left, right = (torch.randn(2, 301, 301, generator=generator) for _ in range(2))
+    plain = operator(left, right)
+    with other_rounding():
+        turned = operator(left, right)
+    assert not torch.equal(plain, turned)
+    assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
+
+
+def test_infinite_entries_stay_infinite() -> None:
+    left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
+    with other_rounding():
+        turned = left.mm(torch.eye(2).add(1))
+    assert turned[0].isinf().all()
+    assert turned[1].isfinite().all()
+
+
+def test_what_needs_no_sum_is_the_same_in_every_bit() -> None:
+    given = leaf(9, 9)
+    with other_rounding():
+        turned = given.exp().mul(2)
+    assert torch.equal(turned, given.exp().mul(2))

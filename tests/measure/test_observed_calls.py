@@ -1,0 +1,230 @@
+"""How a block is called is seen: which arguments carry gradient and in what, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
+from ckpt_surgery.runtime.call_arguments import tensors
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Block(nn.Module):
+    """Runs `work` on what it is given."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        super().__init__()
+        self.work = work
+
+    def forward(
+        self, hidden_states: Any, residual: Any = None, past_key_values: Any = None, *rest: Any, **more: Any
+    ) -> Any:
+        return self.work(hidden_states, residual, past_key_values, *rest, **more)
+
+
+def first(hidden_states: Any, *_: Any, **__: Any) -> Any:
+    return hidden_states * 2
+
+
+def facts(*args: Any, work: Callable[..., Any] = first, **kwargs: Any) -> CallFacts:
+    block = Block(work)
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(*args, **kwargs)
+    return observer.facts()["block"]
+
+
+def wanting() -> Tensor:
+    return torch.ones(2, requires_grad=True) * 1
+
+
+def plain() -> Tensor:
+    return torch.ones(2)
+
+
+@dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+def test_a_call_as_it_should_be_shows_nothing() -> None:
+    cache = transformers.DynamicCache()
+    assert facts(wanting(), plain(), past_key_values=cache, attention_mask=plain()) == CallFacts(fed=True)
+
+
+def test_tensors_with_gradient_by_keyword_are_named() -> None:
+    seen = facts(wanting(), residual=wanting(), mask=plain(), position_bias=wanting())
+    assert seen.keyword_gradient == ("residual", "position_bias")
+    assert facts(wanting(), wanting()).keyword_gradient == ()
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        pytest.param(lambda t: [t], id="a list"),
+        pytest.param(lambda t: (plain(), t), id="a tuple"),
+        pytest.param(lambda t: {"key": t}, id="a dictionary"),
+        pytest.param(lambda t: [{"key": (t,)}], id="several inside each other"),
+        pytest.param(lambda t: Pair(None, t), id="a dataclass"),
+    ],
+)
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_containers_with_gradient_are_named(container: Callable[[Tensor], Any], by_keyword: bool) -> None:
+    def call(tensor: Tensor) -> CallFacts:
+        given = container(tensor)
+        return facts(wanting(), residual=given) if by_keyword else facts(wanting(), given)
+
+    assert call(wanting()).container_gradient == ("residual",)
+    assert call(wanting()).keyword_gradient == ()
+    assert call(plain()).container_gradient == ()
+
+
+@pytest.mark.parametrize(
+    "past", [pytest.param(transformers.DynamicCache, id="a cache"), pytest.param(lambda: (plain(),), id="a name")]
+)
+def test_past_state_by_position_is_named(past: Callable[[], Any]) -> None:
+    assert facts(wanting(), None, past()).positional_past == ("past_key_values",)
+    assert facts(wanting(), past_key_values=past()).positional_past == ()
+    assert facts(wanting(), None, None).positional_past == ()
+
+
+def test_a_cache_is_known_under_any_name() -> None:
+    assert facts(wanting(), transformers.DynamicCache()).positional_past == ("residual",)
+
+
+def test_positional_arguments_without_a_name_are_numbered() -> None:
+    assert facts(wanting(), None, None, [wanting()]).container_gradient == ("argument 4",)
+
+
+def test_what_a_block_hands_back_as_it_was_is_named() -> None:
+    def both(hidden: Any, residual: Any, *_: Any) -> Any:
+        return hidden * 2, residual
+
+    assert facts(wanting(), residual=wanting(), work=both).returned == ("residual",)
+    assert facts(wanting(), wanting(), work=lambda h, r, *_: (h * 2, r * 1)).returned == ()
+
+
+def test_containers_that_a_block_writes_into_are_named() -> None:
+    def write(hidden: Any, residual: Any, *_: Any) -> Any:
+        if isinstance(residual, dict):
+            residual["last"] = hidden
+        else:
+            residual.append(hidden)
+        return hidden * 2
+
+    for given in ({}, {"last": wanting()}, [], [wanting()]):
+        assert facts(wanting(), given, work=write).written == ("residual",)
+        assert facts(wanting(), residual=given, work=write).written == ("residual",)
+        assert facts(wanting(), given).written == ()
+
+
+def test_an_output_with_gradient_inside_an_inner_container_is_nested() -> None:
+    def returning(make: Callable[[Tensor], Any]) -> bool:
+        return facts(wanting(), work=lambda hidden, *_: make(hidden * 2)).nested_output
+
+    assert returning(lambda t: (t, (t,)))
+    assert returning(lambda t: (t, [t], None))
+    assert returning(lambda t: {"hidden": t, "states": {"more": t}})
+    assert not returning(lambda t: t)
+    assert not returning(lambda t: (t, t))
+    assert not returning(lambda t: (t, (t.detach(),)))
+
+
+def test_a_block_is_fed_by_a_positional_tensor_with_gradient_only() -> None:
+    assert facts(wanting()).fed
+    assert not facts(plain()).fed
+    assert not facts(plain(), residual=wanting()).fed
+    assert not facts([wanting()], work=lambda given, *_: given[0] * 2).fed
+
+
+def test_randomness_that_a_block_draws_is_seen() -> None:
+    assert facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5)).random
+    assert not facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5, training=False)).random
+
+
+def test_what_the_caller_gives_is_seen_and_not_what_a_hook_makes_of_it() -> None:
+    block = Block(first)
+    block.register_forward_pre_hook(lambda _, arguments: (arguments[0], [wanting()]))
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting())
+    assert observer.facts()["block"] == CallFacts()
+
+
+def test_the_calls_of_one_block_are_seen_together() -> None:
+    block = Block(first)
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting(), residual=wanting())
+        block(plain(), [wanting()])
+        block(wanting())
+    assert observer.facts()["block"] == CallFacts(
+        keyword_gradient=("residual",), container_gradient=("residual",), fed=False
+    )
+
+
+def test_a_block_inside_a_block_is_seen_by_itself() -> None:
+    inner = Block(first)
+    outer = Block(lambda hidden, *_: inner(hidden, residual=hidden))
+    with CallObserver({"outer": outer, "inner": inner}, Meter()) as observer:
+        outer(wanting())
+    found = observer.facts()
+    assert found["outer"] == CallFacts()
+    assert found["inner"].keyword_gradient == ("residual",)
+
+
+def test_calls_after_the_forward_and_blocks_never_called_are_not_seen() -> None:
+    block, idle = Block(first), Block(first)
+    observer = CallObserver({"block": block, "idle": idle}, Meter())
+    with observer:
+        block(wanting())
+    block(plain(), residual=wanting())
+    assert observer.facts() == {"block": CallFacts()}
+    assert not block._forward_hooks
+    assert not block._forward_pre_hooks
+
+
+def test_a_call_that_raises_ends_like_any_other() -> None:
+    def fail(*_: Any) -> Any:
+        raise KeyError("here")
+
+    failing, after = Block(fail), Block(first)
+    with CallObserver({"failing": failing, "after": after}, Meter()) as observer:
+        with pytest.raises(KeyError, match="here"):
+            failing(wanting(), residual=wanting())
+        after(wanting(), residual=wanting())
+    assert {name: seen.keyword_gradient for name, seen in observer.facts().items()} == {
+        "failing": ("residual",),
+        "after": ("residual",),
+    }
+
+
+def test_every_tensor_is_found_however_deep() -> None:
+    one, two, three, four = (torch.full((1,), float(number)) for number in range(4))
+    nested = [one, {"a": (two, None), "b": Pair(three, "text")}, [[four]]]
+    assert [float(tensor) for tensor in tensors(nested)] == [0.0, 1.0, 2.0, 3.0]
+    assert list(tensors(Pair)) == []
+
+
+def test_a_parameter_by_keyword_gets_its_gradient_all_the_same() -> None:
+    class Scaled(nn.Module):
+        def forward(self, values: Tensor, scale: Tensor) -> Tensor:
+            return values * scale
+
+    block = Scaled()
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting(), scale=nn.Parameter(torch.ones(2)))
+        assert observer.facts()["block"].keyword_gradient == ()
+        block(wanting(), scale=wanting())
+    assert observer.facts()["block"].keyword_gradient == ("scale",)

@@ -1,0 +1,265 @@
+"""Models as people train them: partly frozen, partly in evaluation mode, of unusual parts. No false alarm there."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery import verify
+from ckpt_surgery.measure.results import MODES, Report
+from tests.measure.toys import WIDTH, Layer, Model, NormLayer, PlainLayer, SureLayer, model_of, values
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+def tiny(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A small Llama or BERT in training mode, with inputs."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+    torch.manual_seed(0)
+    if kind == "llama":
+        config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4)
+        model: nn.Module = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes, num_attention_heads=4))
+    tokens = torch.randint(3, 64, (2, 8))
+    return model.train(), {"input_ids": tokens, "labels": tokens}
+
+
+def freeze(model: nn.Module, *names: str) -> nn.Module:
+    for name in names:
+        model.get_submodule(name).requires_grad_(False)
+    return model
+
+
+def without_fault(report: Report) -> None:
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen"),
+    [
+        pytest.param("llama", ("model.embed_tokens", "model.layers.0"), id="the bottom of a decoder"),
+        pytest.param("llama", ("model",), id="all but the head"),
+        pytest.param("bert", ("bert.embeddings", "bert.encoder.layer.0"), id="the bottom of an encoder"),
+        pytest.param("bert", ("bert.encoder",), id="every block"),
+    ],
+)
+def test_frozen_parts_are_no_fault(kind: str, frozen: tuple[str, ...]) -> None:
+    model, inputs = tiny(kind)
+    without_fault(verify(freeze(model, *frozen), inputs, modes="non_reentrant"))
+
+
+def test_frozen_blocks_of_a_plain_stack_need_no_recompute() -> None:
+    report = verify(freeze(model_of(Layer, Layer, Layer), "first", "layers.0"), values(), modes="non_reentrant")
+    without_fault(report)
+    assert [(block.forward, block.backward) for block in report.modes[0].blocks] == [(1, 0), (1, 1), (1, 1)]
+
+
+class Cycles(Model):
+    """Runs its blocks several times, the first of them without gradient."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden_states: Tensor = self.first(values)
+        with torch.no_grad():
+            for layer in self.layers:
+                hidden_states = layer(hidden_states)
+        hidden_states = hidden_states + self.first(values)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+def test_calls_without_gradient_need_no_recompute() -> None:
+    report = verify(model_of(SureLayer, SureLayer, whole=Cycles), values())
+    without_fault(report)
+    assert {(b.forward, b.backward) for mode in report.modes for b in mode.blocks} == {(2, 1)}
+
+
+def test_a_layer_in_evaluation_mode_stays_in_it_and_is_not_checkpointed() -> None:
+    model = model_of(Layer, Layer)
+    model.layers[1].eval()
+    report = verify(model, values())
+    for mode in report.modes:
+        (fault,) = [fault for fault in mode.faults if fault.level == "recompute"]
+        assert fault.subjects == ("layers.1",)
+        assert "layers.1 is in evaluation mode" in fault.cause
+    assert not model.layers[1].training
+
+
+def test_batch_normalisation_in_evaluation_mode_changes_no_buffer() -> None:
+    model = model_of(NormLayer, NormLayer)
+    for layer in model.layers:
+        layer.get_submodule("norm").eval()
+    without_fault(verify(model, values()))
+
+
+class Tokens(Model):
+    def __init__(self, *layers: nn.Module, by_keyword: bool = False) -> None:
+        super().__init__(*layers, by_keyword=by_keyword)
+        self.first = cast(nn.Linear, nn.Embedding(8, WIDTH, sparse=True))
+
+
+def test_sparse_gradients_are_compared() -> None:
+    model = model_of(SureLayer, SureLayer, whole=Tokens)
+    without_fault(verify(model, {"values": torch.tensor([[1, 2, 1]])}))
+
+
+class Quantised(SureLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = super().forward(hidden_states * self.scale.to(hidden_states.dtype))
+        return result
+
+
+def test_quantised_parameters_are_left_alone() -> None:
+    torch.manual_seed(1)
+    without_fault(verify(Model(Quantised(), Quantised()), {"values": torch.randn(3, WIDTH)}))
+
+
+class Pair(Model):
+    def forward(self, values: Tensor, others: tuple[Tensor, ...] = ()) -> Tensor:
+        result: Tensor = super().forward(values + sum(others))
+        return result
+
+
+def test_inputs_that_come_out_of_a_graph_and_inputs_in_containers_have_gradients() -> None:
+    made = torch.ones(3, WIDTH, dtype=torch.float64, requires_grad=True) * 2
+    report = verify(model_of(SureLayer, SureLayer, whole=Pair), {**values(), "others": (made,)})
+    without_fault(report)
+    assert all("input others[0]" in mode.errors for mode in report.modes)
+
+
+class Noisy(Model):
+    def __init__(self, *layers: nn.Module, by_keyword: bool = False) -> None:
+        super().__init__(*layers, by_keyword=by_keyword)
+        self.own = torch.Generator()
+
+    def forward(self, values: Tensor) -> Tensor:
+        noise = torch.randn(values.shape, generator=self.own, dtype=values.dtype)
+        result: Tensor = super().forward(values + noise)
+        return result
+
+
+def test_a_model_that_differs_from_itself_is_said_to_do_so_and_checkpointing_is_not_blamed() -> None:
+    report = verify(model_of(SureLayer, SureLayer, whole=Noisy), values())
+    for mode in report.modes:
+        (fault,) = mode.faults
+        assert (fault.level, fault.expected) == ("run", "two equal runs without checkpointing")
+        assert "generator of its own" in fault.cause
+
+
+class Statistics(SureLayer):
+    """Keeps a mean in a frozen parameter, as codebooks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(WIDTH), requires_grad=False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(hidden_states.mean(0), alpha=0.1)
+        result: Tensor = super().forward(hidden_states)
+        return result
+
+
+def test_a_frozen_parameter_that_is_written_twice_is_a_fault_of_the_state() -> None:
+    model = model_of(Statistics, Statistics)
+    for mode in verify(model, values()).modes:
+        (fault,) = mode.faults
+        assert (fault.level, fault.subjects) == ("state", ("layers.0.mean", "layers.1.mean"))
+    assert not model.layers[0].get_parameter("mean").any()
+
+
+def test_an_optimizer_in_the_backward_is_not_stepped() -> None:
+    model = model_of(Layer, Layer)
+    weight = model.first.weight
+    before, steps = weight.detach().clone(), []
+    cast(Any, weight).register_post_accumulate_grad_hook(lambda p: steps.append(p.data.zero_()))
+    without_fault(verify(model, values()))
+    assert not steps
+    assert torch.equal(weight, before)
+    model(**values()).sum().backward()
+    assert len(steps) == 1
+
+
+class Remembering(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[int] = []
+        self.total = torch.zeros(1)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.history.append(len(hidden_states))
+        self.total += 1
+        return super().forward(hidden_states)
+
+
+def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
+    model = model_of(Remembering, Remembering)
+    layer = cast(Remembering, model.layers[0])
+    history = layer.history
+    verify(model, values())
+    assert layer.history is history
+    assert history == []
+    assert not layer.total.any()
+
+
+class WrapperByKeyword(nn.Module):
+    """A wrapper of somebody's own, whose method takes its options by keyword alone."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def gradient_checkpointing_enable(self, *, gradient_checkpointing_kwargs: dict[str, bool]) -> None:
+        cast(Any, self.model).gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs=gradient_checkpointing_kwargs
+        )
+
+    def gradient_checkpointing_disable(self) -> None:
+        cast(Any, self.model).gradient_checkpointing_disable()
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        result: Tensor = self.model(**inputs)
+        return result
+
+
+def test_a_method_that_takes_its_options_by_keyword_alone_is_called_so() -> None:
+    without_fault(verify(WrapperByKeyword(model_of(Layer, Layer)), values()))
+
+
+class OnePlain(Model):
+    """Checkpoints its only block itself: no stack, and memory is saved."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden_states: Tensor = self.first(values)
+        block = self.layers[0]
+        if not self.gradient_checkpointing:
+            return cast(Tensor, block(hidden_states))
+        return cast(Tensor, checkpoint(block, hidden_states, use_reentrant=False))
+
+
+def test_a_model_without_a_stack_that_saves_memory_has_a_note_and_no_fault() -> None:
+    report = verify(model_of(lambda: nn.Sequential(*(nn.Tanh() for _ in range(9))), whole=OnePlain), values())
+    without_fault(report)
+    for mode in report.modes:
+        assert any("No stack of blocks" in note for note in mode.notes)
+        assert mode.outcomes["recompute"] == "skipped"
+
+
+def test_one_mode_or_level_may_be_given_by_its_name_alone() -> None:
+    report = verify(model_of(PlainLayer, PlainLayer), values(), modes="reentrant", levels="recompute")
+    assert [mode.mode for mode in report.modes] == [MODES[1]]
+    assert {fault.level for fault in report.modes[0].faults} == {"recompute"}

@@ -1,0 +1,192 @@
+"""What `verify` finds in the installed release of transformers, by name, and that docs/coverage-*.md says the same.
+
+One survey for all of it, as the command runs it: each class in a worker process, with a limit on its time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ckpt_surgery.measure.results import MODES, Report
+from ckpt_surgery.report.summary import after
+from ckpt_surgery.survey import survey
+from ckpt_surgery.survey.targets import resolve
+
+pytestmark = [pytest.mark.slow]
+
+DOCS = Path(__file__).parents[2] / "docs"
+BOTH = ("non_reentrant", "reentrant")
+REENTRANT = ("reentrant",)
+HEALTHY = ("LlamaForCausalLM", "BertModel", "T5ForConditionalGeneration", "MixtralForCausalLM")
+EVERY = 40
+"""Of the classes that a page says are fine, every so manieth is looked at again."""
+HANGS = re.compile(r"WavLMFor")  # as WavLMModel does: one that never ends is enough
+BROKEN = re.compile(r"What is broken|What claims no checkpointing, and would be broken")
+Known = tuple[str, tuple[str, ...], str, str]  # class, modes, level, and what the fault's text says
+
+NORMS_5 = re.findall(
+    r"\w+",
+    """
+    CanaryForConditionalGeneration CanaryModel CohereAsrForConditionalGeneration CohereAsrModel InformerForPrediction
+    InformerModel LasrForCTC LasrEncoder MobileViTForImageClassification MobileViTV2ForImageClassification
+    MobileViTForSemanticSegmentation MobileViTV2ForSemanticSegmentation MobileViTModel MobileViTV2Model ParakeetForCTC
+    ParakeetEncoder ParakeetForRNNT ParakeetForTDT PPLCNetBackbone PPLCNetForImageClassification PPLCNetV3Backbone
+    SeamlessM4TForSpeechToText SLANetForTableRecognition SwiftFormerForImageClassification SwiftFormerModel
+    Wav2Vec2ConformerForAudioFrameClassification Wav2Vec2ConformerForCTC Wav2Vec2ConformerForPreTraining
+    Wav2Vec2ConformerForSequenceClassification Wav2Vec2ConformerForXVector Wav2Vec2ConformerModel
+    """,
+)
+IN_5: Sequence[Known] = [
+    ("ClvpModelForConditionalGeneration", BOTH, "recompute", "CKPT001"),
+    ("MllamaVisionModel", BOTH, "recompute", "CKPT001"),
+    ("Gemma4AudioModel", BOTH, "run", "can be switched on"),
+    ("PvtV2Model", REENTRANT, "run", "PvtV2EncoderLayer needs gradient"),
+    ("PvtV2ForImageClassification", REENTRANT, "set", "PvtV2EncoderLayer needs gradient"),
+    ("SEWDModel", REENTRANT, "run", "CKPT003"),
+    ("SpeechT5ForSpeechToText", REENTRANT, "run", "CKPT003"),
+    ("WavLMModel", REENTRANT, "run", "does not end"),
+    ("MLCDVisionModel", REENTRANT, "run", "CKPT007"),
+    ("DebertaV2Model", REENTRANT, "run", "CKPT003"),
+    ("Llama4VisionModel", REENTRANT, "set", "37 of 41 gradients"),
+    ("Sam2Model", REENTRANT, "set", "CKPT003"),
+    ("Gemma3nForCausalLM", REENTRANT, "values", "shared_kv_states"),
+    ("Gemma4ForCausalLM", REENTRANT, "values", "shared_kv_states"),
+    ("MixtralForCausalLM (router loss)", REENTRANT, "values", "router logits"),
+    ("SwinModel", BOTH, "recompute", "CKPT006"),
+    *((name, BOTH, "state", "batch normalisation") for name in NORMS_5),
+]
+IN_4: Sequence[Known] = [
+    ("GPTBigCodeForCausalLM", BOTH, "recompute", "CKPT001"),
+    ("SwiftFormerModel", BOTH, "recompute", "CKPT001"),
+    ("LayoutLMModel", REENTRANT, "set", "CKPT003"),
+    ("AltCLIPModel", REENTRANT, "set", "CKPT003"),
+    ("ChineseCLIPModel", REENTRANT, "set", "CKPT003"),
+    ("WhisperForConditionalGeneration", REENTRANT, "run", "WhisperDecoderLayer by keyword"),
+    ("LiltModel", REENTRANT, "set", "CKPT010"),
+]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says: how many classes came out how, every fault as (class, mode, level), and the sound classes.
+
+    `after` is what became of broken classes after `wrap_blocks`, as (class, modes, verdict).
+    """
+
+    counts: Mapping[str, int]
+    faults: frozenset[tuple[str, str, str]]
+    sound: tuple[str, ...]
+    after: frozenset[tuple[str, str, str]]
+
+
+def read(text: str) -> Page:
+    """A page of docs/."""
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    results = rows_of(parts[0].partition("after wrap_blocks")[0])
+    counts = {row[0]: int(row[1].replace(",", "")) for row in results if row[0] in ("failed", "ok", "unsupported")}
+    broken = [row for part in parts if BROKEN.match(part) for row in rows_of(part)]
+    (sound,) = re.findall(r"^## What works$(.*?)^</details>", text, re.DOTALL | re.MULTILINE)
+    names = tuple(re.findall(r"(?<= )`([^`]+)`", sound.replace("| `", "|`")))
+    return Page(counts, frozenset(faults_in(broken)), names, frozenset(afters_in(broken)))
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The rows of the tables in a text, without their heads."""
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
+    heads = {at for at, row in enumerate(rows, -1) if row[0] == "---"}
+    return [row for at, row in enumerate(rows) if at not in heads and row[0] != "---"]
+
+
+def faults_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    for row in rows:
+        yield from ((row[0].strip("`"), mode, row[2]) for mode in row[1].split())
+
+
+def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    yield from ((row[0].strip("`"), row[1].replace("\\_", "_"), row[5].replace("\\_", "_")) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    """The page of the release that is installed."""
+    return read((DOCS / f"coverage-{importlib.metadata.version('transformers')}.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def reports(page: Page) -> Mapping[str, Report]:
+    """The classes that the page says are broken, some of those that it says are sound, and the healthy ones."""
+    labels = {label for label, *_ in page.faults if not HANGS.match(label)} | {*page.sound[::EVERY], *HEALTHY}
+    jobs = [job for job in resolve(sorted({label.partition(" ")[0] for label in labels})) if job.label in labels]
+    return {report.label: report for report in survey(jobs, fix=True)}
+
+
+def check(report: Report, modes: tuple[str, ...], level: str, text: str) -> None:
+    assert not report.problem, report.problem
+    for mode in modes:
+        found = [fault for of, fault in report.faults if (of, fault.level) == (mode, level)]
+        assert any(text in str(fault) for fault in found), f"{mode}: {report}"
+    for mode in set(BOTH) - set(modes):
+        assert all(of != mode for of, _ in report.faults), f"{mode}: {report}"
+
+
+def named(known: Sequence[Known]) -> pytest.MarkDecorator:
+    ids = [f"{name}, {level}" for name, _, level, _ in known]
+    return pytest.mark.parametrize(("name", "modes", "level", "text"), known, ids=ids)
+
+
+@pytest.mark.torch
+@named(IN_5)
+def test_5_has_this_fault(
+    reports: Mapping[str, Report], name: str, modes: tuple[str, ...], level: str, text: str
+) -> None:
+    check(reports[name], modes, level, text)
+
+
+@pytest.mark.transformers4
+@named(IN_4)
+def test_4_has_this_fault(
+    reports: Mapping[str, Report], name: str, modes: tuple[str, ...], level: str, text: str
+) -> None:
+    check(reports[name], modes, level, text)
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("name", HEALTHY)
+def test_neither_has_a_fault_in(reports: Mapping[str, Report], name: str) -> None:
+    assert reports[name].ok, reports[name]
+
+
+@pytest.mark.both
+def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) -> None:
+    found = {(label, mode, fault.level) for label, report in reports.items() for mode, fault in report.faults}
+    said = {fault for fault in page.faults if fault[0] in reports}
+    assert found == said
+    assert len(reports) > len(HEALTHY) + len({label for label, *_ in said})
+
+
+@pytest.mark.both
+def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str, Report], page: Page) -> None:
+    said = {row for row in page.after if row[0] in reports}
+    for label, modes, verdict in said:
+        assert after(reports[label], [mode for mode in MODES if mode in modes.split()]) == verdict, label
+    broken = {label for label, *_ in said}
+    assert {after(report, MODES) for label, report in reports.items() if label not in broken} == {"ok"}
+
+
+@pytest.mark.torch
+def test_the_page_of_5_holds_enough_classes(page: Page) -> None:
+    assert sum(page.counts.values()) >= 560
+
+
+@pytest.mark.transformers4
+def test_the_page_of_4_holds_enough_classes(page: Page) -> None:
+    assert sum(page.counts.values()) >= 360

@@ -1,0 +1,219 @@
+"""What one instrumented step records: entries, bytes, gradients, and a model that is left as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.block_entries import Entries
+from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.step import Checkpointing, loss_of, run_step, switch_checkpointing
+from tests.measure.toys import (
+    WIDTH,
+    BareLayer,
+    CachingLayer,
+    FailingLayer,
+    Layer,
+    NormLayer,
+    PositionalCache,
+    Slipping,
+    SureLayer,
+    changed,
+    model_of,
+    run,
+    snapshot,
+    values,
+)
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("mode", ["non_reentrant", "reentrant"])
+
+
+def test_the_bytes_held_are_those_of_the_saved_tensors() -> None:
+    class Exponentials(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return torch.exp(torch.exp(values))  # each saves its result
+
+    model = Exponentials()
+    inputs = {"values": values()["values"].requires_grad_()}
+    record = run_step(model, inputs, blocks={}, loss=torch.sum)
+    assert record.kept_bytes == 2 * 3 * WIDTH * 8
+
+
+def test_parameters_and_inputs_are_not_among_the_bytes_held() -> None:
+    model = nn.Linear(WIDTH, WIDTH).double()
+    inputs = {"input": values()["values"].requires_grad_()}
+    assert run_step(model, inputs, blocks={}, loss=torch.sum).kept_bytes == 0
+
+
+def test_a_tensor_written_over_before_the_backward_is_still_an_error() -> None:
+    class Overwriting(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            result = torch.exp(values)
+            total = result.sum()
+            with torch.no_grad():
+                result.zero_()
+            return total
+
+    record = run_step(Overwriting(), {"values": values()["values"].requires_grad_()}, blocks={}, loss=torch.sum)
+    assert record.error is not None
+    assert record.error.startswith("backward raised RuntimeError: ")
+    assert "modified by an inplace operation" in record.error
+
+
+def test_an_input_gets_a_gradient_only_where_it_requires_one() -> None:
+    model = model_of(Layer)
+    given = values()["values"]
+    assert run(model).input_gradients == {}
+    wanting = {"values": given.clone().requires_grad_()}
+    gradient = run_step(model, wanting, blocks={}).input_gradients["values"]
+    assert gradient is not None
+    assert gradient.shape == given.shape
+    assert wanting["values"].grad is None
+
+
+def test_the_same_seed_draws_the_same_dropout() -> None:
+    model = model_of(Layer, Layer)
+    losses = [run_step(model, values(), blocks={}, seed=seed).loss for seed in (3, 3, 4)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_backward_starts_from_another_generator_than_the_forward() -> None:
+    model = model_of(SureLayer)  # draws nothing itself
+    states: list[Tensor] = []
+    model.first.register_forward_hook(lambda *_: states.append(torch.get_rng_state()))
+    model.first.register_full_backward_hook(lambda *_: states.append(torch.get_rng_state()))
+    run(model)
+    assert len(states) == 2
+    assert not torch.equal(*states)
+
+
+def test_a_run_says_how_blocks_were_called_only_without_checkpointing() -> None:
+    model = model_of(Layer, SureLayer)
+    calls = run(model).calls
+    assert {name: facts.random for name, facts in calls.items()} == {"0": True, "1": False}
+    assert all(facts.fed for facts in calls.values())
+    assert run(model, "reentrant").calls == {}
+
+
+@both_modes
+def test_the_cache_is_measured_before_after_the_forward_and_at_the_end(mode: Checkpointing) -> None:
+    model = model_of(CachingLayer, whole=PositionalCache)
+    blocks = {"0": model.layers[0]}
+    given = transformers.DynamicCache()
+    inputs = {**values(), "past_key_values": given}
+    assert run_step(model, inputs, blocks=blocks).cache == {"past_key_values": (0, 1, 1)}
+    assert run_step(model, inputs, blocks=blocks, checkpointing=mode).cache == {"past_key_values": (0, 1, 2)}
+    assert given.get_seq_length() == 0  # the step had its own
+
+
+def test_what_a_forward_that_breaks_did_not_reach_is_missing() -> None:
+    record = run_step(model_of(Layer), {"nothing": 1}, blocks={})
+    assert record.error is not None
+    assert record.error.startswith("forward raised TypeError: ")
+    assert record.loss != record.loss
+    assert set(record.gradients.values()) == {None}
+    assert (record.kept_bytes, record.backward_flops) == (0, 0)
+
+
+@both_modes
+def test_blocks_recomputed_from_another_generator_state_are_named(mode: Checkpointing) -> None:
+    record = run(model_of(Layer, Layer, whole=Slipping), mode)
+    assert record.other_randomness == ("0", "1")
+    assert record.random_moved
+    healthy = run(model_of(Layer, Layer), mode)
+    assert (healthy.other_randomness, healthy.random_moved) == ((), False)
+
+
+def test_gates_are_opened_for_the_step_where_asked_for() -> None:
+    model = model_of(BareLayer)
+    torch.nn.init.zeros_(model.layers[0].get_parameter("weight"))
+    closed, opened = (run_step(model, values(), blocks={}, open_gates=gates) for gates in (False, True))
+    for record, reached in ((closed, False), (opened, True)):
+        gradient = record.gradients["first.weight"]
+        assert gradient is not None
+        assert bool(gradient.any()) is reached
+    assert not bool(model.layers[0].get_parameter("weight").any())
+
+
+def test_rounded_otherwise_change_no_more_than_the_last_bits() -> None:
+    model = model_of(SureLayer, SureLayer)
+    one, other = (run_step(model, values(), blocks={}, rounded_otherwise=turn) for turn in (0, 1))
+    assert one.error is other.error is None
+    verdict = compare(one, other, floors={}, tolerance=1e-12)
+    assert 0 < verdict.error < 1e-12
+    assert not verdict.wrong
+
+
+def test_generate_runs_in_evaluation_mode_from_the_seed() -> None:
+    model = model_of(Layer)
+    first, second = (run_step(model, values(), blocks={}, generate=values()).generated for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, second)
+    assert run(model).generated is None
+
+
+def test_a_generate_that_breaks_is_recorded() -> None:
+    record = run_step(model_of(Layer), values(), blocks={}, generate={"prompt": 1})
+    assert record.generated is None
+    assert record.error is not None
+    assert record.error.startswith("generate raised TypeError: ")
+
+
+@pytest.mark.parametrize("kind", [NormLayer, FailingLayer])
+@both_modes
+def test_the_model_is_left_as_it_was(mode: Checkpointing, kind: type[Layer]) -> None:
+    model = model_of(kind, Layer)
+    model.layers[1].eval()
+    model.first.weight.grad = torch.full_like(model.first.weight, 5.0)
+    model.first.register_forward_hook(lambda module, arguments, output: None)
+    before = snapshot(model)
+    run(model, mode)
+    assert changed(before, snapshot(model)) == []
+
+
+def test_checkpointing_that_was_on_is_off_in_the_reference_and_on_again_afterwards() -> None:
+    model = model_of(Layer)
+    switch_checkpointing(model, "non_reentrant")
+    assert run(model).entries == {"0": Entries(1, 0)}
+    assert vars(model.layers[0])["gradient_checkpointing"]
+
+
+def test_a_model_that_cannot_checkpoint_is_refused() -> None:
+    with pytest.raises(TypeError, match="Linear has no method gradient_checkpointing_enable"):
+        run_step(nn.Linear(2, 2), {}, blocks={}, checkpointing="reentrant")
+
+
+def test_a_block_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"block 'x' \(Layer\) is not a module of Model"):
+        run(model_of(Layer), None, {"x": Layer()})
+
+
+def test_the_loss_of_an_output_without_one_depends_on_every_float_tensor() -> None:
+    first, second = (torch.ones(3, requires_grad=True) for _ in range(2))
+    loss = loss_of({"a": first, "b": [(second, torch.ones(3, dtype=torch.long))], "cache": object()})
+    torch.autograd.backward(loss)
+    for tensor in (first, second):
+        assert tensor.grad is not None
+        assert len(set(tensor.grad.tolist())) == 3
+    assert loss_of({"loss": torch.tensor(2.0, requires_grad=True), "logits": first}) == 2.0
+
+
+def test_an_output_without_a_gradient_has_no_loss() -> None:
+    with pytest.raises(ValueError, match="no loss and no float tensor"):
+        loss_of((torch.ones(2), None))
+
+
+def test_the_loss_of_an_output_leaves_out_past_state() -> None:
+    first, past = (torch.ones(3, requires_grad=True) for _ in range(2))
+    torch.autograd.backward(loss_of({"logits": first, "past_key_values": ((past, past),)}))
+    assert first.grad is not None
+    assert past.grad is None

@@ -1,0 +1,242 @@
+"""Reports as verification makes them, for the tests of what shows them: healthy, broken, unbuilt and hostile ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ckpt_surgery.measure.results import (
+    BlockCount,
+    Cost,
+    Fault,
+    Level,
+    Mode,
+    ModeReport,
+    Outcome,
+    Repair,
+    Report,
+    Timeline,
+)
+
+VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
+MEASURED: tuple[Level, ...] = ("run", "recompute", "set", "values", "state", "cost")
+HOSTILE = "<script>alert('x')</script>"
+KIB = 1024
+
+
+def timeline(blocks: int, *, checkpointed: bool, block_bytes: int = 96 * KIB) -> Timeline:
+    """Bytes over a step: up block by block and down again; with checkpointing each block's own bytes come late."""
+    kept = block_bytes // 8 if checkpointed else block_bytes
+    points, at, held = [(0, 0)], 0, 0
+    for _ in range(blocks):
+        points += [(at := at + 3, held + block_bytes), (at := at + 3, held := held + kept)]
+    backward = at
+    for _ in range(blocks):
+        at, peak = at + (6 if checkpointed else 4), held - kept + block_bytes
+        points += [(at, peak), (at := at + 3, held := held - kept)]
+    return Timeline(tuple(points), backward)
+
+
+def mode_report(mode: Mode, *faults: Fault, blocks: int = 6, recomputed: int = 1, error: float = 0.0) -> ModeReport:
+    """One mode over a stack of `blocks`; a level fails where one of `faults` says so."""
+    failed = {fault.level for fault in faults}
+    outcomes: dict[Level, Outcome] = {level: "failed" if level in failed else "ok" for level in MEASURED}
+    kept = 2_100 * KIB if recomputed == 0 else 410 * KIB
+    return ModeReport(
+        mode,
+        faults,
+        outcomes | {"ranks": "skipped"},
+        blocks=tuple(
+            BlockCount(f"model.layers.{at}", "plain" if recomputed == 0 else "layer", 1, 1, recomputed)
+            for at in range(blocks)
+        ),
+        errors={
+            f"model.layers.{at}.{part}.weight": error * (1 + at) / (1 + blocks)
+            for at in range(blocks)
+            for part in ("attention.q_proj", "attention.o_proj", "mlp.up_proj", "mlp.down_proj")
+        },
+        cost=Cost(kept, 2_100 * KIB, 380 * KIB, 4_000_000, 3_000_000, 3_990_000, 1_000_000),
+        timeline=timeline(blocks, checkpointed=recomputed > 0),
+        seconds=0.25,
+    )
+
+
+def report(model: str, *modes: ModeReport, model_type: str = "", problem: str = "", variant: str = "") -> Report:
+    return Report(
+        model,
+        model_type or model.split("For")[0].lower(),
+        variant,
+        model,
+        "float32",
+        1_234_567,
+        VERSIONS,
+        modes,
+        timeline(6, checkpointed=False),
+        problem,
+        seconds={"build": 0.1, "reference": 0.2, **{mode.mode: mode.seconds for mode in modes}},
+    )
+
+
+def healthy(model: str = "LlamaForCausalLM") -> Report:
+    reentrant = mode_report("reentrant", error=2e-7)
+    return report(model, mode_report("non_reentrant"), replace(reentrant, notes=("The loss differs by 1e-9.",)))
+
+
+def not_recomputed() -> Report:
+    """Plain blocks: no recompute in either mode."""
+    names = tuple(f"model.layers.{at}" for at in range(6))
+    cause = "`GPTBigCodeBlock` is no GradientCheckpointingLayer."
+    fault = Fault("recompute", "one recompute of every block", "none", names, cause, "CKPT001")
+    cost = Fault("cost", "at least 90 % of the possible saving", "0 %", (), cause, "CKPT001")
+    modes = (mode_report("non_reentrant", fault, cost, recomputed=0), mode_report("reentrant", fault, recomputed=0))
+    return report("GPTBigCodeForCausalLM", *modes, model_type="gpt_bigcode")
+
+
+def lost() -> Report:
+    """Reentrant checkpointing loses 184 gradients: only two are left to compare."""
+    names = tuple(f"pvt_v2.encoder.layers.{at // 8}.blocks.{at % 8}.weight" for at in range(184))
+    cause = "The first block's input needs no gradient."
+    fault = Fault("set", "a gradient of 232 parameters", "184 without one", names, cause)
+    kept = ("head.weight", "head.bias")
+    whole = replace(mode_report("non_reentrant"), errors=dict.fromkeys([*names, *kept], 0.0))
+    broken = replace(mode_report("reentrant", fault), errors=dict.fromkeys(kept, 0.0))
+    return report("PvtV2ForImageClassification", whole, broken)
+
+
+def drifted() -> Report:
+    """Reentrant checkpointing gets values wrong, two of them not even finite."""
+    names = ("model.layers.4.mlp.up_proj.weight", "model.layers.5.mlp.up_proj.weight")
+    cause = "`per_layer_input` reaches the block by keyword."
+    fault = Fault("values", "relative error under 3.5e-04", "up to 4.1e-01", names, cause, "CKPT003")
+    broken = mode_report("reentrant", fault, error=0.41)
+    errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
+    return report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
+
+
+def endless() -> Report:
+    """The reentrant backward never ends: nothing else is known of that mode."""
+    fault = Fault("run", "the step to end", "no end within 60 s", (), "A block returns the keyword tensor it got.")
+    outcomes: Mapping[Level, Outcome] = {"run": "failed"}
+    return report("WavLMForCTC", mode_report("non_reentrant"), ModeReport("reentrant", (fault,), outcomes))
+
+
+def nested() -> Report:
+    """A stage that checkpoints its layers again, and one block that the model calls three times."""
+    inner = tuple(f"swin.encoder.layers.0.blocks.{at}" for at in range(2))
+    fault = Fault("recompute", "1 recompute", "2", inner, "SwinStage holds SwinLayer.", "CKPT006")
+    blocks = (
+        BlockCount("swin.encoder.layers.0", "layer", 1, 1, 1),
+        *(BlockCount(name, "layer", 1, 1, 2) for name in inner),
+        BlockCount("swin.encoder.shared", "layer", 3, 3, 3),
+    )
+    modes = [replace(mode_report(mode, fault), blocks=blocks) for mode in ("non_reentrant", "reentrant")]
+    return report("SwinModel", *modes)
+
+
+def unsupported(model: str = "FooModel") -> Report:
+    problem = f"{model} has supports_gradient_checkpointing = False."
+    return replace(report(model, problem=problem), supported=False, reference=None)
+
+
+def not_built(model: str = "TimmBackbone") -> Report:
+    problem = "ImportError: timm is needed (/usr/lib/python3/site-packages/transformers/timm.py, object at 0x7f00aa11)"
+    return replace(report(model, problem=problem), reference=None)
+
+
+def hostile() -> Report:
+    """Names and sentences that would be markup, mathematics or two cells of a table where they are not escaped."""
+    name = f'{HOSTILE}.$x_1$."a"|b`c`'
+    fault = Fault(
+        "values", f"{HOSTILE}|1", "]]> & </style>\nnext line", (name,), f"`{HOSTILE}` *is* _why_.", "CKPT003"
+    )
+    broken = replace(
+        mode_report("reentrant", fault),
+        blocks=(BlockCount(name, HOSTILE, 1, 1, 0),),
+        errors={name: 0.5},
+        notes=(HOSTILE,),
+    )
+    return replace(report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE), dtype=HOSTILE)
+
+
+def huge() -> Report:
+    """Numbers far beyond a tiny model: a thousand blocks, three thousand parameters, terabytes."""
+    names = tuple(f"model.layers.{at}.weight" for at in range(3_000))
+    fault = Fault("values", "equal", "other", names)
+    mode = replace(
+        mode_report("non_reentrant", fault, blocks=1_000),
+        errors={name: 10.0 ** -(1 + at % 12) for at, name in enumerate(names)},
+        cost=Cost(10**15, 10**18, 10**12, 10**24, 10**23, 10**22, 10**21),
+        timeline=Timeline(tuple((10**12 * at, 10**16 * (at % 7)) for at in range(200)), 10**14),
+    )
+    return replace(report("HugeModel", mode), parameters=10**13)
+
+
+SURGERY = f"Toy: 6 of 6 blocks checkpointed, non-reentrant\n  stack    block\n {18 * chr(0x2500)}\n  layers   ToyLayer"
+REFUSAL = "DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`: use use_reentrant=False"
+
+
+def refused(mode: Mode = "reentrant") -> ModeReport:
+    return ModeReport(mode, (), {}, refused=REFUSAL)
+
+
+def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report:
+    """The same report, and the modes after `wrap_blocks`: by default all is well."""
+    found = modes or (mode_report("non_reentrant"), mode_report("reentrant"))
+    return replace(made, repair=Repair((), "", problem) if problem else Repair(found, SURGERY))
+
+
+def remaining() -> Report:
+    """Wrong in both modes, and in one of them after the surgery as well."""
+    return after_surgery(replace(not_recomputed(), model="StubbornModel"), *half_repaired())
+
+
+def half_repaired() -> tuple[ModeReport, ModeReport]:
+    """The modes after a surgery that leaves one of them wrong."""
+    fault = Fault("values", "equal gradients", "a relative error up to 0.3", ("layers.0.weight",), "It draws anew.")
+    return mode_report("non_reentrant"), mode_report("reentrant", fault, error=0.3)
+
+
+def with_repairs() -> list[Report]:
+    """One of each that can come of `wrap_blocks`, and one on which it was not tried."""
+    return [
+        after_surgery(healthy()),
+        after_surgery(not_recomputed()),
+        after_surgery(drifted(), mode_report("non_reentrant"), refused()),
+        remaining(),
+        after_surgery(healthy("SpoiltModel"), *half_repaired()),
+        after_surgery(unsupported("HealedModel")),
+        after_surgery(unsupported(), problem="FooModel has no blocks to checkpoint: no stack was found"),
+        after_surgery(lost(), problem="PvtV2 cannot be copied"),
+        not_built(),
+    ]
+
+
+def every_kind() -> list[Report]:
+    """One of each, in no order."""
+    return [
+        healthy(),
+        unsupported(),
+        not_recomputed(),
+        lost(),
+        not_built(),
+        drifted(),
+        endless(),
+        nested(),
+        hostile(),
+        huge(),
+    ]
+
+
+def survey(classes: int) -> list[Report]:
+    """As many classes as a whole release has; one in sixteen fails, and some cannot be measured."""
+    kinds = (drifted, lost, not_recomputed, nested, endless)
+    reports = []
+    for at in range(classes):
+        name = f"Family{at // 4}For{('CausalLM', 'SequenceClassification', 'TokenClassification', 'Training')[at % 4]}"
+        if at % 16 == 0:
+            made = kinds[at // 16 % len(kinds)]()
+        else:
+            made = unsupported(name) if at % 5 == 1 else not_built(name) if at % 25 == 2 else healthy(name)
+        reports.append(replace(made, model=name, model_type=f"family{at // 4}"))
+    return reports

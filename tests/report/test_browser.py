@@ -1,0 +1,205 @@
+"""The page in a headless Chromium: it renders, filters, sorts, folds and asks nobody for anything.
+
+`page_faults` is the check of every test here; two tests break the page and see it say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.report.html import html_page
+from tests.report import browser as browser_module
+from tests.report import examples
+from tests.report.browser import Browser, required_programs, running_browser
+
+VISIBLE = """return [...document.querySelectorAll(".model")].filter((model) => model.checkVisibility())
+    .map((model) => model.dataset.name)"""
+TYPE = """const filter = document.getElementById("filter"); filter.value = arguments[0];
+    filter.dispatchEvent(new Event("input"))"""
+CLICK = "document.querySelector(arguments[0]).click()"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {
+        "kinds": html_page(examples.every_kind(), seconds=1.0),
+        "one": html_page([examples.drifted()]),
+        "none": html_page([]),
+    }
+
+
+def page_faults(browser: Browser, folder: Path, text: str) -> list[str]:
+    """Open a page and say what is wrong with it: console messages, requests, and whether it has its rows."""
+    page = folder / "page.html"
+    page.write_text(text, encoding="utf-8")
+    browser.open(page)
+    faults = [f"console: {message}" for message in browser.messages()]
+    faults += [f"request: {url}" for url in browser.requests()]
+    counted = browser.run("return document.getElementById('shown').value")
+    rows = len(browser.run(VISIBLE))
+    return faults + ([] if counted.startswith(f"{rows:,} of") else [f"{rows} rows are visible, and it says {counted}"])
+
+
+@pytest.mark.parametrize("kind", ["kinds", "one", "none"])
+def test_the_page_opens_without_a_message_or_a_request(
+    browser: Browser, pages: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    assert page_faults(browser, tmp_path, pages[kind]) == []
+
+
+def test_a_page_whose_script_breaks_is_seen(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    broken = pages["kinds"].replace("refresh();\n</script>", "missing_function();\n</script>")
+    assert broken != pages["kinds"]
+    (fault,) = page_faults(browser, tmp_path, broken)
+    assert fault.startswith("console: ")
+    assert "missing_function is not defined" in fault
+
+
+def test_a_page_that_asks_the_network_is_seen(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    image = '<img alt="" src="http://127.0.0.1:9/pixel.png">'
+    asking = pages["kinds"].replace("</body>", f"{image}</body>")
+    without_policy = asking.replace("Content-Security-Policy", "x-nothing")
+    assert any(
+        fault == "request: http://127.0.0.1:9/pixel.png" for fault in page_faults(browser, tmp_path, without_policy)
+    )
+    assert any("Content Security Policy" in fault for fault in page_faults(browser, tmp_path, asking))
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gemma3n", {"gemma3nforcausallm"}),
+        ("CKPT006", {"swinmodel"}),
+        ("reentrant values", {"gemma3nforcausallm", "hugemodel", "evil"}),
+        ("no such model", set()),
+    ],
+    ids=["a class", "a rule", "a mode and a level", "nothing"],
+)
+def test_the_filter_leaves_what_matches(
+    browser: Browser, pages: dict[str, str], tmp_path: Path, typed: str, expected: set[str]
+) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    browser.run(TYPE, typed)
+    assert {name.split("<")[0] for name in browser.run(VISIBLE)} == expected
+    assert browser.run("return document.getElementById('nothing').checkVisibility()") == (not expected)
+    assert browser.run("return document.getElementById('shown').value") == f"{len(expected)} of 10"
+    browser.run(TYPE, "")
+    assert len(browser.run(VISIBLE)) == 10
+
+
+def test_toggles_hide_what_failed_and_a_cause_finds_its_models(
+    browser: Browser, pages: dict[str, str], tmp_path: Path
+) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    browser.run(CLICK, ".toggle.failed input")
+    assert browser.run(VISIBLE) == ["llamaforcausallm", "foomodel", "timmbackbone"]
+    browser.run(CLICK, ".toggle.failed input")
+    browser.run(CLICK, ".causes button[data-find=CKPT001]")
+    assert browser.run(VISIBLE) == ["gptbigcodeforcausallm"]
+    browser.run(CLICK, ".causes button[data-find=CKPT001]")
+    assert len(browser.run(VISIBLE)) == 10
+    assert browser.messages() == []
+
+
+def test_details_fold_out_and_in(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    first = ".model[data-name=gemma3nforcausallm]"
+    seen = "return document.querySelector(arguments[0]).checkVisibility()"
+    assert browser.run(seen, f"{first} .plot svg") is False
+    browser.run(CLICK, f"{first} > summary")
+    assert browser.run(seen, f"{first} .plot svg") is True
+    assert (
+        browser.run("return document.querySelector(arguments[0]).getBoundingClientRect().height", f"{first} svg") > 100
+    )
+    browser.run(CLICK, f"{first} > summary")
+    assert browser.run(seen, f"{first} .plot svg") is False
+    browser.run(CLICK, "#unfold")
+    opened = "return document.querySelectorAll('.model[open]').length"
+    assert browser.run(opened) == 10
+    browser.run(CLICK, "#fold")
+    assert browser.run(opened) == 0
+    assert browser.messages() == []
+
+
+def test_the_page_of_one_model_is_open_and_has_nothing_to_filter(
+    browser: Browser, pages: dict[str, str], tmp_path: Path
+) -> None:
+    assert page_faults(browser, tmp_path, pages["one"]) == []
+    assert browser.run("return document.querySelectorAll('.model[open]').length") == 1
+    assert browser.run("return document.getElementById('filter').checkVisibility()") is False
+
+
+def test_columns_sort_up_and_down_and_back(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    original = browser.run(VISIBLE)
+    browser.run(CLICK, "[data-sort=name]")
+    assert browser.run(VISIBLE) == sorted(original)
+    browser.run(CLICK, "[data-sort=name]")
+    assert browser.run(VISIBLE) == sorted(original, reverse=True)
+    browser.run(CLICK, "[data-sort=name]")
+    assert browser.run(VISIBLE) == original
+    for order in (1, -1):
+        browser.run(CLICK, "[data-sort=saved]")
+        saved = browser.run("return [...document.querySelectorAll('.model')].map((model) => model.dataset.saved)")
+        known = [float(share) for share in saved if share]
+        assert known == sorted(known, key=lambda share: order * share)
+        assert saved[len(known) :] == ["", ""]
+
+
+def test_nothing_from_a_report_becomes_an_element(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    assert browser.run("return document.querySelectorAll('script').length") == 1
+    assert examples.HOSTILE in browser.run("return document.querySelector('[data-name^=\"evil\"]').textContent")
+
+
+def test_colours_follow_the_scheme_and_every_id_is_unique(
+    browser: Browser, pages: dict[str, str], tmp_path: Path
+) -> None:
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    grounds = set()
+    for scheme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.developer("Emulation.setEmulatedMedia", features=[feature])
+        assert page_faults(browser, tmp_path, pages["kinds"]) == []
+        grounds.add(browser.run(ground))
+    browser.developer("Emulation.setEmulatedMedia", features=[])
+    assert len(grounds) == 2
+    ids = browser.run("return [...document.querySelectorAll('[id]')].map((element) => element.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_is_wider_than_the_window(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    browser.run(CLICK, "#unfold")
+    wide = "return [document.documentElement.scrollWidth, innerWidth]"
+    needed, there = browser.run(wide)
+    assert needed <= there
+
+
+def test_a_page_of_seven_hundred_models_opens_and_filters(browser: Browser, tmp_path: Path) -> None:
+    assert page_faults(browser, tmp_path, html_page(examples.survey(700))) == []
+    browser.run(TYPE, "family12for")
+    assert browser.run(VISIBLE) == sorted(browser.run(VISIBLE), key=lambda name: name != "family12forcausallm")
+    assert len(browser.run(VISIBLE)) == 4
+
+
+@pytest.mark.parametrize(("in_ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_without_a_browser_a_test_is_skipped_and_fails_in_continuous_integration(
+    monkeypatch: pytest.MonkeyPatch, in_ci: str, outcome: type[BaseException]
+) -> None:
+    tried: list[str] = []
+    monkeypatch.setenv("CI", in_ci)
+    monkeypatch.setattr(browser_module, "programs", lambda: None)
+    monkeypatch.setattr(browser_module, "_install", lambda: tried.append("apt-get"))
+    with pytest.raises(outcome, match="install Debian's chromium and chromium-driver"):
+        required_programs()
+    assert not tried or in_ci

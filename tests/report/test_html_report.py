@@ -1,0 +1,256 @@
+"""The page and its plots as text; how it behaves is in `test_browser`."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpt_surgery.measure.results import Report, Timeline
+from ckpt_surgery.report import html as html_report
+from ckpt_surgery.report.html import html_page
+from ckpt_surgery.report.plots import CSS_COLOURS, PlotError, plots_of
+from tests.report import examples
+
+MOST_BYTES = 15_000_000
+VOID = {"meta", "input", "link", "br"}
+
+
+class Tags(HTMLParser):
+    """The elements of a page by name, and those that were not closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.crossed: list[str] = []
+        self.text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+        else:
+            self.crossed.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [[report] for report in examples.every_kind()] + [examples.every_kind(), examples.with_repairs(), []],
+    ids=[report.model.split("<")[0] for report in examples.every_kind()] + ["all", "repaired", "none"],
+)
+def test_every_element_is_closed(reports: list[Report]) -> None:
+    tags = Tags(html_page(reports))
+    assert (tags.open, tags.crossed) == ([], [])
+    assert tags.seen.count("script") == 1
+    assert tags.seen.count("details") >= len(reports)
+
+
+def test_an_element_that_is_left_open_is_seen() -> None:
+    assert Tags("<div><p></div>").crossed == ["div"]
+    assert Tags("<div><p></p>").open == ["div"]
+
+
+def test_whatever_a_report_holds_is_escaped() -> None:
+    page = html_page([examples.hostile(), examples.healthy()], title=examples.HOSTILE)
+    assert page.count("<script>") == 1
+    assert page.count("</style>") == 1
+    assert escape(examples.HOSTILE) in page
+    shown = "".join(Tags(page).text)
+    assert f"Evil{examples.HOSTILE}" in shown
+    assert "]]> & </style>\nnext line" in shown
+
+
+def test_the_page_is_the_same_for_the_same_reports() -> None:
+    assert html_page(examples.every_kind()) == html_page(examples.every_kind()[::-1])
+    assert html_page(examples.every_kind()) != html_page(examples.every_kind()[1:])
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = html_page(examples.every_kind())
+    assert f'content="{escape(html_report.POLICY)}"' in page
+    assert not re.search(r"<(?:link|iframe|img|base|form|object)\b|@import|url\((?!#)| src=", page)
+    assert set(re.findall(r'href="(.)', page)) == {"#"}
+
+
+def test_a_row_says_in_words_what_its_colours_say() -> None:
+    page = html_page(examples.every_kind())
+    assert 'GPTBigCodeForCausalLM<span class="spoken">, failed in non_reentrant: recompute, cost; ' in page
+    assert 'LlamaForCausalLM<span class="spoken">, ok</span>' in page
+    assert '<i class="cell failed" title="reentrant, set: failed">\u2715</i>' in page
+
+
+def test_details_hold_faults_costs_blocks_and_the_worst_gradients() -> None:
+    shown = " ".join("".join(Tags(html_page([examples.drifted()])).text).split())
+    for expected in (
+        "expected relative error under 3.5e-04; saw up to 4.1e-01.",
+        "per_layer_input reaches the block by keyword. CKPT003",
+        "410 KiB2.1 MiB380 KiB98 %1.33x1.33x",
+        "model.layers.0 to 5layer6111",
+        "non_reentrant: 24 equal up to rounding; reentrant: 24 with a relative error: the 10 worst",
+        "model.layers.4.mlp.up_proj.weightequalnot finite",
+        "ckpt_surgery verify Gemma3nForCausalLM",
+    ):
+        assert expected in shown
+
+
+def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
+    page = html_page([*examples.with_repairs(), examples.nested()])
+    assert page.count('<b class="badge ') == 8
+    assert (
+        'Gemma3nForCausalLM<span class="spoken">, failed in reentrant: values</span> <b class="badge refused">' in page
+    )
+    assert "after wrap_blocks: 3 ok, 1 refused, 2 failed, 2 not repaired" in page
+    shown = " ".join("".join(Tags(html_page([examples.remaining()])).text).split())
+    for expected in (
+        "levelnon_reentrantafterreentrantafter",
+        "non_reentrant, after410 KiB",
+        "After wrap_blocks",
+        "saw a relative error up to 0.3.It draws anew.",
+        "Toy: 6 of 6 blocks checkpointed, non-reentrant",
+    ):
+        assert expected in shown
+    refused = examples.after_surgery(examples.healthy(), examples.refused())
+    assert "reentrant \u203a refused" in html_page([refused])
+    assert "<code>DynamicCache</code>" in html_page([refused])
+
+
+def test_a_page_without_a_surgery_says_nothing_of_one() -> None:
+    shown = "".join(Tags(html_page(examples.every_kind())).text)
+    assert "wrap_blocks" not in shown
+
+
+def test_gradients_that_are_all_equal_are_one_sentence() -> None:
+    report = examples.report("A", examples.mode_report("non_reentrant"))
+    assert "<p>Gradients, non_reentrant: 24 equal up to rounding.</p>" in html_page([report])
+
+
+def test_a_lost_gradient_is_never_counted_as_equal() -> None:
+    page = html_page([examples.lost()])
+    assert (
+        "Gradients, non_reentrant: 186 equal up to rounding; reentrant: 2 equal up to rounding, 184 in one run only"
+    ) in page
+    assert page.count("<td>equal</td><td>in one run only</td>") == 10
+    svg = plots_of(examples.lost(), key="m")[2].svg
+    assert ">one run only</text>" in svg
+    assert svg.count(": in one run only</title>") == 184
+
+
+def test_nothing_is_claimed_of_gradients_in_a_mode_that_did_not_end() -> None:
+    page = html_page([examples.endless()])
+    assert "<p>Gradients, non_reentrant: 24 equal up to rounding.</p>" in page
+
+
+def test_many_models_have_plots_only_where_something_failed() -> None:
+    reports = examples.survey(700)
+    page = html_page(reports)
+    assert len(page.encode()) < MOST_BYTES
+    failed = sum(report.status == "failed" for report in reports)
+    assert failed > html_report.MOST_PLOTTED
+    with_plots = re.findall(r'data-status="(\w+)"(?:(?!<details class="model).)*?<div class="plots">', page, re.DOTALL)
+    assert with_plots == ["failed"] * html_report.MOST_PLOTTED
+
+
+def test_plots_stop_where_the_page_would_grow_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_report, "MOST_PLOT_CHARACTERS", 100_000)
+    page = html_page(examples.every_kind())
+    assert 1 <= page.count('<div class="plots">') < 7
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(PlotError, match=r"not installed: install it with `pip install 'ckpt-surgery\[report\]'`"):
+        html_page([examples.drifted()])
+    assert "TimmBackbone" in html_page([examples.not_built()])
+
+
+def test_a_report_writes_its_page(tmp_path: Path) -> None:
+    examples.healthy().to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_page([examples.healthy()])
+
+
+@pytest.mark.parametrize("report", examples.every_kind(), ids=lambda report: report.model.split("<")[0])
+def test_plots_are_well_formed_small_and_coloured_by_the_page(report: Report) -> None:
+    for plot in plots_of(report, key="m1"):
+        ElementTree.fromstring(plot.svg)
+        assert len(plot.svg) < 120_000
+        assert not any(drawn in plot.svg for drawn in CSS_COLOURS)
+        assert not re.search(r"#[0-9a-f]{6}\b(?![^<]*</)", plot.svg)
+        assert "font-family" not in plot.svg
+        assert '<title id="m1-' in plot.svg
+        referred = set(re.findall(r'(?:href="|url\()#([^")]+)', plot.svg))
+        ids = re.findall(r' id="([^"]+)"', plot.svg)
+        assert len(ids) == len(set(ids))
+        assert referred <= set(ids)
+        assert all(name.startswith("m1-") for name in ids)
+
+
+def test_the_plot_of_bytes_has_its_unit_its_boundary_and_its_peaks() -> None:
+    plot = plots_of(examples.healthy(), key="m")[0]
+    assert "held (KiB)" in plot.svg
+    assert {"forward", "backward"} <= set(re.findall(r">([a-z]+)</text>", plot.svg))
+    assert "Peaks: without 576 KiB, non_reentrant 156 KiB, reentrant 156 KiB." in plot.caption
+
+
+def test_the_plot_of_blocks_marks_each_that_is_not_recomputed_as_expected() -> None:
+    assert plots_of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
+    assert plots_of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
+    assert "\u2715" not in plots_of(examples.healthy(), key="m")[1].svg
+
+
+def test_the_plot_of_errors_has_a_floor_a_top_and_a_name_at_each_mark() -> None:
+    svg = plots_of(examples.drifted(), key="m")[2].svg
+    assert ">equal</text>" in svg
+    assert ">not finite</text>" in svg
+    assert svg.count("<title>model.layers.") == 48
+    assert "<title>model.layers.4.mlp.up_proj.weight: not finite</title>" in svg
+    assert "<title>model.layers.0.attention.q_proj.weight: equal</title>" in svg
+
+
+def test_errors_that_are_all_finite_have_no_line_for_others() -> None:
+    assert "not finite" not in plots_of(examples.healthy(), key="m")[2].svg
+
+
+def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
+    plot = plots_of(examples.huge(), key="m")[2]
+    assert plot.svg.count("<title>model.layers.") == 375
+    assert "Of neighbours only the worst is shown." in plot.caption
+    worst = examples.huge().modes[0].errors
+    drawn = re.findall(r"<title>(model\.layers\.\d+\.weight):", plot.svg)
+    assert all(worst[name] == max(list(worst.values())[8 * at : 8 * at + 8]) for at, name in enumerate(drawn))
+
+
+def test_a_text_in_a_plot_is_no_mathematics() -> None:
+    blocks = plots_of(examples.hostile(), key="m")[1]
+    assert "$x_1$" in blocks.svg
+
+
+def test_nothing_is_drawn_of_what_was_not_measured() -> None:
+    assert plots_of(examples.not_built(), key="m") == []
+    bare = replace(examples.healthy(), modes=(), reference=Timeline((), 0))
+    assert plots_of(bare, key="m") == []

@@ -1,0 +1,161 @@
+"""The JSON document and the Markdown page: complete, valid, and the same on every machine."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ckpt_surgery.measure.results import report_of
+from ckpt_surgery.report.json_document import survey_json
+from ckpt_surgery.report.markdown import survey_markdown
+from tests.report import examples
+
+SCHEMA = json.loads((Path(__file__).parent / "survey.schema.json").read_text(encoding="utf-8"))
+
+
+def document() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(survey_json(examples.every_kind(), seconds=1.2345))
+    return made
+
+
+def test_the_document_is_valid_and_holds_every_report_in_order() -> None:
+    made = document()
+    jsonschema.validate(made, SCHEMA)
+    assert made["counts"] == {"failed": 7, "ok": 1, "unsupported": 1, "not built": 1}
+    assert made["seconds"] == 1.234
+    assert [report["model"] for report in made["reports"]] == [report.model for report in examples.every_kind()]
+    assert made["reports"] == [json.loads(report.to_json()) for report in examples.every_kind()]
+
+
+def test_the_document_reads_back_as_the_reports() -> None:
+    for report, data in zip(examples.every_kind(), document()["reports"], strict=True):
+        if report.model != "Gemma3nForCausalLM":
+            assert report_of(data) == report
+
+
+def test_what_came_of_a_surgery_is_in_the_document_and_reads_back() -> None:
+    reports = [report for report in examples.with_repairs() if report.model != "Gemma3nForCausalLM"]
+    made = json.loads(survey_json(reports))
+    jsonschema.validate(made, SCHEMA)
+    assert made["repairs"] == {"ok": 3, "refused": 0, "failed": 2, "not repaired": 2}
+    assert document()["repairs"] is None
+    assert [(report["repair"] or {}).get("status") for report in made["reports"][:3]] == ["ok", "ok", "failed"]
+    assert [report_of(data) for data in made["reports"]] == reports
+    refused = examples.after_surgery(examples.healthy(), examples.refused())
+    assert report_of(json.loads(refused.to_json())) == refused
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    (gemma,) = (report for report in document()["reports"] if report["model"] == "Gemma3nForCausalLM")
+    assert list(gemma["modes"][1]["errors"].values()).count(None) == 2
+
+
+def test_no_reports_are_a_valid_document() -> None:
+    made = json.loads(survey_json([]))
+    jsonschema.validate(made, SCHEMA)
+    assert (made["reports"], made["seconds"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ["counts", "failed"],
+        ["reports", 0, "status"],
+        ["reports", 0, "modes", 0, "mode"],
+        ["reports", 0, "modes", 0, "cost"],
+    ],
+    ids=lambda path: ".".join(map(str, path)),
+)
+def test_the_schema_sees_a_wrong_value(path: list[Any]) -> None:
+    made = copy.deepcopy(document())
+    holder = made
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = "wrong"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made, SCHEMA)
+
+
+def test_the_page_has_versions_counts_faults_and_the_other_classes() -> None:
+    page = survey_markdown(examples.every_kind())
+    assert page.startswith("# Gradient checkpointing in transformers 5.23.0\n")
+    assert "| failed | 7 |" in page
+    assert (
+        "| `PvtV2ForImageClassification` | reentrant | set | `pvt_v2.encoder.layers.0.blocks.0.weight`, "
+        "`pvt_v2.encoder.layers.0.blocks.1.weight`, `pvt_v2.encoder.layers.0.blocks.2.weight` and 181 more: "
+        "expected a gradient of 232 parameters, saw 184 without one | The first block's input needs no gradient. |"
+    ) in page
+    assert "| `llama` | `LlamaForCausalLM` |" in page
+    assert "| `foomodel` | `FooModel` |" in page
+    assert "| `TimmBackbone` | ImportError: timm is needed (timm.py, object at 0x...) |" in page
+
+
+def test_the_page_shows_what_a_surgery_repairs_what_remains_and_what_it_refuses() -> None:
+    page = survey_markdown(examples.with_repairs())
+    assert "`ckpt_surgery verify --all --fix --output-format markdown`" in page
+    assert "| class | mode | level | what | cause | after wrap_blocks |" in page
+    broken = {line.split("`")[1]: line for line in section(page, "What is broken").splitlines() if line[:3] == "| `"}
+    assert broken["GPTBigCodeForCausalLM"].endswith("CKPT001 | ok |")
+    assert broken["Gemma3nForCausalLM"].endswith("CKPT003 | refused |")
+    assert broken["PvtV2ForImageClassification"].endswith("| not repaired |")
+    assert "| refused | 1 | reentrant mode is refused with a sentence" in page
+    remains = section(page, "What remains after wrap_blocks")
+    assert "| `StubbornModel` | reentrant | values | `layers.0.weight`: expected equal gradients," in remains
+    assert "GPTBigCodeForCausalLM" not in remains
+    refused = section(page, "Refused in reentrant mode")
+    assert (
+        "| `Gemma3nForCausalLM` | DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`" in refused
+    )
+    assert "| `FooModel` | FooModel has no blocks to checkpoint" in section(page, "What wrap_blocks does not repair")
+
+
+def test_the_page_without_a_surgery_says_nothing_of_one() -> None:
+    assert "wrap_blocks" not in survey_markdown(examples.every_kind())
+    assert "--fix" not in survey_markdown(examples.every_kind())
+
+
+def section(page: str, title: str) -> str:
+    """The part of the page under one of its headings."""
+    (found,) = re.findall(rf"^## {title}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def test_the_page_depends_on_results_alone() -> None:
+    reports = examples.every_kind()
+    page = survey_markdown(reports)
+    random.Random(0).shuffle(reports)
+    slower = [
+        replace(report, seconds={"build": 9.0}, modes=tuple(replace(mode, seconds=7.0) for mode in report.modes))
+        for report in reports
+    ]
+    assert survey_markdown(slower) == page
+    assert survey_markdown(reports[1:]) != page
+
+
+def test_every_row_of_the_page_has_the_columns_of_its_table() -> None:
+    header = 0
+    for line in survey_markdown(examples.every_kind() + examples.with_repairs()).splitlines():
+        columns = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        header = (header or columns) if columns else 0
+        assert columns == header, line
+
+
+def test_a_name_in_the_page_is_no_markup() -> None:
+    page = re.sub(r"`[^`]*`", "", survey_markdown(examples.every_kind()))
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", page)
+    assert r"\*is\* \_why\_" in page
+
+
+def test_a_page_where_all_is_well_has_no_empty_table() -> None:
+    page = survey_markdown([examples.healthy()])
+    assert "What is broken" not in page
+    assert "Causes" not in page
+    assert survey_markdown([]).startswith("# Gradient checkpointing\n")

@@ -1,0 +1,188 @@
+"""The figures and phrases that every format shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpt_surgery.measure.results import MODES, Cost, Fault, Report
+from ckpt_surgery.report.summary import (
+    after,
+    block_rows,
+    broken_after,
+    causes,
+    cell,
+    columns,
+    error_text,
+    failed_levels,
+    measured,
+    ordered,
+    percent,
+    portable,
+    repair_counts,
+    saved_share,
+    stays_broken,
+    verdict,
+    worth_telling,
+)
+from tests.report import examples
+
+
+@pytest.mark.parametrize(
+    ("kept", "best", "text"),
+    [(100, 20, "0 %"), (20, 20, "100 %"), (60, 20, "50 %"), (120, 20, "-25 %"), (5, 100, "-")],
+)
+def test_the_share_saved_is_of_what_could_be_saved(kept: int, best: int, text: str) -> None:
+    assert percent(saved_share(Cost(kept, 100, best, 0, 0, 0, 0))) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, "in one run only"),
+        (0.0, "equal"),
+        (3.2e-7, "3.2e-07"),
+        (float("nan"), "not finite"),
+        (float("inf"), "not finite"),
+    ],
+)
+def test_an_error_reads_as_what_it_means(error: float | None, text: str) -> None:
+    assert error_text(error) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("in /usr/lib/python3/a.py, line 3", "in a.py, line 3"),
+        (r"in C:\Users\me\a.py", "in a.py"),
+        ("<Foo object at 0x7f00aa11>", "<Foo object at 0x...>"),
+        ("both and/or neither, 3 / 4, </style>", "both and/or neither, 3 / 4, </style>"),
+        ("see https://example.org/a/b", "see https://example.org/a/b"),
+        ("org/name/file is kept", "org/name/file is kept"),
+    ],
+)
+def test_what_differs_between_machines_goes(text: str, expected: str) -> None:
+    assert portable(text) == expected
+
+
+def test_failures_come_first_and_then_the_alphabet() -> None:
+    models = [report.model for report in ordered(examples.every_kind())]
+    assert models[-3:] == ["LlamaForCausalLM", "FooModel", "TimmBackbone"]
+    assert models[:-3] == sorted(models[:-3], key=str.casefold)
+
+
+def test_a_cause_counts_a_class_once_and_by_its_rule() -> None:
+    first, *others = causes([examples.not_recomputed(), examples.drifted(), replace(examples.drifted(), model="B")])
+    assert (first.rule, first.labels) == ("CKPT003", ("Gemma3nForCausalLM", "B"))
+    assert [(cause.rule, len(cause.labels)) for cause in others] == [("CKPT001", 1)]
+
+
+def test_a_cause_without_a_rule_is_counted_over_classes_of_blocks() -> None:
+    reports = [
+        examples.report(model, examples.mode_report("reentrant", Fault("set", "one", "none", cause=cause)))
+        for model, cause in {
+            "A": "No input of PvtV2EncoderLayer needs gradient.",
+            "B": "No input of OtherBlock needs gradient.",
+            "C": "A ValueError is no GradientCheckpointingLayer, and BatchNorm1d has FLOPs.",
+        }.items()
+    ]
+    assert [(cause.text, cause.labels) for cause in causes(reports)] == [
+        ("No input of a block needs gradient.", ("A", "B")),
+        ("A ValueError is no GradientCheckpointingLayer, and BatchNorm1d has FLOPs.", ("C",)),
+    ]
+
+
+def test_levels_that_nothing_decided_are_no_columns() -> None:
+    assert measured(examples.every_kind())[1] == ("run", "recompute", "set", "values", "state", "cost")
+    fault = Fault("ranks", "equal", "other")
+    ranked = examples.report("A", examples.mode_report("reentrant", fault))
+    assert measured([ranked])[0] == ("reentrant",)
+    assert "ranks" in measured([ranked])[1]
+    assert failed_levels(ranked.modes[0]) == ("ranks",)
+
+
+def test_blocks_alike_share_a_row_where_there_are_many() -> None:
+    (row,) = block_rows(examples.healthy())
+    assert (row.name, row.blocks) == ("model.layers.0 to 5", 6)
+    assert len(block_rows(examples.healthy(), most=6)) == 6
+
+
+def test_blocks_that_differ_do_not_share_a_row() -> None:
+    rows = block_rows(examples.nested())
+    assert [(row.name, row.blocks, row.reference, dict(row.recomputed)["reentrant"]) for row in rows] == [
+        ("swin.encoder.layers.0", 1, 1, 1),
+        ("swin.encoder.layers.0.blocks.0 to 1", 2, 1, 2),
+        ("swin.encoder.shared", 1, 3, 3),
+    ]
+
+
+def by_model(reports: list[Report]) -> dict[str, Report]:
+    return {report.model: report for report in reports}
+
+
+def test_a_mode_in_a_word_is_ok_refused_or_what_failed() -> None:
+    assert verdict(examples.healthy().modes[0]) == "ok"
+    assert verdict(examples.not_recomputed().modes[0]) == "recompute, cost"
+    assert verdict(examples.refused()) == "refused"
+    assert (cell(examples.refused(), "run"), cell(examples.refused(), "set")) == ("refused", "skipped")
+
+
+def test_a_refused_mode_is_neither_ok_nor_a_fault() -> None:
+    report = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
+    assert (report.status, report.faults) == ("failed", ())
+    assert stays_broken(report)
+
+
+def test_what_is_wrong_in_the_end_is_what_is_wrong_after_the_surgery_or_was_and_had_none() -> None:
+    found = by_model(examples.with_repairs())
+    assert {model for model, report in found.items() if stays_broken(report)} == {
+        "StubbornModel",
+        "SpoiltModel",
+        "PvtV2ForImageClassification",
+    }
+    assert stays_broken(examples.not_recomputed())
+    assert not stays_broken(examples.healthy())
+
+
+def test_the_surgeries_are_counted_by_what_came_of_them() -> None:
+    assert repair_counts(examples.with_repairs()) == {"ok": 3, "refused": 1, "failed": 2, "not repaired": 2}
+    assert repair_counts(examples.every_kind()) == {}
+
+
+def test_a_class_that_only_a_surgery_breaks_is_told_apart() -> None:
+    assert [report.model for report in broken_after(examples.with_repairs())] == ["SpoiltModel"]
+    telling = {report.model for report in examples.with_repairs() if worth_telling(report)}
+    assert not telling & {"LlamaForCausalLM", "HealedModel", "FooModel", "TimmBackbone"}
+    assert len(telling) == 5
+
+
+def test_after_is_one_verdict_where_the_modes_agree() -> None:
+    found = by_model(examples.with_repairs())
+    assert after(found["GPTBigCodeForCausalLM"], MODES) == "ok"
+    assert after(found["Gemma3nForCausalLM"], MODES) == "non_reentrant: ok; reentrant: refused"
+    assert after(found["Gemma3nForCausalLM"], ["reentrant"]) == "refused"
+    assert after(found["StubbornModel"], ["reentrant"]) == "values"
+    assert after(found["FooModel"], MODES) == "not repaired"
+    assert after(examples.healthy(), MODES) == ""
+
+
+def test_each_mode_has_a_column_beside_it_only_after_a_surgery() -> None:
+    def titles(report: Report) -> list[tuple[str, bool]]:
+        return [(title, run is not None) for title, run in columns(report)]
+
+    assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
+    found = by_model(examples.with_repairs())
+    assert titles(found["LlamaForCausalLM"]) == [
+        ("non_reentrant", True),
+        ("after", True),
+        ("reentrant", True),
+        ("after", True),
+    ]
+    assert titles(found["HealedModel"]) == [
+        ("non_reentrant", False),
+        ("after", True),
+        ("reentrant", False),
+        ("after", True),
+    ]
+    assert [title for title, _ in columns(found["HealedModel"], alone=True)][1] == "non_reentrant, after"

@@ -1,0 +1,431 @@
+"""`apply`: what it writes and what it leaves alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery import apply
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.static import apply as rewrite
+from ckpt_surgery.static.apply import choose, edited
+from ckpt_surgery.static.check import Snapshot
+from ckpt_surgery.static.results import ApplyResult, FileChange
+from tests.codemods.snippets import (
+    BAR,
+    BY_KEYWORD,
+    BY_POSITION,
+    CALL,
+    CHILD,
+    GCL_IMPORT,
+    INLINE,
+    LAYER,
+    LAYERED,
+    PARENT,
+    PARENT_LAYERED,
+    PLAIN,
+)
+from tests.codemods.tools import FOO, found, repair, texts, tree
+
+FIXED = LAYERED.replace(CALL, "layer(hidden_states, attention_mask=attention_mask)")
+"""What the repair makes of INLINE and of BY_KEYWORD."""
+
+
+def codes(result: ApplyResult) -> dict[str, tuple[str, ...]]:
+    return {change.path: change.codes for change in result.changes}
+
+
+def test_a_repair_is_written_and_told(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE)
+    result = repair(root)
+    assert texts(root) == {FOO: FIXED}
+    (change,) = result.changes
+    assert change == FileChange(str(root / FOO), INLINE, FIXED, ("CKPT002", "CKPT003"))
+    assert [finding.code for finding in result.found] == ["CKPT002", "CKPT003"]
+    assert (result.left, result.problems, result.notes, result.files, result.written) == ((), (), (), 1, True)
+
+
+def test_write_false_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE)
+    before = os.stat(root / FOO)
+    result = apply([root], write=False, jobs=1)
+    assert os.stat(root / FOO) == before
+    assert not result.written
+    assert [change.after for change in result.changes] == [FIXED]
+
+
+def test_the_difference_can_be_applied_by_git(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE.replace("    def __init__", "    \f\n    NAME = '\u2028'\n\n    def __init__", 1))
+    (change,) = apply([root], write=False, jobs=1).changes
+    diff = change.diff.replace(str(root).lstrip("/") + "/", "")
+    done = subprocess.run(["git", "apply", "-"], cwd=root, input=diff.encode(), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert texts(root) == {FOO: change.after}
+
+
+def test_a_file_without_a_last_newline_keeps_that(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE.rstrip("\n"))
+    repair(root)
+    assert texts(root) == {FOO: FIXED.rstrip("\n")}
+
+
+def test_unsafe_repairs_are_made_only_when_asked_for(tmp_path: Path) -> None:
+    text = INLINE.replace("self.training:", "self.training and attention_mask is None:")
+    root = tree(tmp_path, text)
+    result = repair(root)
+    assert "_gradient_checkpointing_func" in texts(root)[FOO]
+    assert [finding.applicability for finding in result.left if finding.code == "CKPT002"] == [Applicability.UNSAFE]
+    repair(root, unsafe=True)
+    assert texts(root) == {FOO: FIXED}
+
+
+# -- one rule alone
+
+ALL = INLINE.replace(
+    "        return hidden_states\n",
+    "        for layer in self.layers:\n"
+    "            hidden_states = layer(hidden_states, attention_mask, past_key_values)\n"
+    "        return hidden_states\n",
+)
+
+
+@pytest.mark.parametrize("code", ["CKPT001", "CKPT002", "CKPT003", "CKPT004", "CKPT005"])
+def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> None:
+    root = tree(tmp_path, {FOO: ALL, "models/plain/modeling_plain.py": PLAIN})
+    result = repair(root, select=(code,), unsafe=True)
+    assert {one for change in result.changes for one in change.codes} <= {code}
+    assert not [one for one in found(root, code) if one.applicability is Applicability.SAFE]
+    after = texts(root)
+    kept = {
+        "CKPT001": "class FooLayer(nn.Module)" in after["models/plain/modeling_plain.py"],
+        "CKPT002": "_gradient_checkpointing_func" in after[FOO],
+        "CKPT003": "hidden_states=hidden_states" in after[FOO],
+        "CKPT004": "attention_mask, past_key_values)" in after[FOO],
+    }
+    assert kept == {one: one != code for one in kept}
+
+
+def test_past_state_alone_leaves_gradient_arguments_by_position(tmp_path: Path) -> None:
+    root = tree(tmp_path, BY_POSITION)
+    repair(root, select=("CKPT004",))
+    call = "layer(hidden_states, attention_mask=attention_mask, past_key_values=past_key_values)"
+    assert texts(root) == {FOO: LAYERED.replace(CALL, call)}
+
+
+def test_gradient_arguments_alone_leave_past_state_where_it_is(tmp_path: Path) -> None:
+    signature = "hidden_states, past_key_values=None, encoder_hidden_states=None"
+    text = BY_KEYWORD.replace("hidden_states, attention_mask=None, past_key_values=None", signature, 1)
+    call = "layer(hidden_states=hidden_states, past_key_values=past_key_values, encoder_hidden_states=attention_mask)"
+    text = text.replace("layer(hidden_states=hidden_states, attention_mask=attention_mask)", call)
+    root = tree(tmp_path, text)
+    repair(root, select=("CKPT003",))
+    assert "past_key_values=past_key_values" in texts(root)[FOO]
+    assert "(hidden_states, past_key_values=" in texts(root)[FOO].replace("\n", "").replace(" " * 16, "")
+
+
+def test_a_suppressed_finding_is_not_repaired(tmp_path: Path) -> None:
+    text = BY_KEYWORD.replace(
+        "attention_mask=attention_mask)", "attention_mask=attention_mask)  # ckpt: ignore[CKPT003]"
+    )
+    root = tree(tmp_path, text)
+    assert repair(root).found == ()
+    assert texts(root) == {FOO: text}
+
+
+@pytest.mark.parametrize("option", ["ignore", "exclude", "per_file_ignores"])
+def test_what_is_left_out_is_not_repaired(tmp_path: Path, option: str) -> None:
+    values = {"ignore": ["CKPT001"], "exclude": ["foo"], "per_file_ignores": {"modeling_foo.py": ["CKPT001"]}}
+    root = tree(tmp_path, PLAIN)
+    result = apply([root], jobs=1, **{option: values[option]})  # type: ignore[arg-type]
+    assert result.changes == ()
+    assert texts(root) == {FOO: PLAIN}
+
+
+# -- how a file is written
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("text", [PLAIN, INLINE, BY_POSITION], ids=["base class", "branch", "arguments"])
+def test_line_endings_stay(tmp_path: Path, newline: str, text: str) -> None:
+    root = tree(tmp_path, text.replace("\n", newline))
+    repair(root)
+    after = texts(root)[FOO]
+    assert after != text
+    assert after.replace("\r\n", "\n").count("\n") == after.count(newline)
+    tree(tmp_path / "other", text)
+    repair(tmp_path / "other")
+    assert after.replace(newline, "\n") == texts(tmp_path / "other")[FOO]
+
+
+def test_line_endings_stay_where_the_else_branch_has_blank_lines(tmp_path: Path) -> None:
+    end = "attention_mask=attention_mask)\n"
+    text = INLINE.replace(end, end + "\n                hidden_states = hidden_states + 1\n")
+    root = tree(tmp_path, text.replace("\n", "\r\n"))
+    repair(root)
+    after = texts(root)[FOO]
+    assert after.count("\n") == after.count("\r\n")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "head"),
+    [
+        ("utf-8", "# café\n"),
+        ("utf-8-sig", "# café\n"),
+        ("latin-1", "# -*- coding: latin-1 -*-\n# café\n"),
+        ("cp1252", "#!/usr/bin/env python\n# coding: cp1252\n# “café”\n"),
+    ],
+)
+def test_the_encoding_stays(tmp_path: Path, encoding: str, head: str) -> None:
+    root = tree(tmp_path, "")
+    text = head + INLINE.replace("for layer in", "name = 'é'\n        for layer in")
+    (root / FOO).write_bytes(text.encode(encoding))
+    result = apply([root], jobs=1)
+    assert len(result.changes) == 1
+    expected = head + FIXED.replace("for layer in", "name = 'é'\n        for layer in")
+    assert (root / FOO).read_bytes() == expected.encode(encoding)
+    assert apply([root], jobs=1).changes == ()
+
+
+def test_text_that_is_not_ascii_on_the_same_line_moves_nothing(tmp_path: Path) -> None:
+    text = BY_KEYWORD.replace("hidden_states = layer(", 'name = "größe ∑ 𝛴"; hidden_states = layer(')
+    root = tree(tmp_path, text)
+    repair(root)
+    line = 'name = "größe ∑ 𝛴"; hidden_states = layer(hidden_states, attention_mask=attention_mask)'
+    assert line in texts(root)[FOO]
+
+
+def test_tabs_are_kept(tmp_path: Path) -> None:
+    def tabbed(text: str) -> str:
+        lines = text.split("\n")
+        depths = [len(line) - len(line.lstrip(" ")) for line in lines]
+        return "\n".join("\t" * (depth // 4) + line.lstrip(" ") for depth, line in zip(depths, lines, strict=True))
+
+    root = tree(tmp_path, tabbed(INLINE))
+    repair(root)
+    assert texts(root) == {FOO: tabbed(FIXED)}
+
+
+def test_the_mode_stays(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE)
+    (root / FOO).chmod(0o755)
+    repair(root)
+    assert stat.S_IMODE((root / FOO).stat().st_mode) == 0o755
+
+
+def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE)
+    repair(root)
+    assert [path.name for path in (root / FOO).parent.iterdir()] == ["modeling_foo.py"]
+
+
+# -- what is left alone
+
+
+def test_a_read_only_file_is_reported_and_left(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    (root / FOO).chmod(0o444)
+    result = apply([root], jobs=1)
+    assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
+    (problem,) = result.problems
+    assert problem.path == str(root / FOO)
+    assert "read-only" in problem.message
+
+
+def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -> None:
+    branch = INLINE[INLINE.index("            if self.gradient") : INLINE.index("        return hidden_states\n", 900)]
+    child = CHILD.replace("            hidden_states = layer(hidden_states, attention_mask)\n", branch)
+    assert child != CHILD
+    root = tree(tmp_path, {FOO: child, BAR: PARENT})
+    (root / BAR).chmod(0o444)
+    result = apply([root], select=["CKPT002"], jobs=1)
+    assert texts(root) == {FOO: child, BAR: PARENT}
+    assert [problem.path for problem in result.problems] == [str(root / BAR)]
+
+
+def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    real = rewrite._changes
+
+    def late(work: rewrite._Work) -> list[FileChange]:
+        (root / FOO).write_text("x = 1\n")
+        return real(work)
+
+    monkeypatch.setattr(rewrite, "_changes", late)
+    result = apply([root], jobs=1)
+    assert texts(root) == {FOO: "x = 1\n", "models/b/modeling_b.py": FIXED}
+    (problem,) = result.problems
+    assert "changed on disk" in problem.message
+    assert list(codes(result)) == [str(root / "models/b/modeling_b.py")]
+
+
+def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def broken(:\n"})
+    result = apply([root], jobs=1)
+    assert texts(root) == {FOO: FIXED, "models/bad/modeling_bad.py": "def broken(:\n"}
+    assert [problem.path for problem in result.problems] == [str(root / "models/bad/modeling_bad.py")]
+
+
+def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    real = rewrite.edited
+
+    def broken(text: str, edits: list[Edit]) -> str:
+        return real(text, edits) + ("(" if text.startswith(INLINE[:400]) and "_func(" in text else "")
+
+    monkeypatch.setattr(rewrite, "edited", broken)
+    result = apply([root], jobs=1)
+    assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
+    assert any(FOO in note and "parse" in note for note in result.notes)
+
+
+def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path, INLINE)
+    monkeypatch.setattr(rewrite, "unused_imports", lambda path, *_: [Edit(path, 0, 0, "(")])
+    result = apply([root], jobs=1)
+    ast.parse(texts(root)[FOO])
+    assert result.changes == () or "(" not in result.changes[0].after[:1]
+
+
+def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    real = Snapshot.findings
+
+    def restless(self: Snapshot, context: object) -> list[Finding]:
+        edit = Edit(str(root / FOO), 0, 0, "# again\n")
+        again = Finding("CKPT001", str(root / FOO), 1, 1, "Foo", "again", Applicability.SAFE, "foo", (edit,))
+        return [*real(self, context), again]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Snapshot, "findings", restless)
+    result = apply([root], jobs=1)
+    assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
+    assert any(FOO in note and "second run" in note for note in result.notes)
+
+
+def test_an_interrupt_leaves_every_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"models/m{n}/modeling_m{n}.py" for n in range(4)]
+    root = tree(tmp_path, dict.fromkeys(names, INLINE))
+    real = os.replace
+    done: list[str] = []
+
+    def interrupted(source: str, target: str) -> None:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        apply([root], jobs=1, cache=False)
+    after = texts(root)
+    assert sorted(after.values()) == sorted([INLINE] * 2 + [FIXED] * 2)
+    assert not [path for path in root.rglob("*") if path.is_file() and path.suffix != ".py"]
+
+
+# -- several files
+
+
+def test_the_parent_in_another_file_is_repaired(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: CHILD, BAR: PARENT})
+    result = repair(root)
+    assert texts(root) == {FOO: CHILD, BAR: PARENT_LAYERED}
+    assert codes(result) == {str(root / BAR): ("CKPT001",)}
+
+
+def test_a_parent_outside_the_given_paths_is_not_touched(tmp_path: Path) -> None:
+    branch = INLINE[INLINE.index("            if self.gradient") : INLINE.index("        return hidden_states\n", 900)]
+    child = CHILD.replace("            hidden_states = layer(hidden_states, attention_mask)\n", branch)
+    root = tree(tmp_path, {FOO: child, BAR: PARENT})
+    result = apply([root / FOO], select=["CKPT001", "CKPT002"], jobs=1)
+    assert texts(root) == {FOO: child, BAR: PARENT}
+    assert any("not among the checked files" in finding.message for finding in result.left)
+
+
+MODULAR = "models/foo/modular_foo.py"
+HEADER = "# This file was automatically generated from src/transformers/models/foo/modular_foo.py.\n"
+
+
+def test_a_modular_file_and_the_file_made_from_it_get_the_same_edit(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: HEADER + INLINE, MODULAR: INLINE})
+    repair(root)
+    assert texts(root) == {FOO: HEADER + FIXED, MODULAR: FIXED}
+
+
+def test_a_block_inherited_by_the_modular_file_is_repaired_in_the_parent_too(tmp_path: Path) -> None:
+    parent = INLINE.replace("Foo", "Bar")
+    modular = "from ..bar.modeling_bar import BarModel\n\n\nclass FooModel(BarModel):\n    pass\n"
+    root = tree(tmp_path, {FOO: HEADER + INLINE, MODULAR: modular, BAR: parent})
+    repair(root)
+    assert texts(root) == {FOO: HEADER + FIXED, MODULAR: modular, BAR: FIXED.replace("Foo", "Bar")}
+
+
+# -- choosing and making edits
+
+
+def finding(*edits: Edit, applicability: Applicability = Applicability.SAFE) -> Finding:
+    return Finding("CKPT003", "a.py", 1, 1, "Foo", "message", applicability, "foo", edits)
+
+
+def test_edits_are_made_from_the_last_to_the_first() -> None:
+    edits = [Edit("a.py", 0, 1, "XX"), Edit("a.py", 4, 5, ""), Edit("a.py", 2, 2, "-"), Edit("a.py", 0, 1, "XX")]
+    assert edited("abcdef", edits) == "XXb-cdf"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ((0, 2, "x"), (1, 3, "y"), False),
+        ((0, 2, "x"), (0, 2, "y"), False),
+        ((0, 2, "x"), (0, 2, "x"), True),
+        ((0, 2, "x"), (2, 3, "y"), True),
+        ((0, 9, "x"), (3, 4, "y"), False),
+        ((1, 1, "x"), (1, 1, "y"), False),
+        ((0, 4, "x"), (2, 2, "y"), False),
+    ],
+    ids=["overlap", "same place", "same edit", "side by side", "inside", "two insertions", "insertion inside"],
+)
+def test_two_findings_are_repaired_together_where_their_edits_do_not_meet(
+    one: tuple[int, int, str], other: tuple[int, int, str], together: bool
+) -> None:
+    findings = [finding(Edit("a.py", *one)), finding(Edit("a.py", *other))]
+    assert len(choose(findings, False, ())) == 1 + together
+
+
+@pytest.mark.parametrize(
+    ("applicability", "unsafe", "expected"),
+    [
+        (Applicability.SAFE, False, 1),
+        (Applicability.UNSAFE, False, 0),
+        (Applicability.UNSAFE, True, 1),
+        (Applicability.INFO, True, 0),
+        (Applicability.UNKNOWN, True, 0),
+    ],
+)
+def test_only_repairs_that_were_asked_for_are_chosen(
+    applicability: Applicability, unsafe: bool, expected: int
+) -> None:
+    findings = [finding(Edit("a.py", 0, 1, "x"), applicability=applicability)]
+    assert len(choose(findings, unsafe, ())) == expected
+
+
+def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> None:
+    findings = [finding(Edit("a.py", 0, 1, "x"), Edit("b.py", 0, 1, "x")), finding(Edit("a.py", 5, 6, "x"))]
+    assert choose(findings, False, {"b.py"}) == [findings[1]]
+
+
+def test_an_import_that_two_repairs_need_is_made_once(tmp_path: Path) -> None:
+    other = LAYER.replace("FooLayer", "FooOther")
+    text = PLAIN.replace("class FooLayer", other + "class FooLayer").replace(
+        "([FooLayer(", "([FooOther(config), *[FooLayer("
+    )
+    text = text.replace("num_hidden_layers)])", "num_hidden_layers)]])")
+    root = tree(tmp_path, text)
+    repair(root)
+    assert texts(root)[FOO].count(GCL_IMPORT) == 1
+    assert "nn.Module)" not in texts(root)[FOO]

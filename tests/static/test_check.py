@@ -1,0 +1,266 @@
+"""`check`: what it reads, what it reports, and that its cache never tells what is no longer so."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery import check
+from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.static import cache as facts_store
+from ckpt_surgery.static import check as analyze
+from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
+from tests.codemods.tools import FOO, tree
+
+
+def codes(*paths: Path, **options: object) -> list[str]:
+    return [finding.code for finding in check(paths, jobs=1, **options).findings]  # type: ignore[arg-type]
+
+
+def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> None:
+    result = check([tree(tmp_path, PLAIN)], jobs=1)
+    (finding,) = result.findings
+    line = PLAIN.split("\n").index("class FooLayer(nn.Module):") + 1
+    assert (finding.code, finding.path, finding.line, finding.column) == ("CKPT001", str(tmp_path / FOO), line, 1)
+    assert (finding.class_name, finding.family, finding.applicability) == ("FooLayer", "foo", Applicability.SAFE)
+    assert finding.edits
+    assert result.faults == result.findings
+    assert (result.files, result.problems, result.suppressed) == (1, (), 0)
+
+
+def test_the_column_counts_characters_of_the_line(tmp_path: Path) -> None:
+    text = BY_KEYWORD.replace("hidden_states = layer(", 'name = "äöü"; hidden_states = layer(')
+    (finding,) = check([tree(tmp_path, text)], jobs=1).findings
+    line = text.split("\n")[finding.line - 1]
+    assert line[finding.column - 1 :].startswith("hidden_states=hidden_states")
+
+
+def test_a_repaired_file_has_no_findings(tmp_path: Path) -> None:
+    assert codes(tree(tmp_path, LAYERED)) == []
+
+
+def test_findings_come_sorted_by_place(tmp_path: Path) -> None:
+    tree(tmp_path, {FOO: INLINE, "models/a/modeling_a.py": BY_POSITION, "models/z/modeling_z.py": BY_KEYWORD})
+    findings = check([tmp_path], jobs=1).findings
+    assert [one.sort_key for one in findings] == sorted(one.sort_key for one in findings)
+    assert Counter(one.code for one in findings) == {"CKPT002": 1, "CKPT003": 2, "CKPT004": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["CKPT002", "CKPT003"]),
+        ({"select": ["CKPT003"]}, ["CKPT003"]),
+        ({"ignore": ["CKPT002"]}, ["CKPT003"]),
+        ({"select": ["CKPT002", "CKPT003"], "ignore": ["CKPT003"]}, ["CKPT002"]),
+        ({"per_file_ignores": {"modeling_foo.py": ["CKPT003"]}}, ["CKPT002"]),
+        ({"per_file_ignores": {"modeling_bar.py": ["CKPT003"]}}, ["CKPT002", "CKPT003"]),
+        ({"exclude": ["foo"]}, []),
+    ],
+    ids=["all", "select", "ignore", "both", "ignored in this file", "ignored in another file", "excluded"],
+)
+def test_options_choose_what_is_reported(tmp_path: Path, options: dict[str, object], expected: list[str]) -> None:
+    root = tree(tmp_path, INLINE)
+    assert codes(root, **options) == expected
+    assert codes(root, **options) == expected  # now from the cache
+
+
+def test_ignored_findings_are_counted(tmp_path: Path) -> None:
+    root = tree(tmp_path, PLAIN.replace("class FooLayer", "# ckpt: ignore[CKPT001] on purpose\nclass FooLayer"))
+    for _ in range(2):
+        result = check([root], jobs=1)
+        assert (result.findings, result.suppressed) == ((), 1)
+
+
+def test_a_comment_above_a_decorated_class_counts(tmp_path: Path) -> None:
+    text = PLAIN.replace("class FooLayer", "# ckpt: ignore[CKPT001] on purpose\n@decorated\nclass FooLayer")
+    assert codes(tree(tmp_path, text)) == []
+
+
+def test_a_model_without_the_flag_is_seen_when_asked_for(tmp_path: Path) -> None:
+    root = tree(tmp_path, PLAIN.replace("    supports_gradient_checkpointing = True\n\n", ""))
+    assert codes(root) == []
+    assert codes(root, include_unsupported=True) == ["CKPT001"]
+    assert codes(root) == []
+
+
+def test_one_bad_file_leaves_the_others_checked(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path, {FOO: PLAIN, "models/bad/modeling_bad.py": "def broken(:\n", "models/deep/modeling_deep.py": ""}
+    )
+    (root / "models/deep/modeling_deep.py").write_text("x = " + "(" * 5000 + ")" * 5000)
+    for _ in range(2):
+        result = check([root, tmp_path / "missing"], jobs=1)
+        assert [one.code for one in result.findings] == ["CKPT001"]
+        assert len(result.problems) == 3
+        assert all("\n" not in str(problem) for problem in result.problems)
+
+
+def test_nothing_that_is_read_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    root = tree(tmp_path, f"open({str(mark)!r}, 'w').close()\nraise SystemExit\n" + PLAIN)
+    assert codes(root) == ["CKPT001"]
+    assert not mark.exists()
+
+
+def test_workers_find_the_same(tmp_path: Path) -> None:
+    files = {f"models/m{n}/modeling_m{n}.py": (PLAIN, INLINE, BY_KEYWORD)[n % 3] for n in range(30)}
+    root = tree(tmp_path, files)
+    one, two = check([root], jobs=1, cache=False), check([root], jobs=2, cache=False)
+    assert one.findings == two.findings
+    assert len(one.findings) == 40
+
+
+# -- the parent in another file
+
+
+def test_a_file_checked_alone_is_understood_by_what_lies_beside_it(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: CHILD.replace(LAYERED, ""), BAR: PARENT_LAYERED})
+    assert codes(root / FOO) == []
+    assert codes(root) == []
+
+
+def test_the_finding_of_an_imported_block_is_in_its_own_file(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: CHILD, BAR: PARENT})
+    (finding,) = check([root], jobs=1).findings
+    assert (finding.path, finding.class_name, finding.family) == (str(root / BAR), "BarLayer", "bar")
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["whole tree", "child alone"])
+def test_a_changed_parent_changes_the_findings_of_an_unchanged_child(tmp_path: Path, alone: bool) -> None:
+    child = CHILD.replace("layer(hidden_states, attention_mask)", "layer(hidden_states=hidden_states)")
+    root = tree(tmp_path, {FOO: child, BAR: PARENT_LAYERED})
+    paths = [root / FOO] if alone else [root]
+    assert "CKPT003" in codes(*paths)
+    plain = PARENT_LAYERED.replace("class BarLayer(GradientCheckpointingLayer)", "class BarLayer(OtherBase)")
+    tree(tmp_path, {BAR: plain})
+    assert "CKPT003" not in codes(*paths)
+    tree(tmp_path, {BAR: PARENT_LAYERED})
+    assert "CKPT003" in codes(*paths)
+
+
+def test_a_parent_that_appears_or_goes_changes_the_findings_of_its_child(tmp_path: Path) -> None:
+    child = CHILD.replace("layer(hidden_states, attention_mask)", "layer(hidden_states=hidden_states)")
+    root = tree(tmp_path, {FOO: child})
+    assert "CKPT003" not in codes(root / FOO)
+    tree(tmp_path, {BAR: PARENT_LAYERED})
+    assert "CKPT003" in codes(root / FOO)
+    (root / BAR).unlink()
+    assert "CKPT003" not in codes(root / FOO)
+
+
+def test_the_trees_own_layer_class_counts_and_its_change_too(tmp_path: Path) -> None:
+    text = LAYERED.replace("past_key_values", "past_key_value").replace(
+        "layer(hidden_states, attention_mask)", "layer(hidden_states, past_key_value=past_key_value)"
+    )
+    layers = "class GradientCheckpointingLayer:\n    def __call__(self, **kwargs):\n        return {} in kwargs\n"
+    root = tree(tmp_path, {FOO: text, "modeling_layers.py": layers.format('"past_key_value"')})
+    assert codes(root / "models") == []
+    tree(tmp_path, {"modeling_layers.py": layers.format('"past_key_values"')})
+    assert codes(root / "models") == ["CKPT008"]
+
+
+# -- the cache of whole results
+
+
+def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def broken(:\n"})
+    first = check([root], jobs=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("analysed again")
+
+    monkeypatch.setattr(analyze, "take", fail)
+    second = check([root], jobs=1)
+    assert (first.findings, first.problems, first.suppressed) == (second.findings, second.problems, second.suppressed)
+    assert first.findings
+
+
+def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
+    check([tree(tmp_path, INLINE)], jobs=1, cache=False)
+    assert list(own_cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"junk", b"\x80\x05N.", b"\x80\x05K\x01K\x02\x86."], ids=["empty", "junk", "None", "pair"]
+)
+def test_entries_that_are_not_what_was_kept_are_made_anew(tmp_path: Path, own_cache: Path, text: bytes) -> None:
+    root = tree(tmp_path, INLINE)
+    first = check([root], jobs=1)
+    entries = [path for path in own_cache.rglob("*") if path.is_file()]
+    assert entries
+    for entry in entries:
+        entry.write_bytes(text)
+    assert check([root], jobs=1).findings == first.findings
+
+
+def test_a_cache_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("CKPT_SURGERY_CACHE", str(file))
+    assert codes(tree(tmp_path, PLAIN)) == ["CKPT001"]
+
+
+def test_the_same_text_in_two_places_is_told_apart(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: PLAIN, "models/copy/modeling_foo.py": PLAIN})
+    for _ in range(2):
+        assert {finding.path for finding in check([root], jobs=1).findings} == {
+            str(root / FOO),
+            str(root / "models/copy/modeling_foo.py"),
+        }
+
+
+def test_a_family_with_facts_of_its_own_is_not_told_those_of_another(tmp_path: Path) -> None:
+    text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
+        "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
+    )
+    root = tree(tmp_path, {FOO: text, "models/detr/modeling_detr.py": text})
+    (finding,) = check([root], jobs=1).findings
+    assert (finding.code, finding.family) == ("CKPT003", "detr")
+
+
+# -- the line length of the tree
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[tool.ruff]\nline-length = 99\n", 99),
+        ("[tool.ruff.lint]\nselect = []\n", 119),
+        ("[tool.ruff\n", 119),
+        ('tool = "x"\n', 119),
+        ('[tool.ruff]\nline-length = "wide"\n', 119),
+    ],
+    ids=["set", "not set", "broken", "no table", "no number"],
+)
+def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected: int) -> None:
+    root = tree(tmp_path, PLAIN)
+    (root / "pyproject.toml").write_text(text)
+    assert analyze.line_length(str(root / FOO)) == expected
+
+
+def test_relative_paths_are_kept_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path, PLAIN)
+    monkeypatch.chdir(tmp_path)
+    (finding,) = check(["models"], jobs=1).findings
+    assert finding.path == os.path.join("models", "foo", "modeling_foo.py")
+
+
+def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, INLINE)
+    check([root], jobs=1)
+    monkeypatch.setattr(facts_store, "code_version", lambda: "another")
+    called: list[str] = []
+    real = extract
+
+    def counted(text: str) -> object:
+        called.append(text)
+        return real(text)
+
+    monkeypatch.setattr(facts_store, "extract", counted)
+    check([root], jobs=1)
+    assert called == [INLINE]

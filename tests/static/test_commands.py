@@ -1,0 +1,86 @@
+"""The same repairs as libcst codemods."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import libcst as cst
+import pytest
+from libcst.codemod import CodemodContext, SkipFile
+
+from ckpt_surgery.static import commands
+from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, INLINE, LAYERED, PLAIN
+from tests.codemods.tools import FOO, repair, texts, tree
+
+ROOT = Path(commands.__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def decided_anew() -> Iterator[None]:
+    """A worker decides once for a folder; each test has its own."""
+    commands._repaired.cache_clear()
+    yield
+    commands._repaired.cache_clear()
+
+
+def run(command: type[commands.Repair], path: Path) -> str:
+    module = cst.parse_module(path.read_bytes())
+    return command(CodemodContext(filename=str(path))).transform_module(module).code
+
+
+@pytest.mark.parametrize("text", [PLAIN, INLINE, BY_KEYWORD, BY_POSITION, LAYERED])
+def test_a_command_does_what_apply_does(tmp_path: Path, text: str) -> None:
+    root = tree(tmp_path, text)
+    made = run(commands.Repair, root / FOO)
+    assert texts(root) == {FOO: text}
+    repair(root)
+    assert made == texts(root)[FOO]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (commands.PlainBlock, PLAIN),
+        (commands.InlineCheckpoint, INLINE),
+        (commands.KeywordGradient, BY_KEYWORD),
+        (commands.PositionalPastState, BY_POSITION),
+    ],
+)
+def test_a_rule_has_a_command_of_its_own(tmp_path: Path, command: type[commands.Repair], text: str) -> None:
+    root = tree(tmp_path, text)
+    assert run(command, root / FOO) != text
+    others = {commands.PlainBlock, commands.InlineCheckpoint, commands.KeywordGradient, commands.PositionalPastState}
+    for other in others - {command, commands.KeywordGradient if text == INLINE else command}:
+        assert run(other, root / FOO) == text
+
+
+def test_a_module_without_a_file_name_is_skipped() -> None:
+    with pytest.raises(SkipFile, match="no file name"):
+        commands.Repair(CodemodContext()).transform_module(cst.parse_module("x = 1\n"))
+
+
+def test_the_folder_that_decides_is_models_or_the_files_own(tmp_path: Path) -> None:
+    assert commands.tree_of(tmp_path / FOO) == tmp_path / "models"
+    assert commands.tree_of(tmp_path / "remote" / "modeling_x.py") == tmp_path / "remote"
+
+
+def test_libcst_runs_it_from_its_command_line(tmp_path: Path) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    command = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format", "--jobs=1"]
+    done = subprocess.run(
+        [*command, "ckpt_surgery.static.commands.Repair", "models"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = texts(root)
+    tree(root, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    repair(root)
+    assert made == texts(root)

@@ -1,0 +1,322 @@
+"""Which files are found, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.static.discover import (
+    MAX_BYTES,
+    SKIPPED_PREFIXES,
+    SourceText,
+    TransformersNotFound,
+    discover,
+    installed_models,
+    matches,
+    read_source,
+)
+from ckpt_surgery.static.results import Problem
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+
+
+def names(folder: Path, **options: object) -> list[str]:
+    files, problems = discover([folder], **options)  # type: ignore[arg-type]
+    assert problems == []
+    return [file.relative_to(folder).as_posix() for file in files]
+
+
+def test_a_folder_gives_its_python_files_in_order(tmp_path: Path) -> None:
+    make(tmp_path, "b/modeling_b.py", "a/modular_a.py", "a/modeling_a.py", "train.py", "README.md")
+    assert names(tmp_path) == ["train.py", "a/modeling_a.py", "a/modular_a.py", "b/modeling_b.py"]
+
+
+@pytest.mark.parametrize("prefix", SKIPPED_PREFIXES)
+def test_a_file_without_a_model_is_passed_over_in_a_folder_but_read_when_named(tmp_path: Path, prefix: str) -> None:
+    make(tmp_path, f"{prefix}x.py", "__init__.py", "modeling_x.py")
+    assert names(tmp_path) == ["modeling_x.py"]
+    named = tmp_path / f"{prefix}x.py"
+    assert discover([named]) == ([named], [])
+
+
+@pytest.mark.parametrize("folder", [".git", "__pycache__", "tests", "node_modules"])
+def test_folders_that_hold_no_source_are_passed_over(tmp_path: Path, folder: str) -> None:
+    make(tmp_path, f"{folder}/modeling_x.py", "kept.py")
+    assert names(tmp_path) == ["kept.py"]
+    assert names(tmp_path / folder) == ["modeling_x.py"], "named itself, it is walked"
+
+
+def test_a_virtual_environment_is_passed_over(tmp_path: Path) -> None:
+    make(tmp_path, "env/lib/site-packages/modeling_x.py", "env/pyvenv.cfg", "kept.py")
+    assert names(tmp_path) == ["kept.py"]
+
+
+def test_a_checkout_and_an_installed_package_mean_their_models(tmp_path: Path) -> None:
+    make(tmp_path, "setup.py", "src/transformers/modeling_layers.py", "src/transformers/models/a/modeling_a.py")
+    assert names(tmp_path) == ["src/transformers/models/a/modeling_a.py"]
+    assert names(tmp_path / "src/transformers") == ["models/a/modeling_a.py"]
+
+
+def test_a_folder_that_merely_has_models_is_walked_whole(tmp_path: Path) -> None:
+    make(tmp_path, "train.py", "models/net.py")
+    assert names(tmp_path) == ["train.py", "models/net.py"]
+
+
+def test_each_file_comes_once_however_often_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "a.py")
+    monkeypatch.chdir(tmp_path)
+    assert discover(["a.py", ".", tmp_path, tmp_path / "a.py"]) == ([Path("a.py")], [])
+
+
+def test_a_linked_file_is_reported_under_its_own_name_where_that_is_met_too(tmp_path: Path) -> None:
+    make(tmp_path, "z/real.py")
+    (tmp_path / "a.py").symlink_to("z/real.py")
+    (tmp_path / "also").symlink_to("z")
+    assert names(tmp_path) == ["z/real.py"]
+
+
+def test_a_link_whose_target_has_another_name_is_read_as_a_hub_snapshot_needs(tmp_path: Path) -> None:
+    make(tmp_path, "blobs/0123abcd")
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "modeling_remote.py").symlink_to("../blobs/0123abcd")
+    assert names(tmp_path / "snapshots") == ["modeling_remote.py"]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../.."])
+def test_a_link_to_a_folder_above_is_one_problem_and_does_not_loop(tmp_path: Path, target: str) -> None:
+    make(tmp_path, "a/b/modeling_x.py")
+    (tmp_path / "a" / "b" / "loop").symlink_to(target)
+    files, problems = discover([tmp_path])
+    assert [file.name for file in files] == ["modeling_x.py"]
+    assert len(problems) == 1
+    assert "symbolic link back to" in problems[0].message
+
+
+def test_folders_linked_into_each_other_end_and_lose_no_file(tmp_path: Path) -> None:
+    make(tmp_path, "one/a.py", "two/b.py")
+    (tmp_path / "one" / "to").symlink_to("../two")
+    (tmp_path / "two" / "to").symlink_to("../one")
+    assert names(tmp_path) == ["one/a.py", "two/b.py"]
+
+
+def test_links_that_chain_back_through_an_unwalked_folder_are_one_problem(tmp_path: Path) -> None:
+    make(tmp_path, "root/a.py", "outside/b.py")
+    (tmp_path / "root" / "out").symlink_to("../outside")
+    (tmp_path / "outside" / "back").symlink_to("../root")
+    files, problems = discover([tmp_path / "root"])
+    assert [file.name for file in files] == ["a.py", "b.py"]
+    assert [Path(problem.path).name for problem in problems] == ["back"]
+
+
+def test_a_link_to_itself_is_a_problem_in_a_folder_and_when_named(tmp_path: Path) -> None:
+    (tmp_path / "self.py").symlink_to("self.py")
+    make(tmp_path, "a.py")
+    for paths in ([tmp_path], [tmp_path / "a.py", tmp_path / "self.py"]):
+        files, problems = discover(paths)
+        assert [file.name for file in files] == ["a.py"]
+        assert [str(problem) for problem in problems] == [
+            f"{tmp_path}/self.py: is a cycle of symbolic links: not followed; remove the link"
+        ]
+
+
+def test_a_dangling_link_is_a_problem_only_where_it_would_be_read(tmp_path: Path) -> None:
+    (tmp_path / "modeling_x.py").symlink_to("gone.py")
+    (tmp_path / "notes.txt").symlink_to("gone.txt")
+    _, problems = discover([tmp_path])
+    assert [str(problem) for problem in problems] == [
+        f"{tmp_path}/modeling_x.py: is a symbolic link to nothing: remove or repair it"
+    ]
+
+
+def test_a_missing_path_is_a_problem_and_the_rest_is_found(tmp_path: Path) -> None:
+    make(tmp_path, "a.py")
+    files, problems = discover([tmp_path / "gone.py", tmp_path / "a.py"])
+    assert files == [tmp_path / "a.py"]
+    assert problems == [Problem(f"{tmp_path}/gone.py", "does not exist: check the path")]
+
+
+def test_a_named_file_that_is_not_python_is_a_problem(tmp_path: Path) -> None:
+    make(tmp_path, "model.txt")
+    files, problems = discover([tmp_path / "model.txt"])
+    assert files == []
+    assert "is not a Python file" in problems[0].message
+
+
+def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path, tmp_path / "pipe.py"):
+        files, problems = discover([path])
+        assert files == []
+        assert len(problems) == 1
+
+
+def test_a_path_with_a_nul_character_is_a_problem() -> None:
+    assert discover(["a\0.py"])[1][0].message == "is no path: it holds a NUL character"
+
+
+def test_a_folder_that_may_not_be_listed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "shut/a.py", "open/b.py")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if path.endswith("shut"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    files, problems = discover([tmp_path])
+    assert [file.name for file in files] == ["b.py"]
+    assert "may not be read" in problems[0].message
+
+
+def test_a_deep_tree_costs_no_recursion(tmp_path: Path) -> None:
+    make(tmp_path, "/".join(["d"] * 150) + "/a.py")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 100)
+    try:
+        files, problems = discover([tmp_path])
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [file.name for file in files] == ["a.py"]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        ("old", ["new/a.py", "new/b_old.py"]),
+        ("*_old.py", ["new/a.py", "old/c.py"]),
+        ("new/", ["old/c.py"]),
+        ("new/a.py", ["new/b_old.py", "old/c.py"]),
+        ("./new/*", ["old/c.py"]),
+        ("elsewhere/*", ["new/a.py", "new/b_old.py", "old/c.py"]),
+    ],
+)
+def test_exclude_drops_what_fits_its_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, left: list[str]
+) -> None:
+    make(tmp_path, "new/a.py", "new/b_old.py", "old/c.py")
+    monkeypatch.chdir(tmp_path)
+    assert [str(file) for file in discover(["."], exclude=[pattern])[0]] == left
+
+
+def test_exclude_never_drops_a_file_that_is_named(tmp_path: Path) -> None:
+    make(tmp_path, "old/a.py")
+    assert discover([tmp_path / "old" / "a.py"], exclude=["old", "*.py"])[0] == [tmp_path / "old" / "a.py"]
+
+
+def test_an_absolute_pattern_fits_from_any_working_folder(tmp_path: Path) -> None:
+    assert matches(tmp_path / "gen" / "a.py", [f"{tmp_path}/gen"])
+    assert not matches(tmp_path / "generated" / "a.py", [f"{tmp_path}/gen"])
+
+
+def test_a_working_folder_with_brackets_in_its_name_is_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "[x]/gen/a.py")
+    monkeypatch.chdir(tmp_path / "[x]")
+    assert matches("gen/a.py", ["gen/*"])
+
+
+def test_installed_models_is_found_without_importing_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "transformers/models/a/modeling_a.py")
+    (tmp_path / "transformers" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    assert installed_models() == tmp_path / "transformers" / "models"
+    assert "transformers" not in sys.modules
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_transformers_that_is_missing_or_has_no_models_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    if installed:
+        make(tmp_path, "transformers/__init__.py")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    with pytest.raises(TransformersNotFound, match="name the files or folders to check"):
+        installed_models()
+
+
+def read(tmp_path: Path, data: bytes) -> SourceText | Problem:
+    file = tmp_path / "a.py"
+    file.write_bytes(data)
+    return read_source(file)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_text_keeps_its_line_endings(tmp_path: Path, ending: str) -> None:
+    data = f"a = 1{ending}b = 2{ending}".encode()
+    source = read(tmp_path, data)
+    assert isinstance(source, SourceText)
+    assert source.text.encode() == data
+    assert (source.encoding, source.bom) == ("utf-8", False)
+    assert source.digest == blake2b(data, digest_size=16).hexdigest()
+
+
+def test_a_byte_order_mark_is_kept_apart_from_the_text(tmp_path: Path) -> None:
+    source = read(tmp_path, b"\xef\xbb\xbfa = 1\n")
+    assert isinstance(source, SourceText)
+    assert (source.text, source.encoding, source.bom) == ("a = 1\n", "utf-8", True)
+
+
+def test_a_declared_encoding_is_followed(tmp_path: Path) -> None:
+    source = read(tmp_path, b"# -*- coding: latin-1 -*-\na = '\xe9'\n")
+    assert isinstance(source, SourceText)
+    assert source.text.endswith("a = 'é'\n")
+    assert source.text.encode(source.encoding) == (tmp_path / "a.py").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"a = 1\n\0", "is binary"),
+        ("a = 1\n".encode("utf-16"), "is binary"),
+        (b"a = '\xff'\n", "cannot be decoded"),
+        (b"\n\n\na = '\xff'\n", "cannot be decoded"),
+        (b"# coding: klingon\n", "cannot be decoded"),
+        (b"# coding: rot13\n", "cannot be decoded"),
+        (b"# coding: unicode_escape\na = '\\ud800'\n", "cannot be decoded"),
+        (b"\xef\xbb\xbf# coding: latin-1\n", "cannot be decoded"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_line_that_says_what_to_do(tmp_path: Path, data: bytes, said: str) -> None:
+    problem = read(tmp_path, data)
+    assert isinstance(problem, Problem)
+    assert said in problem.message
+    assert "\n" not in str(problem)
+    assert ";" in problem.message
+
+
+def test_a_file_over_the_size_limit_is_not_read_and_one_at_the_limit_is(tmp_path: Path) -> None:
+    assert isinstance(read(tmp_path, b"#" * MAX_BYTES), SourceText)
+    problem = read(tmp_path, b"#" * (MAX_BYTES + 1))
+    assert isinstance(problem, Problem)
+    assert "is larger than 5 MiB" in problem.message
+
+
+def test_a_file_that_may_not_be_opened_or_is_gone_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_source(tmp_path / "gone.py") == Problem(f"{tmp_path}/gone.py", "does not exist: check the path")
+
+    def refuse(*_: object, **__: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    problem = read_source(tmp_path / "a.py")
+    assert isinstance(problem, Problem)
+    assert "may not be read" in problem.message

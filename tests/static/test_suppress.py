@@ -1,0 +1,145 @@
+"""What a `# ckpt: ignore` comment and per-file ignores take, and what they leave."""
+
+from __future__ import annotations
+
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static import suppress
+from ckpt_surgery.static.suppress import read_suppressions, without_ignored
+
+KNOWN = ("CKPT001", "CKPT003", "CKPT004")
+
+
+def finding(line: int = 1, code: str = "CKPT003", path: str = "m.py") -> Finding:
+    return Finding(code, path, line, 1, "Block", "a message", Applicability.SAFE)
+
+
+def suppressed(text: str, line: int, code: str = "CKPT003") -> bool:
+    read = read_suppressions(text, "m.py", KNOWN)
+    assert read.problems == ()
+    return read.covers(finding(line, code))
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# ckpt: ignore[CKPT003]",
+        "# ckpt: ignore[CKPT003] the tensor needs no gradient",
+        "#ckpt:ignore[CKPT003]",
+        "# ckpt: ignore[CKPT001, CKPT003]",
+        "# ckpt: ignore [ckpt003]",
+        "# noqa: E501  # ckpt: ignore[CKPT003]",
+        "# ckpt: ignore[CKPT001]  # ckpt: ignore[CKPT003]",
+        "# ckpt: ignore",
+        "# ckpt: ignore because all of it is meant",
+    ],
+)
+def test_a_comment_on_the_line_suppresses_the_finding(comment: str) -> None:
+    assert suppressed(f"layer(x)  {comment}\nlayer(y)\n", 1)
+    assert not suppressed(f"layer(x)  {comment}\nlayer(y)\n", 2)
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["# ckpt: ignore[CKPT004]", "# ckpt: ignored", "# ckpt: ignore-next", "# ckpt ignore", "# ignore[CKPT003]"],
+)
+def test_another_code_or_another_comment_suppresses_nothing(comment: str) -> None:
+    assert not suppressed(f"layer(x)  {comment}\n", 1)
+
+
+def test_a_comment_without_codes_takes_every_rule() -> None:
+    assert suppressed("layer(x)  # ckpt: ignore\n", 1, "CKPT001")
+
+
+def test_a_comment_alone_on_the_line_above_suppresses_the_finding() -> None:
+    text = "if x:\n    # ckpt: ignore[CKPT003] reason\n    layer(x)\n    layer(y)\n"
+    assert suppressed(text, 3)
+    assert not suppressed(text, 4)
+
+
+def test_other_comments_may_stand_between_but_no_blank_line() -> None:
+    assert suppressed("# ckpt: ignore[CKPT003]\n# and why\nlayer(x)\n", 3)
+    assert not suppressed("# ckpt: ignore[CKPT003]\n\nlayer(x)\n", 3)
+
+
+def test_a_comment_at_the_end_of_a_line_does_not_reach_the_next() -> None:
+    assert not suppressed("y = 1  # ckpt: ignore[CKPT003]\nlayer(x)\n", 2)
+
+
+def test_inside_a_call_the_comment_is_about_its_own_line() -> None:
+    text = "out = layer(\n    x,\n    # ckpt: ignore[CKPT003]\n    mask=mask,\n)\n"
+    assert suppressed(text, 4)
+    assert not suppressed(text, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "layer('# ckpt: ignore[CKPT003]')\n",
+        '"""\n# ckpt: ignore[CKPT003]\n"""\nlayer(x)\n',
+        "s = f'# ckpt: ignore {x}'\n",
+    ],
+)
+def test_a_string_that_looks_like_the_comment_suppresses_nothing(text: str) -> None:
+    assert not any(suppressed(text, line) for line in range(1, 5))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_lines_are_counted_alike_with_any_line_ending(ending: str) -> None:
+    assert suppressed(ending.join(["a = 1", "b = 2", "layer(x)  # ckpt: ignore[CKPT003]", ""]), 3)
+
+
+@pytest.mark.parametrize(
+    ("comment", "said"),
+    [
+        ("# ckpt: ignore[CKPT999]", "line 1: no rule has the code CKPT999"),
+        ("# ckpt: ignore[CKPT0]", "line 1: no rule has the code CKPT0"),
+        ("# ckpt: ignore[CKPT003", "line 1: the bracket of `ckpt: ignore[` is not closed"),
+        ("# ckpt: ignore[]", "line 1: `ckpt: ignore[]` names no rule"),
+    ],
+)
+def test_a_comment_that_is_wrong_is_a_problem_and_suppresses_nothing(comment: str, said: str) -> None:
+    read = read_suppressions(f"layer(x)  {comment}\n", "m.py", KNOWN)
+    assert [problem.path for problem in read.problems] == ["m.py"]
+    assert read.problems[0].message.startswith(said)
+    assert not read.covers(finding())
+
+
+def test_a_known_code_beside_an_unknown_one_still_counts() -> None:
+    read = read_suppressions("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", "m.py", KNOWN)
+    assert read.covers(finding())
+    assert len(read.problems) == 1
+
+
+def test_a_file_that_does_not_tokenize_is_left_to_the_parser() -> None:
+    assert read_suppressions("x = (  # ckpt: ignore\n'''", "m.py", KNOWN).problems == ()
+
+
+def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise AssertionError("tokenized")
+
+    monkeypatch.setattr(tokenize, "generate_tokens", fail)
+    assert read_suppressions("layer(x)\n", "m.py", KNOWN) == suppress.NONE
+    with pytest.raises(AssertionError):
+        read_suppressions("# ckpt: ignore\n", "m.py", KNOWN)
+
+
+def test_per_file_ignores_take_the_named_codes_of_the_fitting_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = [
+        finding(1, "CKPT001", "old/a.py"),
+        finding(2, "CKPT003", "old/a.py"),
+        finding(3, "CKPT004", "old/a.py"),
+        finding(1, "CKPT003", "new/a.py"),
+    ]
+    kept, taken = without_ignored(findings, {"old/*": ["CKPT003"], "a.py": ("CKPT001",)})
+    assert kept == [findings[2], findings[3]]
+    assert taken == 2
+    assert without_ignored(findings, {}) == (findings, 0)

@@ -1,0 +1,160 @@
+"""Surveys of real models: from a configuration, from code that comes with it, and from a factory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.measure.results import Report
+from ckpt_surgery.survey import survey
+from ckpt_surgery.survey.targets import resolve
+from ckpt_surgery.survey.worker_pool import Nursery
+
+pytestmark = pytest.mark.both
+
+LARGE = {"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32, "intermediate_size": 11008}
+
+REMOTE = """
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+
+
+class ToyConfig(PretrainedConfig):
+    model_type = "toy_of_mine"
+
+    def __init__(self, vocab_size=1000, hidden_size=512, num_hidden_layers=24, **other):
+        self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, num_hidden_layers
+        super().__init__(**other)
+
+
+class ToyLayer(BASE):
+    def __init__(self, config):
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states):
+        return hidden_states + self.linear(hidden_states).tanh()
+
+
+class ToyModel(PreTrainedModel):
+    config_class = ToyConfig
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([ToyLayer(config) for _ in range(config.num_hidden_layers)])
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def forward(self, input_ids=None, **kwargs):
+        hidden_states = self.embedding(input_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+"""
+
+FACTORY = """
+from transformers import BertConfig, BertModel
+
+def model():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertModel(BertConfig(vocab_size=50, **sizes))
+
+def three():
+    return 1, 2, 3
+
+def words():
+    return "hello"
+
+def without_configuration():
+    import torch
+    return torch.nn.Linear(2, 2)
+
+VALUE = 1
+"""
+
+Look = Callable[..., list[Report]]
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "models_of_mine.py").write_text(FACTORY, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with Nursery() as home:
+            home.worker().close()
+            yield home
+
+
+@pytest.fixture
+def look(nursery: Nursery) -> Look:
+    def run(*names: str, trust_remote_code: bool = False) -> list[Report]:
+        jobs = resolve(names, trust_remote_code=trust_remote_code)
+        return survey(jobs, workers=1, timeout=100, nursery=nursery)
+
+    return run
+
+
+def test_a_configuration_is_shrunk_before_it_is_built(look: Look, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (report,) = look(str(tmp_path))
+    assert (report.status, report.model, report.target) == ("ok", "LlamaForCausalLM", str(tmp_path))
+    assert 0 < report.parameters < 1_000_000
+
+
+def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE, "rope_scaling": "abc"}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (report,) = look(str(tmp_path))
+    assert report.problem.startswith(f"{tmp_path}: no LlamaConfig can be made of it: ")
+    assert report.problem.endswith(": correct the values")
+
+
+@pytest.mark.parametrize(("base", "status"), [("GradientCheckpointingLayer", "ok"), ("nn.Module", "failed")])
+def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path, base: str, status: str) -> None:
+    folder = tmp_path / f"toy_{status}"
+    folder.mkdir()
+    (folder / "modeling_toy.py").write_text(REMOTE.replace("BASE", base), encoding="utf-8")
+    auto_map = {"AutoConfig": "modeling_toy.ToyConfig", "AutoModel": "modeling_toy.ToyModel"}
+    config = {"model_type": "toy_of_mine", "architectures": ["ToyModel"], "auto_map": auto_map}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (report,) = look(str(folder), trust_remote_code=True)
+    assert (report.status, report.model, report.problem) == (status, "ToyModel", "")
+    assert report.model_type == "toy_of_mine"
+
+
+def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:
+    (report,) = look("models_of_mine:model")
+    assert (report.status, report.model, report.model_type) == ("ok", "BertModel", "bert")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("models_of_mine:three", "models_of_mine:three gives a tuple of 3: it must give a model, or a model and its"),
+        (
+            "models_of_mine:VALUE",
+            "models_of_mine:VALUE cannot be called (int): it must be a function without arguments",
+        ),
+        ("models_of_mine:words", "models_of_mine:words gives an object of type str: it must give a model, or a model"),
+        (
+            "models_of_mine:without_configuration",
+            "models_of_mine:without_configuration gives a Linear without a `config` to make inputs from: give (model,",
+        ),
+        ("models_of_mine:none", "models_of_mine:none: module 'models_of_mine' has no attribute 'none'"),
+        ("models_of_nobody:none", "models_of_nobody:none: there is no module models_of_nobody here or on the path"),
+    ],
+)
+def test_a_factory_that_makes_no_model_is_said_to_make_none(look: Look, name: str, said: str) -> None:
+    (report,) = look(name)
+    assert report.status == "not built"
+    assert report.problem.startswith(said)

@@ -1,0 +1,190 @@
+"""The pytest plugin, in runs of pytest in processes of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ckpt_surgery.measure import TIMEOUT
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.both
+ROOT = Path(__file__).resolve().parents[2]
+
+PLAN = """
+from pathlib import Path
+import time
+from tests.measure import toys
+
+class Unsupported(toys.Model):
+    supports_gradient_checkpointing = False
+
+class Endless(toys.PlainLayer):
+    def forward(self, hidden_states):
+        time.sleep(10**6)
+
+def healthy():
+    with Path("built").open("a") as built:
+        built.write("once ")
+    return toys.model_of(toys.Layer, toys.Layer), toys.values()
+
+def broken():
+    return toys.model_of(toys.PlainLayer, toys.PlainLayer), toys.values()
+
+def keyword():
+    layers = (toys.TwoStreamLayer,) * 2
+    return toys.model_of(*layers, whole=toys.ResidualByKeyword), toys.values()
+
+def unsupported():
+    return toys.model_of(toys.PlainLayer, whole=Unsupported), toys.values()
+
+def unclaimed():
+    return toys.model_of(toys.NormLayer, whole=Unsupported), toys.values()
+
+def impossible():
+    raise OSError("there is no model here")
+
+def endless():
+    return toys.model_of(Endless, Endless), toys.values()
+"""
+TEST_FILE = """
+import sys
+
+def test_the_plugin_has_loaded_no_torch(pytestconfig):
+    assert pytestconfig.pluginmanager.hasplugin("ckpt_surgery")
+    assert "torch" not in sys.modules
+"""
+FIXTURE = """
+import plan
+from tests.measure import toys
+
+def test_healthy(verify_checkpointing):
+    assert verify_checkpointing(*plan.healthy(), modes=["reentrant"]).ok
+
+def test_broken(verify_checkpointing):
+    verify_checkpointing(*plan.broken(), levels=["recompute"])
+"""
+
+
+@pytest.fixture
+def plan(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with models to verify, and nothing else."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    pytester.makepyfile(plan=PLAN)
+    return pytester
+
+
+def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return plan.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=120)
+
+
+def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytester) -> None:
+    models = "plan:healthy,plan:broken,plan:keyword,plan:unsupported,plan:unclaimed,plan:impossible,GPTBigCodeModel"
+    found = run(plan, "--ckpt-models", models, "-v", "-rs")
+    output = found.stdout.str()
+    seen = dict(re.findall(r"^ckpt::(\S+) (PASSED|FAILED|SKIPPED)", output, re.MULTILINE))
+    big_code = "FAILED" if transformers_major() == 4 else "PASSED"
+    assert seen == {
+        f"{name}[{mode}]": result
+        for name, results in {
+            "plan:broken": ("FAILED", "FAILED"),
+            "plan:healthy": ("PASSED", "PASSED"),
+            "plan:impossible": ("SKIPPED", "SKIPPED"),
+            "plan:keyword": ("PASSED", "FAILED"),
+            "plan:unsupported": ("SKIPPED", "SKIPPED"),
+            "plan:unclaimed": ("SKIPPED", "SKIPPED"),
+            "GPTBigCodeModel": (big_code, big_code),
+        }.items()
+        for mode, result in zip(("non_reentrant", "reentrant"), results, strict=True)
+    }
+    assert "OSError: there is no model here" in output
+    assert "Unsupported says that it does not support gradient checkpointing" in output
+    assert "PlainLayer is no GradientCheckpointingLayer, so that nothing checkpoints it. [CKPT001]" in unwrapped(
+        output
+    )
+    assert "- non_reentrant, recompute: layers.0" in output
+    assert "non_reentrant and reentrant" not in output
+    assert "Traceback" not in output
+    assert "pytest_plugin.py:" not in output.partition("short test summary")[0]
+    assert Path("built").read_text(encoding="utf-8") == "once "
+
+
+def test_xdist_distributes_a_selection_of_them(plan: pytest.Pytester) -> None:
+    plan.makepyfile(test_beside="def test_beside():\n    raise AssertionError\n")
+    found = run(plan, "--ckpt-models", "plan:healthy,plan:broken,plan:keyword", "-n", "2", "-k", "not broken", "-v")
+    found.assert_outcomes(passed=3, failed=1)
+    assert "FAILED ckpt::plan:keyword[reentrant]" in found.stdout.str()
+
+
+def test_test_files_run_too_where_the_command_line_names_some(plan: pytest.Pytester) -> None:
+    plan.makepyfile(test_beside=TEST_FILE)
+    found = run(plan, "--ckpt-models", "plan:healthy", "-k", "reentrant and not non_reentrant or beside", ".")
+    found.assert_outcomes(passed=2, deselected=1)
+
+
+def test_a_model_that_never_ends_is_one_that_cannot_be_looked_at(plan: pytest.Pytester) -> None:
+    found = run(plan, "--ckpt-models", "plan:endless", "--ckpt-timeout", "3", "-rs")
+    found.assert_outcomes(skipped=2)
+    assert "does not end within 3 s" in unwrapped(found.stdout.str())
+
+
+def test_the_limit_is_that_of_every_survey(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.getoption("--ckpt-timeout") == TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan:healthy", "--ckpt-timeout", "nan"), "--ckpt-timeout nan is no time limit: give seconds from 0.1 to"),
+        (("gpt_bigcodes", "-n", "2"), "did you mean gpt_bigcode, GPTBigCode"),
+        ((" , ",), "--ckpt-models names nothing: give model types or classes with commas, or `all`"),
+    ],
+    ids=["no limit", "unknown, with xdist", "empty"],
+)
+def test_a_name_that_means_nothing_is_a_usage_error(
+    plan: pytest.Pytester, arguments: tuple[str, ...], said: str
+) -> None:
+    found = run(plan, "--ckpt-models", *arguments)
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in found.stderr.str()
+    assert "Traceback" not in found.stderr.str()
+
+
+def test_all_means_every_class_of_the_installed_release(plan: pytest.Pytester) -> None:
+    found = run(plan, "--ckpt-models", "all", "--collect-only", "-q")
+    names = [line for line in found.outlines if line.startswith("ckpt::")]
+    assert len(names) == len(set(names)) > 800
+    assert {"ckpt::BertModel[reentrant]", "ckpt::MixtralForCausalLM[router_loss-reentrant]"} <= set(names)
+
+
+def test_the_fixture_fails_with_the_report_and_returns_it_otherwise(plan: pytest.Pytester) -> None:
+    plan.makepyfile(test_fixture=FIXTURE)
+    found = run(plan)
+    found.assert_outcomes(passed=1, failed=1)
+    assert "PlainLayer is no GradientCheckpointingLayer" in unwrapped(found.stdout.str())
+    assert "def assert_checkpointing" not in found.stdout.str()
+
+
+def test_loading_the_plugin_loads_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, ckpt_surgery.testing.pytest_plugin; print(*sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == ""
+
+
+def transformers_major() -> int:
+    import transformers
+
+    return int(transformers.__version__.split(".")[0])
+
+
+def unwrapped(text: str) -> str:
+    return re.sub(r"(\nE? +|\s+)", " ", text)

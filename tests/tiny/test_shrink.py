@@ -1,0 +1,157 @@
+"""What `tiny_config` promises, over every configuration class of the live transformers and on single ones."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import (
+    BertConfig,
+    CLIPConfig,
+    DetrConfig,
+    LlamaConfig,
+    LlavaConfig,
+    MixtralConfig,
+    Qwen2VLConfig,
+    Qwen3NextConfig,
+    SwinConfig,
+    T5Config,
+    Wav2Vec2Config,
+    Zamba2Config,
+)
+
+from ckpt_surgery.tiny import tiny_config
+from ckpt_surgery.tiny.rules import STEPS, VOCABULARY, names_token
+from ckpt_surgery.tiny.shrink import all_configs
+
+pytestmark = pytest.mark.both
+
+SOME = (
+    BertConfig,
+    CLIPConfig,
+    DetrConfig,
+    LlamaConfig,
+    LlavaConfig,
+    MixtralConfig,
+    Qwen2VLConfig,
+    Qwen3NextConfig,
+    SwinConfig,
+    T5Config,
+    Wav2Vec2Config,
+    Zamba2Config,
+)
+
+
+@pytest.mark.parametrize("config_class", SOME)
+def test_a_tiny_configuration_is_tiny_already(config_class: type) -> None:
+    once = tiny_config(config_class)
+    assert tiny_config(once).to_dict() == once.to_dict()
+
+
+@pytest.mark.parametrize("config_class", SOME)
+def test_it_has_the_class_that_was_asked_for_and_no_large_width(config_class: type) -> None:
+    config = tiny_config(config_class)
+    assert type(config) is config_class
+    for part in all_configs(config):
+        widths = [
+            getattr(part, name, 0) for name in ("hidden_size", "d_model", "intermediate_size", "d_ff", "embed_dim")
+        ]
+        assert all(width <= 256 for width in widths if isinstance(width, int))
+
+
+@pytest.mark.parametrize("config_class", SOME)
+def test_special_tokens_lie_below_the_vocabulary(config_class: type) -> None:
+    for part in all_configs(tiny_config(config_class)):
+        for name, value in part.to_dict().items():
+            if names_token(name) and type(value) is int:
+                assert value < VOCABULARY, name
+
+
+def test_special_tokens_that_differ_stay_different() -> None:
+    config = tiny_config(Qwen2VLConfig)
+    ids = [config.image_token_id, config.video_token_id, config.vision_start_token_id, config.vision_end_token_id]
+    assert len(set(ids)) == 4
+
+
+def test_every_kind_of_layer_stays() -> None:
+    before, after = Qwen3NextConfig(), tiny_config(Qwen3NextConfig)
+    assert set(after.layer_types) == set(before.layer_types)
+    assert after.layer_types == before.layer_types[: after.num_hidden_layers]
+    assert after.num_hidden_layers == len(after.layer_types) < before.num_hidden_layers
+
+
+def test_there_are_two_layers_where_all_are_alike() -> None:
+    assert tiny_config(LlamaConfig).num_hidden_layers == 2
+
+
+def test_the_shortest_prefix_is_taken() -> None:
+    kinds = ["linear_attention"] * 5 + ["full_attention"] * 3
+    config = tiny_config(Qwen3NextConfig(num_hidden_layers=8, layer_types=kinds))
+    assert config.layer_types == kinds[:6]
+
+
+def test_parts_of_a_configuration_shrink_too() -> None:
+    config = tiny_config(LlavaConfig)
+    assert config.text_config.hidden_size == config.vision_config.hidden_size == 64
+    assert config.text_config.num_hidden_layers == config.vision_config.num_hidden_layers == 2
+
+
+def test_an_instance_keeps_its_switches() -> None:
+    mine = LlamaConfig(
+        hidden_act="gelu", attention_bias=True, tie_word_embeddings=True, attention_dropout=0.3, num_key_value_heads=8
+    )
+    config = tiny_config(mine)
+    assert (config.hidden_act, config.attention_bias, config.tie_word_embeddings) == ("gelu", True, True)
+    assert config.attention_dropout == 0.3
+    assert config.num_key_value_heads < config.num_attention_heads, "grouped queries stay grouped"
+
+
+def test_heads_of_their_own_for_keys_and_values_stay() -> None:
+    config = tiny_config(LlamaConfig(num_key_value_heads=32))
+    assert config.num_key_value_heads == config.num_attention_heads
+
+
+def test_the_number_of_labels_stays() -> None:
+    assert tiny_config(BertConfig(num_labels=5)).num_labels == 5
+
+
+def test_the_original_is_not_touched() -> None:
+    mine = CLIPConfig()
+    before = mine.to_dict()
+    tiny_config(mine)
+    assert mine.to_dict() == before
+
+
+def test_stages_keep_their_number_and_two_blocks_where_they_had_them() -> None:
+    config = tiny_config(SwinConfig)
+    assert list(config.depths) == [2, 2, 2, 2]
+
+
+def test_multimodal_rotary_sections_fill_half_a_head() -> None:
+    text = tiny_config(Qwen2VLConfig).text_config
+    rope = getattr(text, "rope_parameters", None) or text.rope_scaling
+    assert 2 * sum(rope["mrope_section"]) == text.hidden_size // text.num_attention_heads
+
+
+def test_experts_and_their_choice_shrink_together() -> None:
+    config = tiny_config(MixtralConfig)
+    assert (config.num_local_experts, config.num_experts_per_tok) == (4, 2)
+
+
+def test_a_backbone_of_timm_is_replaced() -> None:
+    config = tiny_config(DetrConfig(use_timm_backbone=True, backbone="resnet50", use_pretrained_backbone=False))
+    assert config.backbone_config.model_type == "resnet"
+    assert not getattr(config, "use_timm_backbone", False)
+
+
+def test_later_rungs_are_no_smaller() -> None:
+    sizes = [tiny_config(LlamaConfig, step=step).hidden_size for step in range(STEPS)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == LlamaConfig().hidden_size
+
+
+def test_what_is_no_configuration_is_refused() -> None:
+    with pytest.raises(TypeError, match="wants a configuration"):
+        tiny_config("llama")

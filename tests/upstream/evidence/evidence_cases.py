@@ -1,0 +1,272 @@
+"""Evidence as `ckpt_surgery pr` could have gathered it: made up, with every kind of outcome. Nothing is run here.
+
+The status and the reasons are those that `judged` gives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from ckpt_surgery.measure.results import MODES
+from ckpt_surgery.upstream.evidence.judge import judged
+from ckpt_surgery.upstream.evidence.results import Check, Commit, Evidence, Ran, Regression, Row, Sibling, Signature
+
+ISSUE = "https://github.com/huggingface/transformers/issues/41234"
+COMMAND = "ckpt_surgery pr transformers --families clvp,zamba2 --group-by all --base main"
+NASTY = "a ` b `` c ``` d\n````\n</details> <!-- gone --> | *x* _y_ [z](w) @someone #12 & <b>\n~~~\n# no heading"
+MODELING = "src/transformers/models/{0}/modeling_{0}.py"
+
+
+def ready() -> Evidence:
+    """A series of two commits in which all is well, agreed on in an issue."""
+    made = Evidence(
+        group="all",
+        branch="ckpt-surgery/all",
+        base="0123456789abcdef0123456789abcdef01234567",
+        base_name="main",
+        status="not ready",
+        reasons=(),
+        commits=(commit("clvp", "a" * 40), commit("zamba2", "b" * 40, regenerated=(MODELING.format("zamba2"),))),
+        rows=tuple(rows("clvp", "ClvpEncoder") + rows("zamba2", "Zamba2ForCausalLM")),
+        checks=(
+            Check("copies", "ok", Ran("python utils/checkers.py copies", 0, "all copies are alike")),
+            Check("tests/models/clvp", "ok", Ran("python -m pytest tests/models/clvp", 0, "200 passed")),
+        ),
+        signatures=(
+            Signature(
+                path=MODELING.format("clvp"),
+                line=41,
+                class_name="ClvpEncoderLayer",
+                before="hidden_states, past_key_values=None, encoder_hidden_states=None",
+                after="hidden_states, encoder_hidden_states=None, past_key_values=None",
+                callers=(f"{MODELING.format('clvp')}:80", "tests/models/clvp/test_modeling_clvp.py:12"),
+            ),
+        ),
+        unsafe=(f"CKPT005 in {MODELING.format('clvp')}: ClvpEncoderLayer.forward takes it behind past state",),
+        regressions=(regression("clvp", "exception removed"), regression("zamba2", "covered")),
+        siblings=(
+            Sibling("clvp", ("CKPT002",), (f"{MODELING.format('clvp')}:80",), True, "changed in this series"),
+            Sibling("mllama", ("CKPT002", "CKPT003"), (f"{MODELING.format('mllama')}:7",), False, "not asked for"),
+        ),
+        versions={
+            "ckpt_surgery": "0.1.0",
+            "git": "2.43.0",
+            "python": "3.11.9",
+            "ruff": "0.14.10",
+            "torch": "2.13.0",
+            "transformers": "5.5.0.dev0",
+        },
+        command=f"{COMMAND} --coordination {ISSUE}",
+        patches=("0001-clvp.patch", "0002-zamba2.patch"),
+        notes=("A `# Copied from` comment had to go in *clvp*.",),
+        coordination=ISSUE,
+        rules={"CKPT003": "A tensor that carries gradient is passed by keyword.", "CKPT002": "An inline branch."},
+    )
+    return judged(made, (), applies=True)
+
+
+def uncoordinated() -> Evidence:
+    """The same without an issue."""
+    return replace(ready(), coordination="", command=COMMAND)
+
+
+def cautious() -> Evidence:
+    """A series that is ready, with limits: a checker that fails on the base too, a class that was well before."""
+    good = ready()
+    old = Ran("python utils/checkers.py repo", 1, "a file is missing")
+    well = [replace(row, before=(), faults_before=()) for row in rows("clvp", "ClvpDecoder")]
+    made = replace(
+        good,
+        rows=(*good.rows, *well),
+        checks=(*good.checks, Check("repo", "failed before too", old, old, "the base fails in the same way")),
+    )
+    return judged(made, (), applies=True)
+
+
+def not_ready() -> Evidence:
+    """A series in which something of every kind went wrong, with text that would break a page."""
+    good = ready()
+    broken = Ran("python -c 'import transformers.models.clvp'", 1, NASTY)
+    old = "the base fails too; what it says there differs"
+    made = replace(
+        good,
+        commits=(
+            replace(good.commits[0], imported=broken, fixes=(Ran("make fix-repo", 2, NASTY),)),
+            good.commits[1],
+        ),
+        rows=(
+            replace(good.rows[0], after=("recompute",), faults_after=("Expected `a|b`, saw *c*.",)),
+            replace(good.rows[1], after=("values",), faults_after=("Expected `a|b`, saw *c*.",)),
+            replace(good.rows[2], after=good.rows[2].before),
+            replace(good.rows[3], problem="The step took longer than 60 s | and was ended."),
+        ),
+        checks=(
+            Check("inits", "ok", Ran("python utils/checkers.py inits", 0, "all of them are there")),
+            Check("repo", "failed before too", Ran("make repo", 2, "new"), Ran("make repo", 2, "old"), old),
+            Check(
+                "copies", "failed", Ran("python utils/checkers.py copies", 1, NASTY), reason="it passes on the base"
+            ),
+            Check("types", "not run", reason="it needs *ty*, which the interpreter does not have: <b> | @someone"),
+        ),
+        regressions=(
+            Regression("clvp", "none", reason="nothing in the suite runs this block"),
+            Regression(
+                "zamba2", "none", before=Ran("python -m pytest x", 0, "1 passed"), reason="it passes on the base"
+            ),
+        ),
+        notes=(NASTY,),
+    )
+    return judged(made, (), applies=True)
+
+
+def unchecked() -> Evidence:
+    """A series of which nothing could be run; its last commit changes tests alone."""
+    good = ready()
+    tests = replace(commit("clvp", "c" * 40), files=("tests/models/clvp/test_modeling_clvp.py",), imported=None)
+    made = replace(
+        good,
+        commits=(*good.commits, tests),
+        patches=(*good.patches, "0003-tests.patch"),
+        rows=tuple(replace(row, before=(), after=(), faults_before=(), problem="no torch") for row in good.rows),
+        checks=(
+            Check("upstream's checkers", "not run", reason="the interpreter is too old"),
+            Check(
+                "tests/models/clvp", "not run", Ran("python -m pytest tests/models/clvp", 4, "no xdist"), None, "-n"
+            ),
+        ),
+        regressions=(Regression("clvp", "none", reason="no torch"), Regression("zamba2", "none", reason="no torch")),
+    )
+    return judged(made, (), applies=True)
+
+
+def bare() -> Evidence:
+    """A series of which hardly anything is known."""
+    made = replace(
+        unchecked(),
+        signatures=(),
+        unsafe=(),
+        siblings=(),
+        patches=(),
+        notes=(),
+        versions={},
+        rules={},
+        coordination="",
+    )
+    return judged(made, (), applies=True)
+
+
+def every_kind() -> dict[str, Evidence]:
+    """All of the above, by name."""
+    return {made.__name__: made() for made in (ready, uncoordinated, cautious, not_ready, unchecked, bare)}
+
+
+def large(families: int = 20) -> Evidence:
+    """A series of many families, in which one class is as before."""
+    names = [f"family{number}" for number in range(families)]
+    found = [row for name in names for row in rows(name, f"{name.capitalize()}Model")]
+    found[-1] = replace(found[-1], after=found[-1].before, faults_after=found[-1].faults_before)
+    made = replace(
+        ready(),
+        commits=tuple(commit(name, f"{at:040x}") for at, name in enumerate(names)),
+        rows=tuple(found),
+        checks=tuple(Check(f"tests/models/{name}", "ok", Ran(f"pytest tests/models/{name}", 0)) for name in names),
+        regressions=tuple(regression(name, "covered") for name in names),
+    )
+    return judged(made, (), applies=True)
+
+
+def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
+    """One commit on one family."""
+    return Commit(
+        sha=sha,
+        subject=f"{family}: checkpoint | once",
+        families=(family,),
+        rules=("CKPT002", "CKPT003"),
+        files=(MODELING.format(family),),
+        imported=Ran(f"python -c 'import transformers.models.{family}'", 0),
+        regenerated=regenerated,
+        fixes=(Ran("python utils/checkers.py modular_conversion --fix", 0, "1 file"),) if regenerated else (),
+    )
+
+
+def rows(family: str, model: str) -> list[Row]:
+    """One class that never checkpointed and does now, in both modes."""
+    fault = "expected every block to be recomputed once, saw none recomputed. A block is no layer. [CKPT001]"
+    return [
+        Row(family, model, mode, ("recompute", "cost"), (), (fault,), (), kept_before=3 << 20, kept_after=200 << 10)
+        for mode in MODES
+    ]
+
+
+def regression(family: str, kind: str) -> Regression:
+    """A test that fails on the base and passes on the series."""
+    path = f"tests/models/{family}/test_modeling_{family}.py"
+    command = f"python -m pytest {path} -k gradient_checkpointing"
+    return Regression(
+        family=family,
+        kind="covered" if kind == "covered" else "exception removed",
+        paths=(path,),
+        tests=(f"{path}::ModelTest::test_training_gradient_checkpointing",),
+        before=Ran(command, 1, "1 failed"),
+        after=Ran(command, 0, "1 passed"),
+    )
+
+
+def parsed(page: str) -> list[Token]:
+    """The page as GitHub would read its blocks."""
+    return MarkdownIt("commonmark").enable("table").parse(page)
+
+
+def shown(inline: Token) -> str:
+    """One line as a reader sees it."""
+    return "".join(child.content for child in inline.children or [])
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """Every table of a page as a reader sees it: its rows, the header first."""
+    found: list[list[list[str]]] = []
+    tokens = parsed(page)
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type in ("th_open", "td_open"):
+            found[-1][-1].append(shown(tokens[at + 1]))
+    return found
+
+
+def fences(page: str) -> list[str]:
+    """What stands in the fenced blocks of a page."""
+    return [token.content for token in parsed(page) if token.type == "fence"]
+
+
+def headings(page: str) -> list[str]:
+    """The headings of a page with their depth, as they are written: `## Commits`."""
+    tokens = parsed(page)
+    return [
+        f"{'#' * int(token.tag[1])} {shown(tokens[at + 1])}"
+        for at, token in enumerate(tokens)
+        if token.type == "heading_open"
+    ]
+
+
+def folds(page: str) -> dict[str, str]:
+    """What is folded on a page, by the line that opens it."""
+    found = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
+    return {summary: body.strip() for summary, body in found}
+
+
+def in_sight(page: str) -> str:
+    """The page without what is folded."""
+    return re.sub(r"^<details>$.*?^</details>$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def turned(evidence: Evidence) -> Evidence:
+    """The same evidence with its mappings the other way round."""
+    versions, rules = (dict(reversed(list(known.items()))) for known in (evidence.versions, evidence.rules))
+    return replace(evidence, versions=versions, rules=rules)

@@ -1,0 +1,242 @@
+"""A series is ready where nothing speaks against it; every reason that does is said, the gravest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ckpt_surgery.measure.results import LEVELS
+from ckpt_surgery.upstream.evidence.judge import judged
+from ckpt_surgery.upstream.evidence.results import Check, Evidence, Ran, Regression, SeriesStatus
+from tests.upstream.evidence import evidence_cases as cases
+
+BROKEN = Ran("python -c 'import transformers'", 1, "no")
+WENT = Ran("python -m pytest x", 0, "1 passed")
+IN_ANYWAY = (
+    "zamba2: verify shows no fault that the repair takes away; in because it was asked for, or because its repair is "
+    "part of another's"
+)
+
+
+def changed(**fields: Any) -> Evidence:
+    return replace(cases.ready(), **fields)
+
+
+def first_row(**fields: Any) -> Evidence:
+    first, *others = cases.ready().rows
+    return changed(rows=(replace(first, **fields), *others))
+
+
+def first_commit(**fields: Any) -> Evidence:
+    first, *others = cases.ready().commits
+    return changed(commits=(replace(first, **fields), *others))
+
+
+def no_test(**fields: Any) -> Evidence:
+    """No test of zamba2."""
+    clvp, _ = cases.ready().regressions
+    return changed(regressions=(clvp, Regression("zamba2", "none", reason="it passes on the base", **fields)))
+
+
+WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, str]] = {
+    "a new fault": (
+        lambda: first_row(after=("values",)),
+        "not ready",
+        "ClvpEncoder (non_reentrant): failing after the repair and not before: values",
+    ),
+    "a new fault where all was well": (
+        lambda: first_row(before=(), after=("cost",)),
+        "not ready",
+        "ClvpEncoder (non_reentrant): failing after the repair and not before: cost",
+    ),
+    "a module that cannot be imported": (
+        lambda: first_commit(imported=BROKEN),
+        "not ready",
+        "what the commit 'clvp: checkpoint | once' changes cannot be imported",
+    ),
+    "a converter that failed": (
+        lambda: first_commit(fixes=(Ran("make fix-repo", 2), WENT)),
+        "not ready",
+        "make fix-repo failed with exit code 2",
+    ),
+    "a checker that fails": (
+        lambda: changed(checks=(Check("copies", "failed", BROKEN),)),
+        "not ready",
+        "upstream's checker copies fails",
+    ),
+    "a test that shows nothing": (
+        lambda: no_test(before=WENT),
+        "not ready",
+        "no regression test of zamba2: it passes on the base",
+    ),
+    "a test that fails with the repair too": (
+        lambda: no_test(after=BROKEN),
+        "not ready",
+        "no regression test of zamba2: it passes on the base",
+    ),
+    "a checker that was not run": (
+        lambda: changed(checks=(Check("types", "not run", reason="ty is not there"),)),
+        "unchecked",
+        "types: not run (ty is not there)",
+    ),
+    "a test that could not be tried": (no_test, "unchecked", "no regression test of zamba2: it passes on the base"),
+    "a class that was not measured": (
+        lambda: first_row(before=(), after=(), problem="it took too long"),
+        "unchecked",
+        "ClvpEncoder (non_reentrant): not measured: it took too long",
+    ),
+    "a checker that fails on the base too": (
+        lambda: changed(checks=(Check("repo", "failed before too", BROKEN, BROKEN),)),
+        "ready",
+        "repo fails, on the base as well",
+    ),
+    "a fault that is still there": (
+        lambda: first_row(after=("cost",)),
+        "ready",
+        "ClvpEncoder (non_reentrant): still failing: cost",
+    ),
+}
+"""What is wrong, the status that it gives, and its reason."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
+    made, status, reason = WAYS[way]
+    found = judged(made(), (), applies=True)
+    assert (found.status, found.reasons) == (status, (reason,))
+
+
+def test_a_series_without_a_fault_is_ready_without_a_reason() -> None:
+    found = judged(changed(status="not ready", reasons=("an old one",)), (), applies=True)
+    assert (found.status, found.reasons) == ("ready", ())
+
+
+def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
+    found = judged(cases.ready(), (), applies=False)
+    assert found.status == "not ready"
+    assert found.reasons == ("git am of the patches on the base does not give the tree of the branch",)
+
+
+def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
+    found = judged(cases.ready(), ("zamba2",), applies=True)
+    assert (found.status, found.reasons) == ("ready", (IN_ANYWAY,))
+
+
+def test_a_test_that_shows_nothing_is_a_caution_where_there_is_nothing_to_show() -> None:
+    found = judged(no_test(before=WENT), ("zamba2",), applies=True)
+    assert (found.status, found.reasons) == (
+        "ready",
+        (IN_ANYWAY, "no regression test of zamba2: it passes on the base"),
+    )
+    assert judged(no_test(before=WENT), ("clvp",), applies=True).status == "not ready"
+
+
+def test_a_test_that_could_not_be_tried_leaves_such_a_family_unchecked() -> None:
+    assert judged(no_test(), ("zamba2",), applies=True).status == "unchecked"
+
+
+def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
+    assert judged(first_commit(imported=None), (), applies=True).status == "ready"
+
+
+def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
+    found = judged(cases.ready(), (), applies=True, lost=["clvp"])
+    why = "clvp: what its commit repaired is not repaired on the finished series"
+    assert (found.status, found.reasons) == ("not ready", (why,))
+
+
+def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
+    found = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
+    assert found.status == "unchecked"
+    assert found.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
+
+
+def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
+    found = judged(changed(rows=()), (), applies=True)
+    assert found.status == "unchecked"
+    assert found.reasons[0].endswith("no class of it was measured")
+
+
+def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
+    check = Check("repo", "failed otherwise before", BROKEN, WENT)
+    found = judged(changed(checks=(check,)), (), applies=True)
+    assert found.status == "unchecked"
+    assert found.reasons == ("repo fails, and fails on the base as well, with other words: compare the two",)
+
+
+def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
+    ready = cases.ready()
+    clvp, zamba2 = ready.commits
+    encoder, reentrant, unmeasured, left = ready.rows
+    made = changed(
+        commits=(replace(clvp, imported=BROKEN, fixes=(Ran("make fix-repo", 2),)), zamba2),
+        rows=(
+            replace(encoder, after=("set",)),
+            reentrant,
+            replace(unmeasured, problem="it took too long"),
+            replace(left, after=("cost",)),
+        ),
+        checks=(
+            Check("repo", "failed before too", BROKEN, BROKEN),
+            Check("types", "not run", reason="ty is not there"),
+            Check("copies", "failed", BROKEN),
+        ),
+        regressions=(
+            Regression("clvp", "none", reason="no torch"),
+            Regression("zamba2", "none", before=WENT, reason="it passes on the base"),
+        ),
+    )
+    found = judged(made, ("mllama",), applies=False)
+    assert found.status == "not ready"
+    assert [reason.partition(" (")[0] for reason in found.reasons] == [
+        "git am of the patches on the base does not give the tree of the branch",
+        "ClvpEncoder",
+        "what the commit 'clvp: checkpoint | once' changes cannot be imported",
+        "make fix-repo failed with exit code 2",
+        "upstream's checker copies fails",
+        "no regression test of zamba2: it passes on the base",
+        "types: not run",
+        "no regression test of clvp: no torch",
+        "Zamba2ForCausalLM",
+        "repo fails, on the base as well",
+        IN_ANYWAY.replace("zamba2", "mllama"),
+        "Zamba2ForCausalLM",
+    ]
+
+
+def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> None:
+    rows = [
+        *cases.rows("clvp", "ClvpEncoder"),
+        *cases.rows("clvp", "ClvpDecoder"),
+        *cases.rows("zamba2", "Zamba2Model"),
+    ]
+    tests = tuple(Regression(family, "none", reason="no torch") for family in ("clvp", "zamba2"))
+    made = changed(rows=tuple(replace(row, after=("recompute",)) for row in rows), regressions=tests)
+    assert judged(made, (), applies=True).reasons == (
+        "no regression test of clvp and zamba2: no torch",
+        "ClvpEncoder and ClvpDecoder (non_reentrant and reentrant): still failing: recompute",
+        "Zamba2Model (non_reentrant and reentrant): still failing: recompute",
+    )
+
+
+def test_levels_are_named_in_their_order_and_a_worse_row_by_the_new_ones_alone() -> None:
+    left = judged(first_row(before=LEVELS, after=("cost", "recompute")), (), applies=True)
+    assert left.reasons == ("ClvpEncoder (non_reentrant): still failing: recompute and cost",)
+    worse = judged(first_row(before=("recompute",), after=("values", "set", "recompute")), (), applies=True)
+    assert worse.reasons == ("ClvpEncoder (non_reentrant): failing after the repair and not before: set and values",)
+
+
+def test_only_the_status_and_the_reasons_are_changed() -> None:
+    made = judged(cases.not_ready(), ("clvp",), applies=False)
+    assert replace(made, status="ready", reasons=()) == replace(cases.not_ready(), status="ready", reasons=())
+
+
+@pytest.mark.parametrize("name", cases.every_kind())
+def test_the_made_up_series_are_what_they_are_judged_to_be(name: str) -> None:
+    evidence = cases.every_kind()[name]
+    assert judged(evidence, (), applies=True) == evidence
+    expected: dict[str, SeriesStatus] = {"not_ready": "not ready", "unchecked": "unchecked", "bare": "unchecked"}
+    assert evidence.status == expected.get(name, "ready")

@@ -1,0 +1,108 @@
+"""What a human is told to run next: as far as the series is ready, and no further."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.upstream.evidence.body import HUMAN_PLACE, next_commands, pull_request_body
+from ckpt_surgery.upstream.evidence.results import Evidence
+from tests.upstream.evidence import evidence_cases as cases
+
+FOLDER = Path("/out/it's here")
+WORKTREE = "/with a space/transformers-all"
+
+
+def lines(evidence: Evidence) -> list[str]:
+    return next_commands(evidence, FOLDER, Path("/with a space/checkout"))
+
+
+def commands(evidence: Evidence) -> list[list[str]]:
+    """The next commands as a shell would split them, without what is to be read first."""
+    return [shlex.split(one) for one in lines(evidence)[1:]]
+
+
+@pytest.mark.parametrize("name", cases.every_kind())
+def test_upstreams_own_rules_come_first_and_break_no_shell(name: str) -> None:
+    first, *_ = found = lines(cases.every_kind()[name])
+    assert first.startswith("# Read CONTRIBUTING.md of transformers first")
+    script = "\n".join(found)
+    assert subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False).stderr == b""
+
+
+def test_the_next_commands_go_from_the_search_for_duplicates_to_a_draft() -> None:
+    evidence = cases.ready()
+    found = commands(evidence)
+    search = ["gh", "pr", "list", "--repo", "huggingface/transformers", "--state", "open", "--search"]
+    git = ["git", "-C", "/with a space/checkout"]
+    assert found == [
+        ["gh", "issue", "view", cases.ISSUE, "--comments"],
+        ["gh", "issue", *search[2:], "gradient checkpointing"],
+        [*search, "41234 in:body"],
+        [*search, "gradient checkpointing"],
+        [*search, "clvp gradient checkpointing"],
+        [*search, "zamba2 gradient checkpointing"],
+        [*git, "log", "--stat", f"{evidence.base}..{evidence.branch}"],
+        [*git, "diff", evidence.base, evidence.branch],
+        [*git, "worktree", "add", WORKTREE, evidence.branch],
+        ["cd", WORKTREE],
+        ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp", "tests/models/zamba2"],
+        ["PYTHONPATH=src", "make", "fix-repo", "&&", "git", "status", "--short"],
+        ["gh", "repo", "fork", "--remote", "--remote-name", "fork"],
+        ["git", "push", "--set-upstream", "fork", evidence.branch],
+        [
+            *["!", "grep", "-n", "write this yourself", f"{FOLDER}/body.md", "&&"],
+            *["gh", "pr", "create", "--repo", "huggingface/transformers", "--base", "main", "--draft"],
+            *["--body-file", f"{FOLDER}/body.md"],
+        ],
+    ]
+
+
+@pytest.mark.parametrize("name", ["not_ready", "unchecked", "bare"])
+def test_a_series_that_is_not_ready_is_only_to_be_looked_at_and_finished(name: str) -> None:
+    made = cases.every_kind()[name]
+    left = {
+        "not_ready": ["PYTHONPATH=src", "python", "utils/checkers.py", "copies"],
+        "unchecked": ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp"],
+        "bare": ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp"],
+    }
+    for evidence in (made, replace(made, coordination="")):
+        found = commands(evidence)
+        assert [one[3] for one in found if one[:2] == ["git", "-C"]] == ["log", "diff", "worktree"]
+        assert found[3:] == [["cd", WORKTREE], left[name]]
+
+
+def test_where_no_command_is_left_to_run_no_worktree_is_made() -> None:
+    evidence = replace(cases.unchecked(), checks=cases.unchecked().checks[:1])
+    assert [one[3] for one in commands(evidence)] == ["log", "diff"]
+
+
+def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
+    found = commands(cases.uncoordinated())
+    assert found[-1] == ["gh", "issue", "create", "--repo", "huggingface/transformers", "--web"]
+    assert found[0][:3] == ["gh", "issue", "list"]
+    assert not any({"push", "create", "fork"} & set(one) for one in found[:-1])
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bool) -> None:
+    page = pull_request_body(cases.ready(), None)
+    (tmp_path / "body.md").write_text(page.replace(HUMAN_PLACE, "") if written else page)
+    (tmp_path / "gh").write_text("#!/bin/sh\necho opened\n")
+    (tmp_path / "gh").chmod(0o755)
+    last = next_commands(cases.ready(), tmp_path, tmp_path / "checkout")[-1]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(["bash", "-c", last], env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) == written == ("opened" in ran.stdout)
+    assert ("TO BE WRITTEN BY YOU" in ran.stdout) != written
+
+
+def test_relative_folders_are_found_from_the_worktree_too() -> None:
+    found = next_commands(cases.ready(), Path("out"), Path("checkout"))
+    assert shlex.split(found[-1])[-1] == str(Path("out").absolute() / "body.md")
+    assert f"cd {shlex.quote(str(Path('transformers-all').absolute()))}" in found

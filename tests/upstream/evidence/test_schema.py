@@ -1,0 +1,151 @@
+"""evidence.json keeps to its schema, and the schema knows every field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import jsonschema
+import pytest
+
+from ckpt_surgery.measure.results import LEVELS, MODES
+from ckpt_surgery.upstream.evidence import results
+from ckpt_surgery.upstream.evidence.results import Evidence
+from tests.upstream.evidence import evidence_cases as cases
+
+SCHEMA: dict[str, Any] = json.loads(Path(results.__file__).with_name("evidence.schema.json").read_text("utf-8"))
+DERIVED = {"Row": {"verdict"}, "Evidence": {"schema_version", "families", "files", "models", "run_slow"}}
+PARTS = ("Ran", "Check", "Row", "Signature", "Regression", "Sibling", "Commit")
+CLOSED = {
+    ("Check", "status"): results.CheckStatus,
+    ("Row", "verdict"): results.RowVerdict,
+    ("Regression", "kind"): results.RegressionKind,
+    ("Evidence", "status"): results.SeriesStatus,
+}
+
+
+def described(name: str) -> dict[str, Any]:
+    """The part of the schema for one dataclass."""
+    return SCHEMA if name == "Evidence" else dict(SCHEMA["$defs"][name])
+
+
+def fields_that_differ(made: type, part: dict[str, Any]) -> set[str]:
+    """Fields that the dataclass or the schema has alone."""
+    fields = {field.name for field in dataclasses.fields(made)} | DERIVED.get(made.__name__, set())
+    return (fields ^ set(part["properties"])) | (fields ^ set(part["required"]))
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"].endswith("/2020-12/schema")
+    assert SCHEMA["properties"]["schema_version"] == {"const": results.EVIDENCE_VERSION}
+
+
+@pytest.mark.parametrize("name", cases.every_kind())
+def test_what_is_written_keeps_to_the_schema(name: str) -> None:
+    jsonschema.validate(json.loads(cases.every_kind()[name].to_json()), SCHEMA)
+
+
+@pytest.mark.parametrize("name", [*PARTS, "Evidence"])
+def test_the_schema_and_the_data_have_the_same_fields(name: str) -> None:
+    made = getattr(results, name)
+    assert fields_that_differ(made, described(name)) == set()
+
+
+def test_every_dataclass_is_described() -> None:
+    made = {
+        name
+        for name, value in vars(results).items()
+        if dataclasses.is_dataclass(value) and value.__module__ == results.__name__
+    }
+    assert made == {*PARTS, "Evidence"}
+    assert SCHEMA["$defs"].keys() == set(PARTS)
+
+
+def test_a_field_that_one_of_the_two_has_alone_is_seen() -> None:
+    part = described("Row")
+    wider = dataclasses.make_dataclass("Row", [*results.Row.__dataclass_fields__, "seconds"])
+    assert fields_that_differ(wider, part) == {"seconds"}
+    properties = {**part["properties"], "seconds": {"type": "number"}}
+    assert fields_that_differ(results.Row, {**part, "properties": properties}) == {"seconds"}
+    assert fields_that_differ(results.Row, {**part, "required": part["required"][1:]}) == {part["required"][0]}
+
+
+def test_the_schema_has_the_words_that_the_types_have() -> None:
+    for (name, key), words in CLOSED.items():
+        assert described(name)["properties"][key]["enum"] == list(get_args(words)), (name, key)
+    row = described("Row")["properties"]
+    assert row["mode"]["enum"] == list(MODES)
+    assert row["before"]["items"]["enum"] == row["after"]["items"]["enum"] == list(LEVELS)
+    hints = {key for name in (*PARTS, "Evidence") for key in literal_fields(getattr(results, name))}
+    assert hints | {"verdict"} == {key for _, key in CLOSED} | {"mode"}
+
+
+def literal_fields(made: type) -> list[str]:
+    """The fields of a dataclass whose type is a choice of words."""
+    return [
+        key
+        for key, kind in get_type_hints(made).items()
+        if all(isinstance(word, str) for word in get_args(kind)) and get_args(kind)
+    ]
+
+
+def change(data: dict[str, Any], *path: str | int, value: object) -> None:
+    holder: Any = data
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("status",),
+        ("schema_version",),
+        ("base",),
+        ("reasons",),
+        ("versions",),
+        ("rules", "CKPT002"),
+        ("checks", 0, "status"),
+        ("checks", 0, "ran"),
+        ("checks", 0, "ran", "code"),
+        ("rows", 0, "mode"),
+        ("rows", 0, "verdict"),
+        ("rows", 0, "before", 0),
+        ("rows", 0, "kept_after"),
+        ("regressions", 0, "kind"),
+        ("signatures", 0, "line"),
+        ("siblings", 0, "included"),
+        ("commits", 0, "imported"),
+        ("commits", 0, "files"),
+    ],
+    ids=lambda path: "/".join(map(str, path)),
+)
+def test_a_wrong_value_is_seen(path: tuple[str | int, ...]) -> None:
+    data = cases.ready().to_dict()
+    made: dict[str, Any] = json.loads(json.dumps(data))
+    change(made, *path, value=["wrong"] if path[-1] == "CKPT002" else "wrong")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made, SCHEMA)
+
+
+@pytest.mark.parametrize("key", sorted(cases.ready().to_dict()))
+def test_a_missing_key_is_seen(key: str) -> None:
+    made = json.loads(cases.ready().to_json())
+    del made[key]
+    with pytest.raises(jsonschema.ValidationError, match=f"'{key}' is a required property"):
+        jsonschema.validate(made, SCHEMA)
+
+
+def test_a_new_key_is_no_fault() -> None:
+    made = json.loads(cases.ready().to_json())
+    made["later"] = made["rows"][0]["later"] = 1
+    jsonschema.validate(made, SCHEMA)
+
+
+@pytest.mark.parametrize("made", [cases.ready, cases.not_ready])
+def test_the_document_does_not_depend_on_the_order_of_mappings(made: Callable[[], Evidence]) -> None:
+    assert cases.turned(made()).to_json() == made().to_json()

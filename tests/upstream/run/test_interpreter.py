@@ -1,0 +1,401 @@
+"""Commands run with a checkout's own Python: what they see, what is kept of what they say, and that they end.
+
+The trees are toys; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.upstream.run.interpreter import LINES, Interpreter, find_interpreter, probe
+from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
+
+ROOT = Path(__file__).parents[3]
+PIN = "pebbles>=2.0 is required for a normal functioning of this module, but found pebbles==1.4."
+
+# a process whose child holds a pipe open: the pipe ends when the last of them is gone
+CHILD = """
+import sys, time
+pipe = open(sys.argv[1], "w")
+print("here", end="", file=pipe, flush=True)
+print("yes", end="", file=open(sys.argv[2], "w"), flush=True)
+time.sleep(60)
+"""
+FAMILY = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", CHILD, PIPE, SEEN])
+while not os.path.exists(SEEN):
+    time.sleep(0.01)
+END
+"""
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from ckpt_surgery.upstream.interpreter import Interpreter
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    Interpreter(Path(sys.executable)).run(["-c", sys.argv[1]], Path.cwd())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return with_python(tmp_path / "transformers")
+
+
+def with_python(tree: Path, *, ruff: str | None = RUFF, torch: bool = True) -> Path:
+    """The least that can be imported as transformers, and an interpreter beside it."""
+    write(tree / "src/transformers/__init__.py", f"__version__ = {VERSION!r}\n")
+    make_interpreter(tree / ".venv", ruff=ruff, torch=torch, site=False)
+    return tree
+
+
+@pytest.fixture
+def python(tree: Path) -> Interpreter:
+    return Interpreter(tree / ".venv/bin/python")
+
+
+class Pipe:
+    """The reading end of a named pipe, and the name of the file that its writer makes when it has begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.seen = folder / "pipe", folder / "seen"
+        os.mkfifo(self.path)
+        self.end = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def script(self, end: str) -> str:
+        """A Python program with a child that holds the pipe; it does `end` once the child has begun."""
+        words = {"CHILD": repr(CHILD), "PIPE": repr(str(self.path)), "SEEN": repr(str(self.seen)), "END": end}
+        return re.sub("|".join(words), lambda match: words[match[0]], FAMILY)
+
+    def read(self) -> bytes:
+        """What has been written, waiting for it; empty at the end of the last writer."""
+        assert select.select([self.end], [], [], 20)[0], "nobody wrote, and nobody ended"
+        return os.read(self.end, 100)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipe:
+    return Pipe(tmp_path)
+
+
+def said(python: Interpreter, tree: Path, code: str) -> str:
+    return python.run(["-c", code], tree).output
+
+
+# what a command sees
+
+
+def test_the_tree_s_own_transformers_is_imported(tree: Path, python: Interpreter) -> None:
+    ran = python.run(["-c", "import transformers; print(transformers.__version__)"], tree)
+    assert (ran.code, ran.output, ran.ok) == (0, VERSION, True)
+
+
+def test_further_folders_are_imported_from_after_the_tree(tree: Path, python: Interpreter, tmp_path: Path) -> None:
+    write(tmp_path / "more/transformers.py", "raise ImportError")
+    write(tmp_path / "more/pebbles.py", "word = 'found'")
+    code = "import pebbles, transformers; print(pebbles.word, transformers.__version__)"
+    assert python.run(["-c", code], tree, extra_path=[tmp_path / "more"]).output == f"found {VERSION}"
+
+
+def test_a_command_runs_at_the_top_of_the_tree_with_the_interpreter_s_programs_first(tree: Path) -> None:
+    python = Interpreter(tree / ".venv/bin/python")
+    code = "import os, shutil; print('src' in os.listdir(), shutil.which('python'))"
+    assert said(python, tree, code) == "True <python>/bin/python"
+    assert python.tool("ruff", ["--version"], tree).output == f"ruff {RUFF}"
+
+
+def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
+    tree: Path, python: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "PYTHONWARNINGS", "PYTHONSAFEPATH", "PYTEST_ADDOPTS"):
+        monkeypatch.setenv(name, "/elsewhere")
+    monkeypatch.setenv("KEPT", "yes")
+    code = "import os\nfor name in os.environ:\n    if name.startswith(('GIT_', 'PYT', 'KEPT')): print(name)"
+    found = set(said(python, tree, code).split())
+    assert found == {"KEPT", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8"}
+
+
+def test_a_variable_that_is_asked_for_is_there(tree: Path, python: Interpreter) -> None:
+    ran = python.run(["-c", "import os; print(os.environ['HF_HUB_OFFLINE'])"], tree, env={"HF_HUB_OFFLINE": "0"})
+    assert ran.output == "0"
+
+
+def test_there_is_nothing_to_read_from_standard_input(tree: Path, python: Interpreter) -> None:
+    assert said(python, tree, "import sys; print(repr(sys.stdin.read()))") == "''"
+
+
+# what is kept
+
+
+def test_a_command_is_shown_as_one_would_type_it(tree: Path, python: Interpreter) -> None:
+    assert python.run(["utils/checkers.py", "copies"], tree).command == "python utils/checkers.py copies"
+    assert python.run(["-c", "0"], tree, shown="python -c nothing").command == "python -c nothing"
+    assert python.run(["-c", "0", str(tree / "a b")], tree).command == "python -c 0 './a b'"
+
+
+def test_both_streams_are_kept_in_the_order_in_which_they_were_written(tree: Path, python: Interpreter) -> None:
+    code = "import sys\nfor n in range(4): print(n, file=(sys.stdout, sys.stderr)[n % 2], flush=True)"
+    assert said(python, tree, code) == "0\n1\n2\n3"
+
+
+def test_colours_go_and_of_a_spinner_its_last_state_stays(tree: Path, python: Interpreter) -> None:
+    code = r"print('\x1b[38;5;214mturning\x1b[0m |\rturning /\rdone\x1b[K\r\nnext\x1b]8;;there\x1b\\ line  ')"
+    assert said(python, tree, code) == "done\nnext line"
+
+
+def test_what_is_no_text_is_marked(tree: Path, python: Interpreter) -> None:
+    assert said(python, tree, r"import sys; sys.stdout.buffer.write(b'a\xffb')") == "a\ufffdb"
+
+
+def test_the_last_lines_are_kept_and_the_others_counted(tree: Path, python: Interpreter) -> None:
+    lines = said(python, tree, f"for n in range({LINES + 7}): print('line', n)").split("\n")
+    assert lines[0] == "... (7 lines before these)"
+    assert lines[1:] == [f"line {n}" for n in range(7, LINES + 7)]
+    assert said(python, tree, f"for n in range({LINES}): print('line', n)").startswith("line 0\n")
+
+
+def test_a_line_without_end_is_cut(tree: Path, python: Interpreter) -> None:
+    line = said(python, tree, "print('x' * 100_000)")
+    assert line.startswith("xxx")
+    assert line.endswith(" ...")
+    assert len(line) < 1000
+
+
+def test_no_path_of_the_machine_is_left(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    python = Interpreter(make_interpreter(tmp_path / "venv"))
+    link = tmp_path / "link"
+    link.symlink_to(tree)
+    code = "import subprocess, sys\nfor place in sys.argv[1:]: print(place, place + '/deep/er.py:3')"
+    code += "\nprint(subprocess.__file__)"
+    places = [tree, link, tmp_path / "venv", home, tree.with_name("transformers-5")]
+    output = python.run(["-c", code, *map(str, places)], link, shown="python it").output
+    *lines, other, library = output.split("\n")
+    assert lines == [f"{name} {name}/deep/er.py:3" for name in (".", ".", "<python>", "~")]
+    assert other.endswith("/transformers-5/deep/er.py:3"), "another folder whose name begins alike"
+    assert library == "<python>/lib/python{}.{}/subprocess.py".format(*sys.version_info[:2])
+    assert str(tmp_path) not in output
+
+
+# how a command ends
+
+
+def test_a_failing_command_has_its_code(tree: Path, python: Interpreter) -> None:
+    ran = python.run(["-c", "import sys; sys.exit('all wrong')"], tree)
+    assert (ran.code, ran.output, ran.ok) == (1, "all wrong", False)
+
+
+def test_a_command_that_takes_too_long_is_stopped_with_all_that_it_started(
+    tree: Path, python: Interpreter, pipe: Pipe
+) -> None:
+    ran = python.run(["-c", pipe.script("time.sleep(60)")], tree, timeout=2)
+    assert ran.code == 124
+    assert ran.output.split("\n")[-1] == "stopped: it had not ended after 2 s"
+    assert pipe.read() == b"here"
+    assert pipe.read() == b""
+
+
+def test_what_a_command_leaves_running_ends_with_it(tree: Path, python: Interpreter, pipe: Pipe) -> None:
+    ran = python.run(["-c", pipe.script("print('done')")], tree)
+    assert (ran.code, ran.output) == (0, "done")
+    assert pipe.read() == b"here"
+    assert pipe.read() == b""
+
+
+def test_an_interrupt_leaves_no_process(tree: Path, pipe: Pipe) -> None:
+    script = pipe.script("time.sleep(60)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, script],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    limit = time.monotonic() + 20
+    while not (words := _available(pipe.end)) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert words == b"here"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0] == b"interrupted\n"
+    assert pipe.read() == b""
+
+
+def _available(end: int) -> bytes:
+    try:
+        return os.read(end, 100)
+    except BlockingIOError:
+        return b""
+
+
+def test_a_command_that_a_signal_ends_says_so(tree: Path, python: Interpreter) -> None:
+    ran = python.run(["-c", "import os; print('so far', flush=True); os.kill(os.getpid(), 9)"], tree)
+    assert (ran.code, ran.output) == (137, "so far\nkilled by SIGKILL (so does a system that is out of memory)")
+
+
+def test_a_full_disk_is_one_sentence(tree: Path, python: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(UpstreamError, match=r"^`python x.py` cannot be run: no space is left in .*set TMPDIR$"):
+        python.run(["x.py"], tree)
+
+
+def test_an_interpreter_that_is_gone_is_one_sentence(tree: Path) -> None:
+    with pytest.raises(UpstreamError, match=r"`python x\.py` cannot be run: No such file or directory"):
+        Interpreter(tree / "gone/python").run(["x.py"], tree)
+
+
+def test_a_program_that_is_not_there_has_the_code_that_a_shell_gives(tree: Path, python: Interpreter) -> None:
+    ran = python.tool("no-such-program", ["--fast"], tree)
+    assert (ran.command, ran.code) == ("no-such-program --fast", 127)
+    assert ran.output == "no-such-program: command not found"
+
+
+# which interpreter
+
+
+def program(path: Path, text: str = "#!/bin/sh\nexit 0\n") -> Path:
+    write(path, text).chmod(0o755)
+    return path
+
+
+def test_the_checkout_s_own_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    assert find_interpreter(None, tmp_path).path == Path(sys.executable)
+    active = program(tmp_path / "active/bin/python")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    assert find_interpreter(None, tmp_path).path == active
+    plain = program(tmp_path / "venv/bin/python")
+    assert find_interpreter(None, tmp_path).path == plain
+    hidden = program(tmp_path / ".venv/bin/python")
+    assert find_interpreter(None, tmp_path).path == hidden
+    hidden.chmod(0o644)
+    assert find_interpreter(None, tmp_path).path == plain
+
+
+def test_the_one_that_is_named_wins_and_may_be_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / ".venv/bin/python")
+    named = make_interpreter(tmp_path / "named")
+    assert find_interpreter(named, tmp_path).path == named
+    assert find_interpreter(tmp_path / "named", tmp_path).path == named
+    monkeypatch.chdir(tmp_path)
+    assert find_interpreter(Path("named"), tmp_path).path == named
+
+
+def test_a_link_is_not_followed_since_it_tells_the_environment(tmp_path: Path) -> None:
+    link = tmp_path / "venv/bin/python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    assert find_interpreter(link, tmp_path).path == link
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gone", "there is no Python at {}/gone: name the Python"),
+        ("empty", "there is no Python at {}/empty/bin/python: name"),
+        ("notes", "{}/notes is no program that can be run: name"),
+        ("other", "{}/other is no Python: name"),
+        ("broken", "{}/broken is no Python: name"),
+    ],
+    ids=["nothing there", "a folder without one", "no program", "another program", "a program of no kind"],
+)
+def test_what_is_no_python_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").write_text("")
+    program(tmp_path / "other")
+    program(tmp_path / "broken", "\x00")
+    with pytest.raises(UpstreamError) as caught:
+        find_interpreter(tmp_path / name, tmp_path)
+    assert str(caught.value).startswith(words.format(tmp_path))
+
+
+# what it has
+
+
+def probed(tree: Path, start: str = "") -> dict[str, str]:
+    """What is found in a tree whose transformers begins with these lines."""
+    path = tree / "src/transformers/__init__.py"
+    path.write_text(f"{start}\n{path.read_text()}")
+    return probe(Interpreter(tree / ".venv/bin/python"), tree)
+
+
+def test_the_versions_are_told(tree: Path) -> None:
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    assert probed(tree) == {"python": version, "ruff": RUFF, "torch": "2.0.0", "transformers": VERSION}
+
+
+def test_what_is_printed_on_import_is_no_answer(tree: Path) -> None:
+    assert probed(tree, "print('hello', end=' ')")["transformers"] == VERSION
+
+
+@pytest.mark.parametrize("ruff", [None, ""], ids=["none", "one that says nothing"])
+def test_no_version_is_told_of_a_ruff_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ruff: str | None
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "ruff" not in probed(with_python(tmp_path / "transformers", ruff=ruff))
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (
+            f"raise ImportError({PIN!r} + chr(10) + 'more')",
+            "has pebbles==1.4, and the checkout needs pebbles>=2.0: ",
+        ),
+        ("import pebbles", "has no pebbles, which transformers needs: "),
+        ("raise ValueError('odd' + chr(10) + 'and long')", "cannot import transformers (ValueError: odd): "),
+        ("raise ValueError", "cannot import transformers (ValueError: ValueError): "),
+        ("import os; os.kill(os.getpid(), 11)", "cannot import transformers and torch (killed by SIGSEGV): "),
+        ("raise SystemExit('bye')", "cannot import transformers and torch (bye): "),
+    ],
+    ids=["a pin", "a missing module", "another error", "an error without words", "a crash", "an exit"],
+)
+def test_a_requirement_that_is_not_met_is_one_sentence(tree: Path, start: str, words: str) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        probed(tree, start)
+    message = str(caught.value)
+    assert message.startswith(f"{tree}/.venv/bin/python {words}")
+    assert message.endswith(
+        "python -m pip install -e '.[torch,testing,quality]', or name another Python with --python"
+    )
+    assert "\n" not in message
+
+
+def test_torch_has_to_be_there(tmp_path: Path) -> None:
+    tree = with_python(tmp_path / "transformers", torch=False)
+    write(tree / ".venv/lib/torch.py", "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    with pytest.raises(UpstreamError, match="python has no torch: install"):
+        probed(tree)
+
+
+def test_a_transformers_from_elsewhere_is_refused(tree: Path) -> None:
+    write(tree / ".venv/other/transformers/__init__.py", "__version__ = '1'")
+    line = f'PYTHONPATH="{tree}/.venv/other:{tree}/.venv/lib" exec {sys.executable} "$@"'
+    program(tree / ".venv/bin/python", f"#!/bin/sh\n{line}\n")
+    with pytest.raises(UpstreamError, match=r"imports transformers from <python>/other/transformers and not from"):
+        probed(tree)
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_imported(tree: Path) -> None:
+    older = "import sys; sys.version_info = (3, 9, 2); exec(sys.argv[2].replace('sys.argv[1]', 'sys.argv[3]'))"
+    program(tree / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} -c "{older}" "$@"\n')
+    with pytest.raises(UpstreamError, match=r"python is Python 3\.9\.2, and 3\.11 or later is needed: name another"):
+        probed(tree, "raise ImportError")

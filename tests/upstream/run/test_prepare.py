@@ -1,0 +1,565 @@
+"""`prepare` on a small checkout with checkers of its own: what is made, when it is ready, and what is never touched.
+
+What `verify` would say of the toy's families is read off their source here; the released trees have tests that run
+models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import ckpt_surgery.upstream
+from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Report
+from ckpt_surgery.measure.results import Outcome as Word
+from ckpt_surgery.upstream.evidence.results import Check, Evidence, Regression
+from ckpt_surgery.upstream.run import delivery, series
+from ckpt_surgery.upstream.run import prepare as module
+from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.prepare import Delivered, Outcome, Wishes, prepare
+from tests.upstream import toy_checkout
+from tests.upstream.run.test_git import state
+
+SCHEMA = Path(ckpt_surgery.upstream.__file__).with_name("evidence.schema.json")
+FAULT = Fault("recompute", "one recompute in the backward", "none", ("layers.0",), "It is no layer.", "CKPT001")
+MODELS = "src/transformers/models"
+
+
+class Verify:
+    """Stands in for the models: a family is right where its modeling file names the checkpointing layer."""
+
+    def __init__(self) -> None:
+        self.right: Collection[str] = ()
+        """Families that are right in any case."""
+        self.stubborn: Collection[str] = ()
+        """Families that no repair helps."""
+        self.spoilt: Collection[str] = ()
+        """Families in which the repair breaks something."""
+
+    def __call__(
+        self, python: Interpreter, tree: Path, families: Sequence[str], **_: object
+    ) -> dict[str, tuple[Report, ...]]:
+        return {family: (self.report(tree, family),) for family in families}
+
+    def report(self, tree: Path, family: str) -> Report:
+        text = (tree / MODELS / family / f"modeling_{family}.py").read_text(encoding="utf-8")
+        repaired = "(GradientCheckpointingLayer)" in text
+        faults = [FAULT] if family in self.stubborn or not (repaired or family in self.right) else []
+        if repaired and family in self.spoilt:
+            faults = [Fault("values", "equal gradients", "others", ("layers.0.weight",))]
+        word: Word = "failed" if faults else "ok"
+        modes = tuple(ModeReport(mode, tuple(faults), dict.fromkeys(LEVELS, word)) for mode in MODES)
+        return Report(f"{family.title()}Model", family, modes=modes)
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
+    stand_in = Verify()
+    monkeypatch.setattr(series, "verify_tree", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out what takes most of the time, for the tests that are about something else."""
+    monkeypatch.setattr(series, "regression", lambda family, *_, **__: Regression(family, "covered"))
+    monkeypatch.setattr(module, "family_tests", lambda family, *_, **__: Check(f"tests/models/{family}", "ok"))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    return toy_checkout.make(tmp_path / "transformers")
+
+
+@pytest.fixture
+def untied(toy: Path) -> Path:
+    """The same, with a birch that is nobody's copy."""
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    path.write_text(re.sub(r"# Copied from .*\n", "", path.read_text()))
+    toy_checkout.commit(toy, "Birch goes its own way")
+    return toy
+
+
+@dataclass(frozen=True)
+class Ash:
+    """The series of all three families, made once."""
+
+    checkout: Path
+    before: dict[str, bytes]
+    delivered: Delivered
+    outcome: Outcome
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.delivered.evidence
+
+    @property
+    def folder(self) -> Path:
+        return self.delivered.folder
+
+
+@pytest.fixture(scope="module")
+def ash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ash]:
+    toy = toy_checkout.make(tmp_path_factory.mktemp("ash") / "transformers")
+    (toy / "notes.txt").write_text("mine\n")
+    before = state(toy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "verify_tree", Verify())
+        outcome = made(toy)
+        (delivered,) = outcome.series
+        yield Ash(toy, before, delivered, outcome)
+
+
+def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
+    return prepare(checkout, Wishes(out=checkout.parent / "out", families=families, **wishes))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return toy_checkout.git(folder, *arguments).strip()
+
+
+def reasons(outcome: Outcome) -> str:
+    return "\n".join(reason for one in outcome.series for reason in one.evidence.reasons)
+
+
+# --- what is made -----------------------------------------------------------------------------------------
+
+
+def test_a_series_is_ready_where_all_that_upstream_has_is_content(ash: Ash) -> None:
+    assert (ash.evidence.status, ash.evidence.reasons) == ("ready", ())
+    assert {check.status for check in ash.evidence.checks} == {"ok"}
+    assert {(row.model, row.verdict) for row in ash.evidence.rows} == {
+        (f"{name}Model", "repaired") for name in ("Ash", "Birch", "Cedar")
+    }
+    assert (ash.outcome.left_out, ash.outcome.idle) == ({}, {})
+
+
+def test_the_scripts_of_earlier_checkouts_do_as_well(tmp_path: Path, verify: Verify) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", generation="scripts"), "birch")
+    assert (outcome.series[0].evidence.status, reasons(outcome)) == ("ready", "")
+
+
+def test_what_upstreams_scripts_bring_along_is_in_the_commit_that_asks_for_it(ash: Ash) -> None:
+    first, second = ash.evidence.commits
+    assert first.families == ("ash", "birch", "cedar")
+    assert first.checkers == (f"{MODELS}/birch/modeling_birch.py",)  # the copy of ash's layer
+    assert second.files == ("tests/models/birch/test_modeling_birch.py",)  # where nothing but the test is left to do
+    assert (second.imported, second.rules) == (None, ())
+    lines = git(ash.checkout, "show", "--no-patch", "--format=%B", second.sha).splitlines()
+    covered = "Tests that this repository has cover birch now: what kept them from it is taken out."
+    assert lines[:3] == ["Test gradient checkpointing of birch", "", covered]
+    message = git(ash.checkout, "show", "--no-patch", "--format=%B", first.sha)
+    said = "- AshLayer becomes a GradientCheckpointingLayer (CKPT001)\n"
+    assert message.startswith(f"Repair gradient checkpointing of ash and cedar\n\n{said}")
+    assert f"Brought along by the other scripts of this repository:\n- {first.checkers[0]}\n" in message
+    assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
+
+
+def test_each_family_has_a_test_that_fails_before_and_passes_after(ash: Ash) -> None:
+    kinds = {test.family: test.kind for test in ash.evidence.regressions}
+    assert kinds == {"ash": "covered", "cedar": "covered", "birch": "exception removed"}
+    for test in ash.evidence.regressions:
+        assert test.before is not None
+        assert test.after is not None
+        assert (test.before.ok, test.after.ok) == (False, True)
+
+
+def test_the_folder_holds_what_the_evidence_says(ash: Ash) -> None:
+    names = {path.name for path in ash.folder.iterdir()}
+    assert names == {*ash.evidence.patches, "evidence.md", "evidence.json", "body.md", "siblings.md", ".made.json"}
+    document = json.loads((ash.folder / "evidence.json").read_text())
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["status"] == "ready"
+    assert ash.folder == ash.checkout.parent / "out" / "ash"
+
+
+def test_no_document_names_a_place_of_the_machine(ash: Ash) -> None:
+    for path in ash.folder.iterdir():
+        text = path.read_text()
+        for place in (ash.checkout.parent, Path(sys.prefix), Path.home()):
+            assert f"{place}/" not in text, path
+
+
+def test_the_patches_applied_to_a_fresh_clone_give_the_same_tree(ash: Ash) -> None:
+    clone = ash.checkout.parent / "clone"
+    git(ash.checkout.parent, "clone", "--quiet", "--branch=main", str(ash.checkout), str(clone))
+    git(clone, "config", "user.name", "Another")
+    git(clone, "config", "user.email", "another@example.com")
+    git(clone, "am", "--quiet", *(str(ash.folder / name) for name in ash.evidence.patches))
+    assert git(clone, "rev-parse", "HEAD^{tree}") == git(ash.checkout, "rev-parse", f"{ash.evidence.branch}^{{tree}}")
+
+
+def test_the_checkout_stays_as_it_was_but_for_the_branch(ash: Ash) -> None:
+    after = state(ash.checkout)
+    refs = ("refs/heads/ckpt-surgery/ash", "logs/refs/heads/ckpt-surgery/ash", "refs/ckpt-surgery/ash")
+    assert set(after) - set(ash.before) == {f".git/{ref}" for ref in refs}
+    assert {name: after[name] for name in ash.before} == ash.before
+    assert git(ash.checkout, "branch", "--show-current") == "main"
+
+
+def test_every_commit_alone_satisfies_upstreams_checkers(ash: Ash) -> None:
+    python = ash.checkout / ".venv" / "bin" / "python"
+    for commit in ash.evidence.commits:
+        place = ash.checkout.parent / commit.sha
+        git(ash.checkout.parent, "clone", "--quiet", str(ash.checkout), str(place))
+        git(place, "checkout", "--quiet", commit.sha)
+        for name in ("copies", "modular_conversion"):
+            run = [str(python), "utils/checkers.py", name]
+            assert subprocess.run(run, cwd=place, capture_output=True, check=False).returncode == 0, (commit, name)
+
+
+def test_a_generated_file_is_the_converters_word(ash: Ash) -> None:
+    generated = f"{MODELS}/cedar/modeling_cedar.py"
+    commit = ash.evidence.commits[0]
+    assert commit.regenerated == (generated,)
+    text = git(ash.checkout, "show", f"{commit.sha}:{generated}")
+    assert "class CedarLayer(GradientCheckpointingLayer)" in text
+    assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
+
+
+def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify, quick: None) -> None:
+    made(toy, "birch")
+    before, tip = files(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/birch")
+    made(toy, "birch")
+    assert files(toy.parent / "out") == before
+    assert git(toy, "rev-parse", "ckpt-surgery/birch") == tip
+
+
+def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
+    tmp_path: Path, verify: Verify, quick: None
+) -> None:
+    toy = toy_checkout.make(tmp_path / "transformers", generation="none")
+    outcome = made(toy)
+    (one,) = outcome.series
+    assert one.evidence.status == "unchecked"
+    assert "upstream's checkers: not run (this checkout has neither" in reasons(outcome)
+    assert all(commit.regenerated == () for commit in one.evidence.commits)
+    text = git(toy, "show", f"{one.evidence.branch}:{MODELS}/cedar/modeling_cedar.py")
+    assert "class CedarLayer(GradientCheckpointingLayer)" in text
+    assert "# Checkpointed classes: 0" in text
+
+
+def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, quick: None) -> None:
+    (one,) = made(toy, "birch").series
+    told = {sibling.family: (sibling.included, sibling.reason) for sibling in one.evidence.siblings}
+    assert told["birch"] == (True, "changed in this series")
+    assert told["ash"] == told["cedar"] == (False, "not asked for")
+
+
+def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
+    untied: Path, verify: Verify, quick: None
+) -> None:
+    path = untied / MODELS / "birch" / "modeling_birch.py"
+    text = path.read_text()
+    for old, new in (
+        ("attention_mask=None):\n        return", "layer_past=None, encoder_hidden_states=None):\n        return"),
+        ("attention_mask=None):\n        for", "past=None, memory=None):\n        for"),
+        ("layer(hidden_states, attention_mask)", "layer(hidden_states, past, encoder_hidden_states=memory)"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    toy_checkout.commit(untied, "Past state comes first")
+    (one,) = made(untied, "birch").series
+    (sentence,) = one.evidence.unsafe  # the new base class waits for the new signature, and that is in
+    assert sentence.startswith(f"CKPT005 in {MODELS}/birch/modeling_birch.py: BirchLayer.forward takes")
+    (signature,) = one.evidence.signatures
+    assert (signature.class_name, signature.after) == (
+        "BirchLayer",
+        "hidden_states, encoder_hidden_states=None, layer_past=None",
+    )
+    assert [caller.rpartition(":")[0] for caller in signature.callers] == [signature.path]
+    assert sentence in (one.folder / "evidence.md").read_text()
+
+
+def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify: Verify, quick: None) -> None:
+    outcome = made(toy, by="family")
+    assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
+    base = git(toy, "rev-parse", "main")
+    for one in outcome.series:
+        assert git(toy, "rev-parse", f"{one.evidence.branch}~{len(one.evidence.commits)}") == base
+    birch = outcome.series[1].evidence
+    told = {sibling.family: sibling.reason for sibling in birch.siblings}
+    assert told["ash"] == "belongs to the series ash, if its repair can be shown"
+    # the copy parts from a source that stays as it is, and the comment that says otherwise goes
+    assert "Copied from" not in git(toy, "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py")
+    assert "is gone" in "".join(birch.notes)
+    assert outcome.series[0].evidence.notes == ()  # there it is brought along
+    assert {row.verdict for row in birch.rows} == {"repaired"}
+
+
+# --- when it is not ready ---------------------------------------------------------------------------------
+
+
+def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
+    tmp_path: Path, verify: Verify, quick: None
+) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)), "birch")
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "upstream's checker repo fails" in reasons(outcome)
+
+
+def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
+    tmp_path: Path, verify: Verify, quick: None
+) -> None:
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)), "birch")
+    assert outcome.series[0].evidence.status == "ready"
+    assert reasons(outcome) == "inits fails, on the base as well"
+
+
+def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
+    verify.spoilt = ("birch",)
+    outcome = made(toy, "birch", include_unreproduced=True)
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "BirchModel (non_reentrant and reentrant): failing after the repair and not before: values" in reasons(
+        outcome
+    )
+
+
+def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
+    # the converter writes what the modular file says, and that needs a package which is not there
+    path = toy / MODELS / "ash" / "modeling_ash.py"
+    path.write_text(path.read_text().replace("from torch import nn\n", "from torch import nn\nimport nowhere\n", 1))
+    toy_checkout.commit(toy, "An import of what is not there")
+    outcome = made(toy, "ash")
+    assert outcome.series[0].evidence.status == "not ready"
+    assert "cannot be imported" in reasons(outcome)
+
+
+def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    tied = "# Copied from transformers.models.ash.modeling_ash.AshAttention with Ash->Birch\n"
+    stale = "return self.projection(hidden_states) * 1"
+    text = path.read_text().replace("class BirchAttention", f"{tied}class BirchAttention", 1)
+    path.write_text(text.replace("return self.projection(hidden_states)", stale, 1))
+    toy_checkout.commit(toy, "A copy that is none any more")
+    outcome = made(toy, "birch")
+    assert outcome.series[0].evidence.status == "unchecked"
+    assert f"{MODELS}/birch/modeling_birch.py: upstream's fixers change it on the base already" in reasons(outcome)
+
+
+def test_what_upstreams_tests_leave_is_in_no_commit(toy: Path, verify: Verify) -> None:
+    path = toy / "tests" / "test_modeling_common.py"
+    junk = "        open('trained.json', 'w').write('x')\n        open('setup.py', 'a').write('# x')\n"
+    start = "    def test_forward(self):\n"
+    path.write_text(
+        path.read_text().replace(start, f"{start}{junk}").replace("def test_forward", "def test_checkpointing")
+    )
+    toy_checkout.commit(toy, "Tests that write")
+    (one,) = made(toy, "birch").series
+    assert one.evidence.files == (f"{MODELS}/birch/modeling_birch.py", "tests/models/birch/test_modeling_birch.py")
+    assert (one.evidence.status, one.evidence.reasons) == ("ready", ())
+
+
+def test_a_file_in_another_encoding_keeps_it(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    path.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\n" + path.read_bytes())
+    toy_checkout.commit(toy, "Latin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "verify_tree", lambda *_, **__: {"birch": ()})
+        made(toy, "birch", include_unreproduced=True)
+    shown = ["git", "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py"]
+    text = subprocess.run(shown, cwd=toy, capture_output=True, check=True).stdout
+    assert text.startswith(b"# -*- coding: latin-1 -*-\n# \xe9\n")
+    assert b"GradientCheckpointingLayer" in text
+
+
+def test_a_file_that_is_a_link_is_refused(toy: Path, verify: Verify, quick: None) -> None:
+    path = toy / MODELS / "birch" / "modeling_birch.py"
+    elsewhere = toy.parent / "mine.py"
+    elsewhere.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(elsewhere)
+    toy_checkout.commit(toy, "A link")
+    before = elsewhere.read_bytes()
+    with pytest.raises(UpstreamError, match=r"modeling_birch\.py is a symbolic link in the checkout"):
+        made(toy, "birch")
+    assert elsewhere.read_bytes() == before
+
+
+# --- what is left out -------------------------------------------------------------------------------------
+
+
+def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("birch",)
+    outcome = made(untied, by="all")
+    (one,) = outcome.series
+    assert one.evidence.families == ("ash", "cedar")
+    assert list(outcome.left_out) == ["birch"]
+    assert "verify finds no fault in it as it is" in outcome.left_out["birch"]
+    assert "birch" in (one.folder / "siblings.md").read_text()
+
+
+def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_back(
+    untied: Path, verify: Verify, quick: None
+) -> None:
+    verify.stubborn = ("birch",)
+    outcome = made(untied, by="all")
+    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
+    assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
+
+
+def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
+    toy: Path, verify: Verify, quick: None
+) -> None:
+    verify.right = ("birch",)
+    outcome = made(toy, "birch", include_unreproduced=True)
+    (one,) = outcome.series
+    assert one.evidence.families == ("birch",)
+    assert "birch: verify shows no fault that the repair takes away" in reasons(outcome)
+
+
+def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("birch",)
+    before = state(toy)
+    outcome = made(toy, "birch")
+    assert outcome.series == ()
+    assert not (toy.parent / "out").exists()
+    assert state(toy) == before
+
+
+def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("cedar",)  # its block is ash's
+    outcome = made(toy, "ash", "cedar")
+    assert reasons(outcome).startswith("cedar: verify shows no fault that the repair takes away")
+    assert outcome.series[0].evidence.status == "ready"
+
+
+def test_siblings_name_no_series_that_cannot_be_made(toy: Path, verify: Verify, quick: None) -> None:
+    verify.right = ("birch",)
+    (one,) = made(toy, by="family").series
+    told = {sibling.family: sibling.reason for sibling in one.evidence.siblings}
+    assert told["ash"] == "changed in this series"
+    # birch is brought along as a copy of ash's layer, although it has no series of its own
+    assert told["birch"] == "changed in this series"
+
+
+def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
+    toy: Path, verify: Verify, quick: None
+) -> None:
+    issue = "https://github.com/huggingface/transformers/issues/1"
+    (one,) = made(toy, "birch", coordination=issue).series
+    body = (one.folder / "body.md").read_text()
+    assert issue in body
+    assert "- [ ] The issue was discussed." in body
+    assert f"--coordination {issue}" in one.evidence.command
+    assert any("gh pr create" in line for line in one.next)
+    (one,) = made(toy, "birch").series
+    assert "- [ ]" not in (one.folder / "body.md").read_text()
+    assert not any("gh pr create" in line for line in one.next)
+
+
+def test_nothing_is_pushed_and_nothing_is_opened(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, programs = toy.parent / "remote.git", toy.parent / "bin"
+    git(toy.parent, "clone", "--quiet", "--bare", str(toy), str(remote))
+    git(toy, "remote", "add", "origin", str(remote))
+    toy_checkout.write(programs / "gh", f"#!/bin/sh\ntouch {toy.parent}/opened\n").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    before = files(remote)
+    made(toy, "birch", coordination="https://github.com/huggingface/transformers/issues/1")
+    assert files(remote) == before
+    assert not (toy.parent / "opened").exists()
+
+
+def test_only_the_chosen_rules_are_used(toy: Path, verify: Verify, quick: None) -> None:
+    outcome = made(toy, "birch", codes=("CKPT003",))
+    assert outcome.series == ()
+    wishes = Wishes(out=toy.parent / "out", families=("birch",), codes=("CKPT001",))
+    assert prepare(toy, wishes).series[0].evidence.rules.keys() == {"CKPT001"}
+
+
+# --- what ends early --------------------------------------------------------------------------------------
+
+
+def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
+    return [path for path in toy.parent.iterdir() if path not in known]
+
+
+@pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch", "the move"])
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_whatever_ends_the_work_leaves_nothing_behind(
+    toy: Path,
+    verify: Verify,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    end: BaseException | type[BaseException],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise end
+
+    if where == "the move":
+        monkeypatch.setattr(delivery, "_replace", fail)
+    else:
+        monkeypatch.setattr(module, where, fail)
+    before, known = state(toy), list(toy.parent.iterdir())
+    with pytest.raises((KeyboardInterrupt, OSError, UpstreamError)):
+        made(toy, "birch")
+    assert state(toy) == before
+    assert left_behind(toy, known) == []
+    assert git(toy, "worktree", "list").count("\n") == 0
+
+
+def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[str] = []
+    draft = series.draft
+
+    def once(*arguments: Any) -> Any:
+        if finished:
+            raise KeyboardInterrupt
+        return draft(*arguments)
+
+    monkeypatch.setattr(module, "draft", once)
+    wishes = Wishes(out=toy.parent / "out", by="family")
+    with pytest.raises(KeyboardInterrupt):
+        prepare(toy, wishes, finished=lambda one: finished.append(one.evidence.branch))
+    assert finished == ["ckpt-surgery/ash"]
+    assert git(toy, "rev-parse", "ckpt-surgery/ash")
+    assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
+
+
+def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(
+    toy: Path, verify: Verify, quick: None
+) -> None:
+    made(toy, "birch")
+    git(toy, "switch", "--quiet", "ckpt-surgery/birch")
+    git(toy, "commit", "--quiet", "--allow-empty", "--message=mine")
+    git(toy, "switch", "--quiet", "main")
+    before = files(toy.parent / "out")
+    said: list[str] = []
+    with pytest.raises(UpstreamError, match="the branch ckpt-surgery/birch holds a commit that is not ours"):
+        prepare(toy, Wishes(out=toy.parent / "out", families=("birch",)), step=said.append)
+    assert "verify the base" not in said
+    assert files(toy.parent / "out") == before
+
+
+def test_a_repository_that_is_no_transformers_is_refused(tmp_path: Path) -> None:
+    toy_checkout.write(tmp_path / "other" / "readme", "x")
+    for arguments in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["config", "user.name", "A"],
+        ["config", "user.email", "a@b"],
+    ):
+        git(tmp_path / "other", *arguments)
+    toy_checkout.commit(tmp_path / "other", "other")
+    with pytest.raises(UpstreamError, match="has no src/transformers/models: name a checkout of transformers"):
+        made(tmp_path / "other")

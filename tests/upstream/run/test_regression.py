@@ -1,0 +1,397 @@
+"""Which test shows a repair: red on the base and green on the series, and nothing else is taken for that.
+
+The flow is tested with answers in place of pytest runs, our own test with torch in `test_regression_runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.upstream.evidence.results import Ran, Regression
+from ckpt_surgery.upstream.run.regression import family_tests, regression
+from ckpt_surgery.upstream.run.regression_method import TEST
+from tests.upstream.regression_toys import (
+    BROKE_OFF,
+    COMMON,
+    COMMON_TEXT,
+    ELM,
+    PLAIN,
+    TEST_TEXT,
+    Answers,
+    Scripted,
+    Trees,
+    make,
+)
+
+SWITCH = "test_gradient_checkpointing_enable_disable"
+UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
+OVERRIDE = TEST_TEXT[TEST_TEXT.index("    # It has no loss.") : TEST_TEXT.index("    def test_config")]
+BARE = TEST_TEXT.replace(OVERRIDE, "").replace("import pytest\n\n", "")
+EXCLUSION = 'if config.model_type not in ["elm"]:'
+BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
+TWO_CLASSES = BARE + "\n\nclass ElmBigModelTest(ElmModelTest):\n    big = True\n"
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Trees:
+    return make(tmp_path, PLAIN)
+
+
+def run(
+    trees: Trees,
+    answer: Callable[[Path], Answers | int],
+    *,
+    blocks: tuple[str, ...] = ("ElmLayer",),
+    modes: tuple[Mode, ...] = BOTH,
+) -> tuple[Regression, list[str]]:
+    """The regression, and the commands that were run."""
+    python = Scripted(Path("python"), answer)
+    return regression("elm", trees.base, trees.series, python, blocks=blocks, modes=modes), python.shown
+
+
+def plain(tree: Path, base: Answers, series: Answers) -> Answers:
+    """The answers for one tree or the other."""
+    return base if tree.name == "base" else series
+
+
+def excused(tree: Path) -> Answers:
+    """The generic test is red on the base and green on the series, where nothing excuses the family from it."""
+    outcomes: Answers = plain(tree, {f"ElmModelTest::{SWITCH}": "failed"}, {f"ElmModelTest::{SWITCH}": "passed"})
+    if "xfail" in (tree / ELM).read_text():
+        return {f"ElmModelTest::{SWITCH}": "xfailed"}
+    return outcomes if EXCLUSION not in (tree / COMMON).read_text() else {f"ElmModelTest::{SWITCH}": "passed"}
+
+
+def ours(tree: Path) -> Answers:
+    """Our own test is red on the base and green on the series, in each class that has it."""
+    names = [part.split("(")[0] for part in (tree / ELM).read_text().split("\nclass ") if TEST in part]
+    return {f"{name}::{TEST}": "failed" if tree.name == "base" else "passed" for name in names}
+
+
+# -- upstream's tests as they stand
+
+
+def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees: Trees) -> None:
+    before = trees.tests(trees.base)
+    found, shown = run(trees, lambda tree: plain(tree, {UPSTREAM: "failed"}, {UPSTREAM: "passed"}))
+    assert (found.kind, found.paths, found.tests) == ("covered", (ELM,), (f"{ELM}::{UPSTREAM}",))
+    assert found.before is not None
+    assert found.after is not None
+    assert (found.before.code, found.after.code) == (1, 0)
+    sweep, test = f"python -m pytest {ELM} -k checkpointing", f"python -m pytest {ELM}::{UPSTREAM}"
+    assert shown == [f"base: {sweep}", f"series: {sweep}", f"base: {test}", f"series: {test}"]
+    assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+@pytest.mark.parametrize(
+    ("base", "series"),
+    [
+        ("passed", "passed"),
+        ("failed", "failed"),
+        ("failed", "skipped"),
+        ("failed", "xfailed"),
+        ("skipped", "passed"),
+        ("xfailed", "passed"),
+        ("error", "passed"),
+        ("passed", "failed"),
+    ],
+)
+def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, series: str) -> None:
+    before = trees.tests(trees.base)
+    other: Answers = {"ElmOtherTest::test_checkpointing": "passed"}
+    found, _ = run(trees, lambda tree: {**other, UPSTREAM: base if tree.name == "base" else series})  # type: ignore[dict-item]
+    assert (found.kind, found.tests) == ("none", ())
+    assert found.before is not None
+    assert found.after is not None
+    assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
+    runs = []
+
+    def answer(tree: Path) -> Answers:
+        runs.append(tree)
+        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
+
+    assert run(trees, answer)[0].kind == "none"
+
+
+# -- upstream's tests without what excuses the family
+
+
+def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees) -> None:
+    base = trees.tests(trees.base)
+    found, _ = run(trees, excused)
+    assert (found.kind, found.paths) == ("exception removed", (ELM, COMMON))
+    assert found.tests == (f"{ELM}::ElmModelTest::{SWITCH}",)
+    assert found.reason == (
+        f"taken out: the expected failure of ElmModelTest.{SWITCH} ({ELM}); "
+        f"the exclusion of elm in {SWITCH} ({COMMON})"
+    )
+    assert (trees.series / ELM).read_text() == BARE
+    assert EXCLUSION not in (trees.series / COMMON).read_text()
+    assert trees.tests(trees.base) == base
+
+
+def test_the_base_has_the_test_files_of_the_series_only_while_they_run(trees: Trees) -> None:
+    base = trees.tests(trees.base)
+    seen = []
+
+    def answer(tree: Path) -> Answers:
+        seen.append(trees.tests(trees.base) == trees.tests(trees.series))
+        return excused(tree)
+
+    run(trees, answer)
+    assert seen == [True, True, True, False, True, False]
+    assert trees.tests(trees.base) == base
+
+
+@pytest.mark.parametrize(("base", "series"), [("passed", "passed"), ("failed", "failed"), ("failed", "skipped")])
+def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str, series: str) -> None:
+    before = trees.tests(trees.base)
+
+    def answer(tree: Path) -> Answers:
+        free = "xfail" not in (tree / ELM).read_text()
+        outcome = (base if tree.name == "base" else series) if free else "xfailed"
+        return {f"ElmModelTest::{SWITCH}": outcome}  # type: ignore[dict-item]
+
+    found, _ = run(trees, answer)
+    assert found.kind == "none"
+    assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+def test_only_the_excuses_that_hide_the_repair_go(trees: Trees) -> None:
+    other = OVERRIDE.replace("# It has no loss.", "# Another class.")
+    both = TEST_TEXT + f"\n\nclass ElmBigModelTest(ModelTesterMixin, unittest.TestCase):\n    big = True\n\n{other}"
+    trees.write(ELM, both.rstrip() + "\n")
+    trees.write(COMMON, COMMON_TEXT.replace('["elm"]', '["oak"]'))
+
+    def answer(tree: Path) -> Answers:
+        text = (tree / ELM).read_text()
+        small: Answers = plain(tree, {f"ElmModelTest::{SWITCH}": "failed"}, {f"ElmModelTest::{SWITCH}": "passed"})
+        return {
+            **(small if "# It has" not in text else {f"ElmModelTest::{SWITCH}": "xfailed"}),
+            f"ElmBigModelTest::{SWITCH}": "xfailed" if "# Another" in text else "failed",
+        }
+
+    found, _ = run(trees, answer)
+    assert (found.kind, found.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
+    assert (trees.series / ELM).read_text() == both.replace(OVERRIDE, "").rstrip() + "\n"
+
+
+def test_what_an_earlier_run_took_out_is_still_called_by_its_name(trees: Trees) -> None:
+    first, _ = run(trees, excused)
+    after = trees.tests(trees.series)
+    second, shown = run(trees, excused)
+    assert (second.kind, second.tests, len(shown)) == (first.kind, first.tests, 4)
+    assert trees.tests(trees.series) == after
+
+
+# -- a test of our own
+
+
+def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> None:
+    trees.write(ELM, BARE)
+    base = trees.tests(trees.base)
+    found, _ = run(trees, ours)
+    assert (found.kind, found.paths, found.tests) == ("added", (ELM,), (f"{ELM}::ElmModelTest::{TEST}",))
+    text = (trees.series / ELM).read_text()
+    assert text.count(f"def {TEST}(self)") == 1
+    assert 'plain_blocks = {"ElmLayer"}' in text
+    assert "for use_reentrant in (False, True):" in text
+    assert trees.tests(trees.base) == base
+
+
+def test_it_is_given_to_the_last_class_that_shows_the_repair(trees: Trees) -> None:
+    trees.write(ELM, TWO_CLASSES)
+    found, _ = run(trees, ours)
+    assert found.tests == (f"{ELM}::ElmBigModelTest::{TEST}",)
+    assert (trees.series / ELM).read_text().count(f"def {TEST}") == 1
+
+    trees.write(ELM, TWO_CLASSES)
+    found, _ = run(
+        trees,
+        lambda tree: (
+            {**ours(tree), f"ElmBigModelTest::{TEST}": "passed"} if "ElmBig" in str(ours(tree)) else ours(tree)
+        ),
+    )
+    assert found.tests == (f"{ELM}::ElmModelTest::{TEST}",)
+
+
+def test_it_tries_one_mode_where_both_do_not_pass(trees: Trees) -> None:
+    trees.write(ELM, BARE)
+
+    def answer(tree: Path) -> Answers:
+        return dict.fromkeys(ours(tree), "failed") if "(False, True)" in (tree / ELM).read_text() else ours(tree)
+
+    found, _ = run(trees, answer)
+    assert found.kind == "added"
+    assert "for use_reentrant in (False,):" in (trees.series / ELM).read_text()
+
+
+def test_it_is_not_given_twice(trees: Trees) -> None:
+    trees.write(ELM, BARE)
+    run(trees, ours)
+    after = trees.tests(trees.series)
+    assert run(trees, ours)[0].kind == "added"
+    assert trees.tests(trees.series) == after
+    found, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), "passed"))
+    assert (found.kind, found.reason.partition(",")[0]) == ("none", "a test that every block is recomputed")
+    assert trees.tests(trees.series) == after
+
+
+@pytest.mark.parametrize(
+    ("base", "series", "told"),
+    [
+        ("passed", "passed", "passes on the base already (ElmModelTest)"),
+        ("failed", "failed", "fails on the series too (ElmModelTest)"),
+        ("skipped", "skipped", f"is skipped (why {TEST} skipped)"),
+    ],
+)
+def test_without_a_test_the_reason_and_the_runs_are_told(trees: Trees, base: str, series: str, told: str) -> None:
+    trees.write(ELM, BARE)
+    before = trees.tests(trees.base)
+    found, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), base if tree.name == "base" else series))  # type: ignore[arg-type]
+    assert found.kind == "none"
+    assert found.reason == f"a test that every block is recomputed, with the same gradients, {told}"
+    assert found.before is not None
+    assert found.after is not None
+    assert TEST in found.before.command
+    assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> None:
+    trees.write(COMMON, COMMON_TEXT.replace('["elm"]', '["oak"]'))
+    trees.write(ELM, BARE)
+    found, shown = run(trees, ours, modes=())
+    assert (found.kind, len(shown)) == ("none", 2)
+    assert "verify finds a fault in every mode" in found.reason
+    trees.write(ELM, "import unittest\n")
+    found, shown = run(trees, ours)
+    assert (found.kind, len(shown)) == ("none", 2)
+    assert found.reason == f"no class in {ELM} has upstream's generic model tests"
+
+
+# -- nothing can be run
+
+
+def test_a_checkout_without_tests_of_the_family_is_told(trees: Trees) -> None:
+    (trees.series / ELM).rename(trees.series / "tests/models/elm/test_modeling_tf_elm.py")
+    found, shown = run(trees, excused)
+    assert (found.kind, shown) == ("none", [])
+    assert found.reason == "the checkout has no tests/models/elm/test_modeling_*.py"
+
+
+def test_where_pytest_comes_to_no_test_nothing_is_claimed(trees: Trees) -> None:
+    found, shown = run(trees, lambda _: 2)
+    assert (found.kind, found.before, found.after, len(shown)) == ("none", None, None, 2)
+    assert found.reason.endswith("came to no test (exit code 2): the end")
+
+
+@pytest.mark.parametrize("text", [TEST_TEXT, BARE], ids=["taking excuses out", "adding a test"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_the_trees_are_as_they_were_after_an_interrupt_in_any_run(
+    trees: Trees, text: str, error: type[BaseException]
+) -> None:
+    trees.write(ELM, text.replace("\n", "\r\n"))
+    before = trees.tests(trees.base)
+    for last in range(1, 6):
+        runs: list[Path] = []
+
+        def answer(tree: Path, runs: list[Path] = runs, last: int = last) -> Answers:
+            runs.append(tree)
+            if len(runs) == last:
+                raise error
+            return {**excused(tree), **ours(tree)}
+
+        with pytest.raises(error):
+            run(trees, answer)
+        assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+# -- all tests of a family
+
+
+@pytest.mark.parametrize(
+    ("base", "series", "status"),
+    [
+        ({}, {"T::a": "passed", "T::b": "skipped"}, "ok"),
+        ({"T::b": "passed"}, {"T::a": "passed", "T::b": "failed"}, "failed"),
+        ({"T::b": "failed"}, {"T::a": "passed", "T::b": "failed"}, "failed before too"),
+        ({"T::b": "failed", "T::c": "passed"}, {"T::b": "failed", "T::c": "failed"}, "failed"),
+        ({"T::b": "skipped"}, {"T::a": "passed", "T::b": "failed"}, "failed"),
+        ({"T::b": "error"}, {"T::a": "passed", "T::b": "error"}, "failed before too"),
+        ({}, {"T::a": "skipped"}, "not run"),
+        ({}, {"T::a": "error"}, "not run"),
+        ({}, {}, "not run"),
+    ],
+)
+def test_failures_of_a_family_are_held_against_the_base(
+    trees: Trees, base: Answers, series: Answers, status: str
+) -> None:
+    python = Scripted(Path("python"), lambda tree: plain(tree, base, series))
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.name, found.status) == ("tests/models/elm", status)
+    bad = [name for name, outcome in series.items() if outcome in ("failed", "error")]
+    ran_before = status.startswith("failed")
+    assert (found.before is not None) == ran_before
+    assert bool(found.reason) == (status != "ok")
+    assert python.shown[0] == "series: python -m pytest tests/models/elm"
+    assert python.shown[1:] == (
+        ["base: python -m pytest " + " ".join(f"{ELM}::{n}" for n in bad)] if ran_before else []
+    )
+    assert found.ran is not None
+
+
+def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Trees) -> None:
+    half: Answers = {"T::a": "passed", BROKE_OFF: "error"}
+    python = Scripted(Path("python"), lambda tree: plain(tree, {"T::a": "passed"}, half))
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == ("failed", "on the series alone: pytest itself, which breaks off")
+    assert python.shown[1] == "base: python -m pytest tests/models/elm"
+    python = Scripted(Path("python"), lambda _: half)
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == (
+        "failed before too",
+        "on the base as well: pytest itself, which breaks off",
+    )
+
+
+def test_a_test_that_the_series_repairs_may_not_fail_whatever_it_does_on_the_base(trees: Trees) -> None:
+    both: Answers = {"T::shown": "failed", "T::other": "failed"}
+    python = Scripted(Path("python"), lambda _: both)
+    found = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])
+    assert (found.status, found.reason) == ("failed", f"on the series alone: {ELM}::T::shown")
+
+
+def test_a_run_that_ends_early_with_nothing_but_green_is_not_ok(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = Scripted(Path("python"), lambda _: {"T::a": "passed"})
+    whole = Scripted.run
+
+    def early(self: Scripted, *arguments: Any, **options: Any) -> Ran:
+        return replace(whole(self, *arguments, **options), code=2)
+
+    monkeypatch.setattr(Scripted, "run", early)
+    found = family_tests("elm", trees.base, trees.series, python)
+    assert (found.status, found.reason) == ("not run", "pytest ended early, with exit code 2")
+
+
+def test_a_new_failure_is_named_among_old_ones(trees: Trees) -> None:
+    series: Answers = {"T::new": "failed", **{f"T::old{number}": "failed" for number in range(4)}}
+    python = Scripted(Path("python"), lambda tree: plain(tree, {**series, "T::new": "passed"}, series))
+    assert family_tests("elm", trees.base, trees.series, python).reason == f"on the series alone: {ELM}::T::new"
+    python = Scripted(Path("python"), lambda _: series)
+    reason = family_tests("elm", trees.base, trees.series, python).reason
+    assert reason.startswith(f"on the base as well: {ELM}::T::new, ")
+    assert reason.endswith(" and 2 more")
+
+
+def test_a_family_without_tests_is_not_run(trees: Trees) -> None:
+    found = family_tests("oak", trees.base, trees.series, Scripted(Path("python")))
+    assert (found.status, found.ran, found.reason) == ("not run", None, "the checkout has no tests/models/oak")

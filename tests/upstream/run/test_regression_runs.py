@@ -1,0 +1,99 @@
+"""Our own test run by pytest on toy models: each of its three checks is red on what is broken, and green after."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
+from ckpt_surgery.upstream.run.regression import family_tests, regression
+from ckpt_surgery.upstream.run.regression_method import TEST, method, with_method
+from tests.upstream.regression_toys import (
+    COMMON,
+    COMMON_TEXT,
+    ELM,
+    FORGETFUL,
+    KEYWORD,
+    MODEL,
+    NESTED,
+    PLAIN,
+    TEST_TEXT,
+    Damage,
+    damaged,
+    make,
+)
+
+pytestmark = pytest.mark.torch
+
+PYTHON = Interpreter(Path(sys.executable))
+BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
+BROKEN: dict[str, Damage] = {"elm": (), "plain": PLAIN, "keyword": KEYWORD, "nested": NESTED, "forgetful": FORGETFUL}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PytestRun]:
+    """The test in one family for each way of being broken, and in one that is not; few at once, for the output."""
+    files = {}
+    text = with_method(TEST_TEXT, ["ElmModelTest"], method(["ElmLayer"], BOTH, ""))
+    for family, damage in BROKEN.items():
+        files[MODEL.replace("elm", family)] = damaged(damage)
+        files[ELM.replace("elm", family)] = text.replace(
+            "models.elm.modeling_elm", f"models.{family}.modeling_{family}"
+        )
+        files |= {f"{top}/models/{family}/__init__.py": "" for top in ("src/transformers", "tests")}
+    tree = make(tmp_path_factory.mktemp("checkout"), files=files).series
+    found: dict[str, PytestRun] = {}
+    for some in (["elm", "plain", "nested"], ["keyword", "forgetful"]):
+        run = run_pytest(PYTHON, tree, [f"tests/models/{family}" for family in some], names=TEST)
+        found |= dict.fromkeys(some, run)
+    return found
+
+
+def outcomes(run: PytestRun, family: str) -> list[str]:
+    """How the tests of one family ended."""
+    return [result.outcome for name, result in run.results.items() if f"/{family}/" in name]
+
+
+def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
+    assert outcomes(runs["elm"], "elm") == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("plain", "blocks that are not recomputed"),
+        ("keyword", "Trying to backward through the graph a second time"),
+        ("nested", ": parameters with a gradient"),
+        ("forgetful", "gradients that checkpointing changes"),
+    ],
+)
+def test_it_fails_where_something_is_broken(runs: dict[str, PytestRun], family: str, told: str) -> None:
+    assert outcomes(runs[family], family) == ["failed"]
+    assert told in runs[family].ran.output
+
+
+@pytest.mark.slow
+def test_a_whole_regression_with_excuses_taken_out(tmp_path: Path) -> None:
+    trees = make(tmp_path, PLAIN)
+    found = regression("elm", trees.base, trees.series, PYTHON, blocks=["ElmLayer"], modes=BOTH)
+    assert (found.kind, len(found.tests)) == ("exception removed", 1)
+    assert found.before is not None
+    assert found.after is not None
+    assert "1 failed" in found.before.output
+    assert "1 passed" in found.after.output
+    assert family_tests("elm", trees.base, trees.series, PYTHON).status == "ok"
+
+
+@pytest.mark.slow
+def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
+    free = COMMON_TEXT.replace('["elm"]', '["oak"]')
+    trees = make(tmp_path, NESTED, files={COMMON: free})
+    before = trees.tests(trees.base)
+    found = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
+    assert (found.kind, found.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
+    assert trees.tests(trees.base) == before
+    assert (trees.base / COMMON).read_text() == (trees.series / COMMON).read_text() == free

@@ -1,0 +1,366 @@
+"""Runs of a tree's models in its own Python, what they are refused for, and rows made of two runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.releases import ReleaseError, fetch
+from ckpt_surgery import apply
+from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Report
+from ckpt_surgery.upstream.evidence.results import Row
+from ckpt_surgery.upstream.plan.layout import MODELS
+from ckpt_surgery.upstream.run import examine, reproduce
+from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.reproduce import reproduced, rows_of, verify_tree
+
+HERE = Interpreter(Path(sys.executable))
+PATIENCE = 20.0
+PACKAGES = ("ckpt_surgery", "codemods", "model_patches")
+PLAIN = Fault("recompute", "one recompute", "none", ("layers.0",), "ToyBlock is no layer.", "CKPT001")
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def report(*levels: Level, kept: int = 7) -> Report:
+    """A report on the class Toy that failed at these levels, in one mode."""
+    faults = tuple(replace(PLAIN, level=level) for level in levels)
+    cost = Cost(kept, 9, 5, 1, 1, 1, 1)
+    return Report("Toy", modes=(ModeReport("non_reentrant", faults, {}, cost=cost),))
+
+
+UNBUILT = Report("Toy", problem="no tiny Toy can be made: import raised ImportError: no module x")
+UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient checkpointing", supported=False)
+
+
+def unclaimed(*levels: Level) -> Report:
+    """A report on a class that claims no support and was examined all the same."""
+    return replace(report(*levels), supported=False)
+
+
+def row(before: Report | None, after: Report | None) -> Row:
+    """The row of two runs in the one mode that their reports have."""
+    sides = [[side] if side else [] for side in (before, after)]
+    found, _ = rows_of("toy", *sides)
+    return found
+
+
+def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> None:
+    found = row(report("cost", "recompute", kept=80), report(kept=20))
+    assert (found.family, found.model, found.mode, found.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
+    assert (found.before, found.after, found.problem) == (("recompute", "cost"), (), "")
+    assert found.faults_before == (str(replace(PLAIN, level="cost")), str(PLAIN))
+    assert found.faults_after == ()
+    assert (found.kept_before, found.kept_after) == (80, 20)
+
+
+def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired() -> None:
+    (mode,) = report("values").modes
+    after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
+    found = row(report("recompute", "values"), after)
+    assert (found.after, found.verdict) == (("recompute", "values"), "as before")
+
+
+def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
+    variant = replace(report(), variant="router loss")
+    other = replace(report(), model="Another")
+    found = rows_of("toy", [variant, report(), other], [other, variant, report()])
+    labels = [(one.model, one.mode) for one in found]
+    names = ("Another", "Toy", "Toy (router loss)")
+    assert labels == [(name, mode) for name in names for mode in ("non_reentrant", "reentrant")]
+    assert {one.problem for one in found if one.mode == "reentrant"} == {"it was not examined with reentrant"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (report("recompute", "cost"), report("state"), "partly repaired"),
+        (report("recompute"), report("recompute"), "as before"),
+        (report(), report(), "ok before"),
+        (report(), report("values"), "worse"),
+        (report("recompute"), UNBUILT, "worse"),
+        (report(), UNBUILT, "worse"),
+        (report("recompute"), None, "worse"),
+        (report("recompute"), UNSUPPORTED, "worse"),
+        (report("recompute"), unclaimed(), "worse"),
+        (UNSUPPORTED, UNBUILT, "worse"),
+        (UNSUPPORTED, None, "worse"),
+        (unclaimed("recompute"), unclaimed("values"), "worse"),
+        (report("run"), UNBUILT, "as before"),
+        (report("run", "cost"), UNBUILT, "as before"),
+        (UNBUILT, report(), "not measured"),
+        (UNBUILT, UNBUILT, "not measured"),
+        (None, report(), "not measured"),
+        (UNSUPPORTED, UNSUPPORTED, "not measured"),
+        (UNSUPPORTED, report("recompute"), "not measured"),
+        (unclaimed("recompute"), report(), "not measured"),
+        (unclaimed("recompute"), unclaimed(), "not measured"),
+    ],
+)
+def test_only_what_is_measured_on_both_sides_can_be_repaired(
+    before: Report | None, after: Report | None, verdict: str
+) -> None:
+    found = row(before, after)
+    assert found.verdict == verdict
+    assert reproduced([found]) == (verdict == "partly repaired")
+    assert bool(found.problem) == (verdict == "not measured")
+
+
+def test_a_class_that_is_not_built_any_more_says_why() -> None:
+    found = row(report("recompute", kept=80), UNBUILT)
+    assert (found.after, found.faults_after) == (("run",), (UNBUILT.problem,))
+    assert (found.kept_before, found.kept_after) == (80, 0)
+    assert row(report(), None).faults_after == ("there is no Toy",)
+
+
+def test_a_problem_names_its_side_unless_it_is_the_same_on_both() -> None:
+    assert row(UNBUILT, UNBUILT).problem == UNBUILT.problem
+    assert row(UNBUILT, report()).problem == f"on the base: {UNBUILT.problem}"
+    both = f"on the base: {UNBUILT.problem}; on the series: {UNSUPPORTED.problem}"
+    assert row(UNBUILT, UNSUPPORTED).problem == both
+
+
+def test_one_repaired_row_reproduces_a_family_and_none_does_not() -> None:
+    gone, same = row(report("recompute"), report()), row(report("recompute"), report("recompute"))
+    assert reproduced([same, gone])
+    assert not reproduced([same])
+    assert not reproduced([])
+
+
+# --- what cannot be run -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, which must be empty again at the end."""
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert not list(folder.iterdir())
+
+
+Python = Callable[..., Interpreter]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Makes an interpreter that has nothing but the modules it is given."""
+
+    def make(**modules: str) -> Interpreter:
+        folder = tmp_path / "venv"
+        venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+        (place,) = folder.glob("lib/python*/site-packages")
+        for name, text in modules.items():
+            (place / name).mkdir()
+            (place / name / "__init__.py").write_text(text)
+        return Interpreter(folder / "bin" / "python")
+
+    return make
+
+
+def a_tree(tmp_path: Path, text: str = "") -> Path:
+    """A checkout with one class, and a transformers that is this text."""
+    models = tmp_path / "tree" / MODELS
+    (models / "toy").mkdir(parents=True)
+    (models.parent / "__init__.py").write_text(text)
+    (models / "toy" / "modeling_toy.py").write_text("class ToyModel:\n    pass\n")
+    return tmp_path / "tree"
+
+
+def refusal(python: Interpreter, tree: Path) -> str:
+    """Why the models of a tree are not run."""
+    with pytest.raises(UpstreamError) as caught:
+        verify_tree(python, tree, ["toy"])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_interpreter_without_torch_is_refused(temp: Path, tmp_path: Path, python: Python) -> None:
+    bare = python()
+    message = refusal(bare, a_tree(tmp_path))
+    assert message.startswith(f"{bare.path} cannot run the checkout's models: it has no torch; install ")
+
+
+def test_a_transformers_that_is_not_the_tree_s_is_refused(temp: Path, tmp_path: Path, python: Python) -> None:
+    tree = a_tree(tmp_path)
+    other = python(torch="", transformers="")
+    (tree / "src/transformers/__init__.py").unlink()
+    assert "it imports the transformers in " in refusal(other, tree)
+    (tree / "src/transformers/__init__.py").touch()
+    assert "it imports the transformers in " not in refusal(other, tree)
+
+
+def test_what_models_need_and_cannot_import_is_told(temp: Path, tmp_path: Path, python: Python) -> None:
+    tree = a_tree(tmp_path, "raise ImportError('tokenizers is missing')")
+    message = refusal(python(torch=""), tree)
+    assert "what models need cannot be imported: ImportError: tokenizers is missing; " in message
+
+
+def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_path: Path) -> None:
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
+    dying.chmod(0o755)
+    message = refusal(Interpreter(dying), a_tree(tmp_path))
+    assert "it ended with exit code 7: no space left on device; " in message
+
+
+def test_our_packages_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked = reproduce._packages(tmp_path / "linked")
+    assert {entry.name: entry.is_symlink() for entry in linked.iterdir()} == dict.fromkeys(PACKAGES, True)
+
+    def refuse(*_: object, **options: object) -> None:
+        raise OSError("links are not allowed here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    copied = reproduce._packages(tmp_path / "copied")
+    assert {entry.name: entry.is_symlink() for entry in copied.iterdir()} == dict.fromkeys(PACKAGES, False)
+    assert (copied / "ckpt_surgery" / "upstream" / "examine.py").is_file()
+
+
+def test_an_interrupt_leaves_no_process_and_no_file(
+    temp: Path, tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = a_tree(tmp_path, f"import time; time.sleep({10 * PATIENCE})")
+    template: list[int] = []
+
+    def interrupt() -> None:
+        limit = time.monotonic() + PATIENCE
+        while not template and time.monotonic() < limit:
+            time.sleep(0.05)
+            template.extend(int(text) for file in temp.glob(f"*/{examine.TEMPLATE}") if (text := file.read_text()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            verify_tree(python(torch=""), tree, ["toy"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (pid,) = template
+    limit = time.monotonic() + PATIENCE / 2
+    while _runs(pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+# --- models of releases -----------------------------------------------------------------------------------
+
+
+def released(version: str) -> Path:
+    """The tree of a release."""
+    try:
+        return fetch(version).parents[1]
+    except ReleaseError as error:
+        pytest.skip(str(error))
+
+
+def with_own(tree: Path, folder: Path, families: tuple[str, ...]) -> Path:
+    """A tree of links to another, with copies of some families."""
+    package = tree / "src" / "transformers"
+    models = folder / MODELS
+    models.mkdir(parents=True)
+    for entry in package.iterdir():
+        if entry.name != "models":
+            (models.parent / entry.name).symlink_to(entry)
+    for entry in (package / "models").iterdir():
+        if entry.name in families:
+            shutil.copytree(entry, models / entry.name)
+        else:
+            (models / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.transformers4
+def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: Path) -> None:
+    families = ("gpt_bigcode", "swiftformer", "zamba")
+    base = released("4.57.6")
+    tree = with_own(base, tmp_path / "series", families)
+    apply([tree / MODELS / family for family in families], unsafe=True, cache=False)
+    undone = MODELS / "swiftformer" / "modeling_swiftformer.py"
+    assert (tree / undone).read_bytes() != (base / undone).read_bytes()
+    shutil.copyfile(base / undone, tree / undone)
+
+    before, after = (verify_tree(HERE, top, families) for top in (base, tree))
+    assert tuple(before) == tuple(after) == families
+    rows = rows_of("gpt_bigcode", before["gpt_bigcode"], after["gpt_bigcode"])
+    assert {one.model for one in rows} >= {"GPTBigCodeForCausalLM", "GPTBigCodeModel"}
+    for one in rows:
+        assert (one.before, one.after, one.verdict) == (("recompute", "cost"), (), "repaired")
+        assert 0 < one.kept_after < one.kept_before / 2
+        assert "GPTBigCodeBlock" in one.faults_before[0]
+    assert reproduced(rows)
+
+    rows = rows_of("swiftformer", before["swiftformer"], after["swiftformer"])
+    assert {one.verdict for one in rows} == {"as before"}
+    assert not reproduced(rows)
+    for one in rows:
+        assert (one.before, one.faults_before, one.kept_before) == (one.after, one.faults_after, one.kept_after)
+
+    # inline branches are right as far as they go; repaired, a layer inside a layer is recomputed twice if reentrant
+    rows = rows_of("zamba", before["zamba"], after["zamba"])
+    assert {one.verdict for one in rows if one.mode == "non_reentrant"} == {"ok before"}
+    assert {one.verdict for one in rows if one.mode == "reentrant"} == {"worse"}
+    assert not reproduced(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
+    base = released("5.23.0")
+    tree = with_own(base, tmp_path / "series", ("clvp", "xlstm"))
+    apply([tree / MODELS / "clvp"], cache=False)
+    broken = MODELS / "xlstm" / "modeling_xlstm.py"
+    with (tree / broken).open("a") as file:
+        file.write("\nraise ImportError(f'cannot import this from {__file__}')\n")
+
+    steps: list[tuple[str, int, int]] = []
+    before = verify_tree(HERE, base, ["clvp", "xlstm", "auto"])
+    after = verify_tree(HERE, tree, ["clvp", "xlstm"], progress=lambda *step: steps.append(step))
+    assert before["auto"] == ()
+    assert steps[-1] == ("3 ok, 2 not built", 5, 5)
+
+    rows = rows_of("clvp", before["clvp"], after["clvp"])
+    assert [one.model for one in rows[::2]] == ["ClvpDecoder", "ClvpEncoder", "ClvpModelForConditionalGeneration"]
+    assert {one.verdict for one in rows} == {"repaired"}
+
+    rows = rows_of("xlstm", before["xlstm"], after["xlstm"])
+    assert [one.model for one in rows[::2]] == ["xLSTMForCausalLM", "xLSTMModel"]
+    assert {one.verdict for one in rows} == {"worse"}
+    for one in rows:
+        assert one.after == ("run",)
+        assert f"cannot import this from {broken}" in one.faults_after[0]
+        assert str(tmp_path) not in one.faults_after[0]
+
+
+@pytest.mark.torch
+def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -> None:
+    found = examine.jobs_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
+    assert [job["variant"] for job in found["mixtral"]] == ["", "router loss"]
+    assert found["none"] == []
