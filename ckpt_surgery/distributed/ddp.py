@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ckpt_surgery.distributed.hooks import Removable
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.call_arguments import tensors
+from ckpt_surgery.runtime.undo import UndoableHooks
 
 _CURE = (
     "call the wrapper itself, or call_through_ddp(ddp, method, ...); a loop that must stay as it is needs "
@@ -42,8 +42,8 @@ class _Kind(Enum):
     LEFT = auto()
 
 
-class DDPWatch(Removable):
-    """Looks at every backward that reaches the parameters of one DistributedDataParallel, until `remove`.
+class DDPWatch(UndoableHooks):
+    """Looks at every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
 
     Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards (more than once where reentrant
     checkpointing runs others inside), or with `when="step"` the optimizer's steps, whose gradients were left as this
@@ -233,10 +233,10 @@ def watch_ddp(
 
     What it cannot see: `ddp.forward(...)` called directly, which runs no hooks; parameters that got `requires_grad`
     after it was made, which DDP does not average either; what another DistributedDataParallel or `sync_gradients`
-    averages (remove the watch there). Backwards beside a forward under `no_sync` whose own backward has not come yet
+    averages (undo the watch there). Backwards beside a forward under `no_sync` whose own backward has not come yet
     are taken for that, until the next forward that synchronises or the optimizer's step.
 
-    Returns a watch to `remove()`. Raises DistributedError where there is nothing to watch.
+    Returns the watch; `undo()` ends it. Raises DistributedError where there is nothing to watch.
     """
     wrapper = checked_ddp(ddp, "watch_ddp")
     if when not in ("backward", "step") or action not in ("warn", "raise"):

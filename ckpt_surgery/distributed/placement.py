@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ckpt_surgery.distributed.hooks import Removable
 from ckpt_surgery.errors import DistributedError, PlacementError
+from ckpt_surgery.runtime.undo import UndoableHooks
 from ckpt_surgery.text import size as in_bytes
 
 Placed = dict[str, list[nn.Parameter]]
@@ -59,8 +59,8 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
         raise PlacementError(_refusal(model, why, placed, offloaded=False))
 
 
-class PlacementGuard(Removable):
-    """Checks a model's placement at its first training forward until `remove`, or for the length of a `with`."""
+class PlacementGuard(UndoableHooks):
+    """Checks a model's placement at its first training forward until `undo`, or for the length of a `with`."""
 
 
 def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:

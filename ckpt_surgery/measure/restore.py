@@ -5,14 +5,13 @@ Covers one process and one model: attributes, hooks, values, gradients and the r
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.rng import devices_of, random_state_kept
 from ckpt_surgery.runtime.tensors import same_bits
 
 
@@ -28,26 +27,11 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
     Costs one copy of the parameters and buffers on their own device.
     """
     with ExitStack() as stack:
-        stack.enter_context(_random_states(model))
+        stack.enter_context(random_state_kept(devices_of(model)))
         stack.enter_context(gradients_aside(model))
         stack.enter_context(_values(model))
         stack.enter_context(_attributes(model))
         yield
-
-
-@contextmanager
-def _random_states(model: nn.Module) -> Iterator[None]:
-    devices = {p.device for p in model.parameters()} | {b.device for b in model.buffers()}
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")  # a generator nobody imported cannot have been used
-    numpy_state = numpy.random.get_state() if numpy else None
-    try:
-        with torch.random.fork_rng(devices=[d for d in devices if d.type == "cuda"]):
-            yield
-    finally:
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
 
 
 @contextmanager

@@ -22,10 +22,9 @@ from ckpt_surgery.measure.meter import Meter, other_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
 from ckpt_surgery.measure.restore import left_as_found
 from ckpt_surgery.measure.results import Timeline
-from ckpt_surgery.measure.seeding import seed_all
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.call_arguments import is_cache, tensors
-from ckpt_surgery.runtime.rng import devices_of, generator_state
+from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
 
 Checkpointing = Literal["non_reentrant", "reentrant"]
 

@@ -1,28 +1,58 @@
-"""The state of torch's random number generators, and whether a block draws from them."""
+"""Random number generators: seeded, compared, restored; and whether a block draws from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 
+def seed_all(seed: int) -> None:
+    """Seed torch on every device, Python, and NumPy if it is imported."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+@contextmanager
+def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Restore the generators on exit, also after an exception.
+
+    They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
+    imported on entry: a generator that nobody imported cannot have been used.
+    """
+    python_state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
-    """The accelerators that parameters and buffers of a model lie on."""
-    found = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return tuple(sorted((device for device in found if device.type == "cuda"), key=str))
+    """The CUDA devices of the parameters and buffers of a model, in the order of their names."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))
 
 
 def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
-    """The state of torch's generator on the CPU and on accelerators: equal states draw equal numbers."""
+    """The states of torch's generators on the CPU and on `devices`; equal states draw equal numbers."""
     others = [torch.get_device_module(device).get_rng_state(device) for device in devices]
     return b"".join(state.cpu().numpy().tobytes() for state in (torch.get_rng_state(), *others))
 
 
-def active_dropout(block: nn.Module) -> str:
-    """The name of the first thing in a block that drops or jitters at random: a module, or a rate of one."""
+def active_dropout(block: nn.Module) -> str | None:
+    """The name of the first module or rate in `block` that drops or jitters at random; None if there is none."""
     for name, module in block.named_modules():
         if isinstance(module, _DropoutNd):
             if module.p > 0:
@@ -31,4 +61,4 @@ def active_dropout(block: nn.Module) -> str:
         for attribute, value in vars(module).items():
             if ("drop" in attribute or "jitter" in attribute) and isinstance(value, float) and value > 0:
                 return f"{name}.{attribute}" if name else attribute
-    return ""
+    return None

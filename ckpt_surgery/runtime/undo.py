@@ -1,13 +1,16 @@
-"""What was done to a model and can be taken back, as a context manager."""
+"""Changes to a model that can be taken back: by `undo`, or at the end of a `with`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from torch.utils.hooks import RemovableHandle
+
 
 class Undoable:
-    """In a `with` it is undone at the end, unless it was before."""
+    """A change that `undo` takes back. In a `with` that happens at the end, unless it has happened before."""
 
     _undone = False
 
@@ -21,5 +24,19 @@ class Undoable:
             self.undo()
 
     def undo(self) -> None:
-        """Take it back."""
+        """Take the change back."""
         raise NotImplementedError
+
+
+class UndoableHooks(Undoable):
+    """Hooks on a model, until `undo` removes them."""
+
+    def __init__(self, handles: Iterable[RemovableHandle] = ()) -> None:
+        self._handles = list(handles)
+
+    def undo(self) -> None:
+        """Remove the hooks. A second call does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._undone = True

@@ -5,10 +5,9 @@ The plugin for pytest is `pytest_plugin`, the measuring `ckpt_surgery.measure`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import unittest
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from ckpt_surgery.measure.arguments import Options
 from ckpt_surgery.measure.results import Mode, Report
 from ckpt_surgery.measure.verify import verify
+from ckpt_surgery.runtime.rng import random_state_kept
 
 if TYPE_CHECKING:
     _Base = unittest.TestCase
@@ -93,14 +93,9 @@ def _model(model_class: Any, config: Any, inputs: Mapping[str, Any]) -> nn.Modul
     config = copy.deepcopy(config)
     if hasattr(config, "use_cache"):
         config.use_cache = False  # every model warns of the two together, and switches it off itself
-    with _seeded():
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    with random_state_kept(devices):
+        torch.manual_seed(0)
         model: nn.Module = model_class(config)
     device = next((value.device for value in inputs.values() if isinstance(value, Tensor)), torch.device("cpu"))
     return model.to(device).train()
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(0)
-        yield

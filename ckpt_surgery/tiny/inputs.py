@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import CannotBuild
 from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.tiny import families, labels
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.draft import Draft
@@ -84,7 +85,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def _loss(model: Any, values: dict[str, Any]) -> Tensor | None:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), random_state_kept():
         torch.manual_seed(0)
         output = model(**values)
     loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import random
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +14,7 @@ from transformers import PretrainedConfig
 from ckpt_surgery.errors import CannotBuild
 from ckpt_surgery.measure.restore import left_as_found
 from ckpt_surgery.measure.step import loss_of
+from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.tiny import families
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.inputs import tiny_inputs
@@ -65,7 +63,8 @@ def tiny_model(
     step = 0
     while step < STEPS:
         try:
-            with _own_randomness(seed):
+            with random_state_kept():
+                seed_all(seed)
                 return _built(model_class, source, step, seed, options or {}, tuple(notes))
         except CannotBuild as error:
             notes.append(f"rung {step}: {error.stage} raised {error.reason}")
@@ -143,22 +142,3 @@ def _train_once(model: Any, inputs: Mapping[str, Any], seed: int) -> None:
         if not bool(torch.isfinite(loss)):
             raise ValueError(f"the loss is {float(loss.detach())}")
         loss.backward()  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """Seeded generators inside, and outside as they were."""
-    states = torch.get_rng_state(), random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if numpy:
-        numpy.random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        if numpy:
-            numpy.random.set_state(numpy_state)

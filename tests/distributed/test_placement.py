@@ -246,8 +246,8 @@ def test_a_guard_ends_with_remove_or_its_with_and_leaves_no_hook() -> None:
     keys = list(model.state_dict())
     guard = guard_placement(model)
     assert list(model.state_dict()) == keys
-    guard.remove()
-    guard.remove()
+    guard.undo()
+    guard.undo()
     model(VALUES)
     with pytest.raises(PlacementError), guard_placement(model):
         model(VALUES)
@@ -285,7 +285,7 @@ def test_a_copy_has_a_guard_of_its_own(duplicate: Callable[[nn.Module], nn.Modul
     model = Pair(SPLIT)
     guard = guard_placement(model)
     copied = duplicate(model)
-    guard.remove()
+    guard.undo()
     model(VALUES)
     with pytest.raises(PlacementError):
         copied(VALUES)

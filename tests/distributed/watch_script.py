@@ -411,7 +411,7 @@ def unfinished() -> dict[str, Any]:
 def other_parameters() -> list[int]:
     """A watch of the steps of one optimizer, while parameters of another were reached; then a sparse gradient."""
     training = Training(when="step")
-    training.watch.remove()
+    training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
     found = []
     with warnings.catch_warnings(), watch_ddp(training.ddp, head, when="step") as watch:
@@ -456,7 +456,7 @@ def copied() -> bool:
 
 def raising(scenario: Scenario, **options: Any) -> str:
     training = Training()
-    training.watch.remove()
+    training.watch.undo()
     watch_ddp(training.ddp, training.optimizer, action="raise", **options)
     try:
         scenario(training)
@@ -469,8 +469,8 @@ def raising(scenario: Scenario, **options: Any) -> str:
 def removed() -> dict[str, Any]:
     """Nothing is left of a watch."""
     training = Training()
-    training.watch.remove()
-    training.watch.remove()
+    training.watch.undo()
+    training.watch.undo()
     backward(training.bypass())
     training.optimizer.step()
     hooks = [len(getattr(p, "_post_accumulate_grad_hooks", None) or {}) for p in training.model.parameters()]
@@ -483,7 +483,7 @@ def accelerated() -> int:
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     training = Training()
-    training.watch.remove()
+    training.watch.undo()
     optimizer = Accelerator(cpu=True).prepare_optimizer(training.optimizer)
     watch = watch_ddp(training.ddp, optimizer, when="step")
     with warnings.catch_warnings():
