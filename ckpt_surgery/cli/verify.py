@@ -23,8 +23,8 @@ from ckpt_surgery.measure import TIMEOUT
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.results import Level, Mode, Report
-    from ckpt_surgery.survey.targets import Job
-    from ckpt_surgery.survey.worker_pool import Nursery
+    from ckpt_surgery.survey.targets import SurveyTarget
+    from ckpt_surgery.survey.worker_pool import WorkerPool
 
 HTML_FILE = Path("ckpt_surgery-report.html")
 """Where a page goes that `--output` gives no place."""
@@ -147,24 +147,24 @@ class _Wanted:
         except TargetError as error:
             raise ConfigError(f"{option} {error}") from None
 
-    def jobs(self, nursery: Nursery) -> list[Job]:
+    def targets(self, pool: WorkerPool) -> list[SurveyTarget]:
         """What the names mean. Raises TargetError where one means nothing."""
         from ckpt_surgery.survey.targets import resolve_in
 
         trusted = self.trust_remote_code
-        return resolve_in(nursery, names=self.names, everything=self.everything, trust_remote_code=trusted)
+        return resolve_in(pool, names=self.names, everything=self.everything, trust_remote_code=trusted)
 
 
 def _survey(wanted: _Wanted, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
     from ckpt_surgery.survey import survey
     from ckpt_surgery.survey.targets import TargetError
-    from ckpt_surgery.survey.worker_pool import Nursery, NurseryError
+    from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
     try:
-        with Nursery() as nursery, progress_bar() as progress:
-            jobs = wanted.jobs(nursery)
+        with WorkerPool() as pool, progress_bar() as progress:
+            targets = wanted.targets(pool)
             reports = survey(
-                jobs,
+                targets,
                 modes=wanted.modes,
                 levels=wanted.levels,
                 fix=fix,
@@ -173,13 +173,13 @@ def _survey(wanted: _Wanted, fix: bool, workers: int | None, resume: Path | None
                 resume=resume,
                 shard=wanted.shard,
                 progress=progress,
-                nursery=nursery,
+                pool=pool,
             )
-    except (TargetError, NurseryError) as error:
+    except (TargetError, WorkerPoolError) as error:
         raise ConfigError(str(error)) from None
     if wanted.shard and not reports:
         index, count = wanted.shard
-        say(f"ckpt_surgery: part {index} of {count} is empty: {len(jobs)} in all are to be verified")
+        say(f"ckpt_surgery: part {index} of {count} is empty: {len(targets)} in all are to be verified")
     return reports
 
 

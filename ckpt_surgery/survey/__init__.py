@@ -13,17 +13,17 @@ from typing import get_args
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.results import MODES, Level, Mode, Repair, Report, Status
 from ckpt_surgery.measure.versions import installed_versions
-from ckpt_surgery.survey.examine import EXAMINATION
+from ckpt_surgery.survey.examination import EXAMINATION
 from ckpt_surgery.survey.resume import ResumeFile
-from ckpt_surgery.survey.scheduler import Crew, Plan, Work
-from ckpt_surgery.survey.targets import Job, checked_timeout, part_of
-from ckpt_surgery.survey.worker_pool import Nursery
+from ckpt_surgery.survey.scheduler import Scheduler, SurveyJob, SurveyOptions
+from ckpt_surgery.survey.targets import SurveyTarget, checked_timeout, part_of
+from ckpt_surgery.survey.worker_pool import WorkerPool
 
 Progress = Callable[[str, int, int], None]
 
 
 def survey(
-    jobs: Sequence[Job],
+    jobs: Sequence[SurveyTarget],
     *,
     modes: Sequence[Mode] = MODES,
     levels: str | Sequence[Level] = "all",
@@ -33,7 +33,7 @@ def survey(
     resume: Path | None = None,
     shard: tuple[int, int] | None = None,
     progress: Progress | None = None,
-    nursery: Nursery | None = None,
+    pool: WorkerPool | None = None,
     examination: str = EXAMINATION,
 ) -> list[Report]:
     """Look at every job in worker processes, and return their reports in the order of the jobs.
@@ -52,20 +52,20 @@ def survey(
             unless the files of the model have changed or it has more time now to end.
         shard: (i, n) for part `i` of `n` of the jobs, counted from 1.
         progress: called with counts by outcome in words, the number of finished jobs, and of all.
-        nursery: where workers come from; one is made, and ended, where there is none.
+        pool: where workers come from; one is made, and ended, where there is none.
         examination: `package.module:class` of what examines a model.
 
     Raises:
         TargetError: `timeout` is no time limit.
         ResumeError: the file of `resume` is not one that can be gone on with.
-        NurseryError: no worker can be started.
+        WorkerPoolError: no worker can be started.
     """
     chosen = part_of(jobs, shard) if shard else list(jobs)
     known = installed_versions()
     limit = checked_timeout(timeout)
-    plan = Plan(tuple(modes), levels if isinstance(levels, str) else tuple(levels), limit, examination)
+    plan = SurveyOptions(tuple(modes), levels if isinstance(levels, str) else tuple(levels), limit, examination)
     reports: dict[int, Report] = {}
-    works = [Work(index, job, plan.modes, repair=Repair() if fix else None) for index, job in enumerate(chosen)]
+    works = [SurveyJob(index, job, plan.modes, repair=Repair() if fix else None) for index, job in enumerate(chosen)]
     with ExitStack() as stack:
         kept = None
         if resume is not None:
@@ -73,7 +73,7 @@ def survey(
             kept = stack.enter_context(ResumeFile(resume, settings, timeout))
             reports = {work.index: report for work in works if (report := kept.report(work.job)) is not None}
 
-        def done(work: Work) -> None:
+        def done(work: SurveyJob) -> None:
             report = work.report()
             report = report if report.versions else replace(report, versions=known)
             reports[work.index] = report
@@ -84,8 +84,8 @@ def survey(
         _tell(progress, reports, len(works))
         left = [work for work in works if work.index not in reports]
         if left:
-            home = nursery or stack.enter_context(Nursery())
-            Crew(home, left, plan, min(workers or cores(), len(left)), done).run()
+            home = pool or stack.enter_context(WorkerPool())
+            Scheduler(home, left, plan, min(workers or cores(), len(left)), done).run()
     return [reports[work.index] for work in works]
 
 

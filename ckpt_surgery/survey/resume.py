@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ckpt_surgery.measure.results import Report, report_of
-from ckpt_surgery.survey.sources import given_files, unchanged
-from ckpt_surgery.survey.targets import Job, TargetError
+from ckpt_surgery.survey.file_digests import given_files, unchanged
+from ckpt_surgery.survey.targets import SurveyTarget, TargetError
 
 _FORMAT = "ckpt_surgery survey"
 
@@ -61,7 +61,7 @@ class ResumeFile:
     def __exit__(self, *exception: object) -> None:
         os.close(self._file)
 
-    def report(self, job: Job) -> Report | None:
+    def report(self, job: SurveyTarget) -> Report | None:
         """What was found out about a job before; None where it is still to be looked at.
 
         That is also where a file of the model has changed, or where it did not end within less time than now.
@@ -73,7 +73,7 @@ class ResumeFile:
         short = entry.stopped_after is not None and entry.stopped_after < self.timeout
         return None if short else entry.report
 
-    def add(self, job: Job, report: Report, *, files: Mapping[str, str], stopped_after: float | None) -> None:
+    def add(self, job: SurveyTarget, report: Report, *, files: Mapping[str, str], stopped_after: float | None) -> None:
         """Keep a report. It is in the file when this returns, whatever becomes of the process.
 
         `files` are the digests of what a factory was read from, `stopped_after` the seconds within which some phase
@@ -144,8 +144,8 @@ class ResumeFile:
             raise ResumeError(f"--resume {self.path} cannot be written to: no space is left")
 
 
-def _key(job: Job | Mapping[str, Any]) -> str:
-    return json.dumps(job.to_dict() if isinstance(job, Job) else job, sort_keys=True)
+def _key(job: SurveyTarget | Mapping[str, Any]) -> str:
+    return json.dumps(job.to_dict() if isinstance(job, SurveyTarget) else job, sort_keys=True)
 
 
 def _shown(value: object) -> str:

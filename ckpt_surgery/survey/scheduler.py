@@ -13,27 +13,27 @@ from time import monotonic
 from typing import Any
 
 from ckpt_surgery.measure.results import MODES, Fault, Level, Mode, ModeReport, Repair, Report, report_of
-from ckpt_surgery.survey.examine import AFTER, SURGERY, broken_mode, examinable
-from ckpt_surgery.survey.targets import Job
-from ckpt_surgery.survey.worker_pool import Ending, Nursery, Worker
+from ckpt_surgery.survey.examination import AFTER, SURGERY, broken_mode, examinable
+from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.worker_pool import Worker, WorkerExit, WorkerPool
 
 LARGEST = 1_500_000_000
 """Resident bytes (those shared with the template included) above which a worker is replaced after a job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SurveyOptions:
     """What is looked at in every job: `examination` names the class that does it, `timeout` is in seconds a phase."""
 
     modes: tuple[Mode, ...]
     levels: str | tuple[Level, ...]
     timeout: float
     examination: str
-    call: str = "ckpt_surgery.survey.examine:examine"
+    call: str = "ckpt_surgery.survey.examination:examine"
 
 
 @dataclass(slots=True)
-class Work:
+class SurveyJob:
     """One job and what has become known of it. `phase` is the last one that began: build, reference, a mode and so on.
 
     `repair` is None where no surgery is asked for. `files` are the digests of what a factory was read from.
@@ -41,7 +41,7 @@ class Work:
     """
 
     index: int
-    job: Job
+    job: SurveyTarget
     modes: tuple[Mode, ...]
     base: Report | None = None
     found: dict[Mode, ModeReport] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Work:
     @property
     def group(self) -> str:
         """Jobs of one group import the same modules, so that one worker does them one after the other."""
-        return self.job.model_type or self.job.target
+        return self.job.model_type or self.job.argument
 
     def report(self) -> Report:
         """All that is known, as the report on the job."""
@@ -87,7 +87,7 @@ class Work:
     def unbuilt(self, problem: str) -> Report:
         """A report that says why there is no verdict."""
         job = self.job
-        return Report(job.model, job.model_type, job.variant, job.target, problem=problem)
+        return Report(job.model, job.model_type, job.variant, job.argument, problem=problem)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,26 +95,31 @@ class _Seat:
     """The place of one worker. `since` and `deadline` are those of the phase that its work is in."""
 
     worker: Worker | None = None
-    work: Work | None = None
+    work: SurveyJob | None = None
     group: str = ""
     since: float = 0.0
     deadline: float = 0.0
 
 
-class Crew:
-    """Up to `seats` workers of a nursery, which do all of `works`; `done` is called with each as it is finished."""
+class Scheduler:
+    """Up to `seats` workers of a pool, which do all of `works`; `done` is called with each as it is finished."""
 
     def __init__(
-        self, nursery: Nursery, works: Iterable[Work], plan: Plan, seats: int, done: Callable[[Work], None]
+        self,
+        pool: WorkerPool,
+        works: Iterable[SurveyJob],
+        plan: SurveyOptions,
+        seats: int,
+        done: Callable[[SurveyJob], None],
     ) -> None:
-        self._nursery, self._plan, self._done = nursery, plan, done
-        self._queues: dict[str, deque[Work]] = {}
+        self._pool, self._plan, self._done = pool, plan, done
+        self._queues: dict[str, deque[SurveyJob]] = {}
         for work in works:
             self._queues.setdefault(work.group, deque()).append(work)
         self._seats = [_Seat() for _ in range(seats)]
 
     def run(self) -> None:
-        """Do everything. Raises NurseryError where no worker can be had; no worker is left behind in any case."""
+        """Do everything. Raises WorkerPoolError where no worker can be had; no worker is left behind in any case."""
         try:
             for seat in self._seats:
                 self._occupy(seat)
@@ -139,10 +144,10 @@ class Crew:
             seat.worker.close()
             seat.worker = None
 
-    def _start(self, seat: _Seat, work: Work) -> None:
+    def _start(self, seat: _Seat, work: SurveyJob) -> None:
         work.phase = ""
         if seat.worker is None:
-            seat.worker = self._nursery.worker()
+            seat.worker = self._pool.worker()
         plan = self._plan
         modes = {"modes": work.left, "after": work.left_after}
         seat.worker.ask(plan.call, job=work.job.to_dict(), **modes, levels=plan.levels, examination=plan.examination)
@@ -173,7 +178,7 @@ class Crew:
                 return
             elif event["event"] == "failed":
                 worker.close()
-                self._lose(seat, work, Ending(f"it raised {event['error']}"))
+                self._lose(seat, work, WorkerExit(f"it raised {event['error']}"))
                 return
         if worker.ended:
             self._lose(seat, work, worker.ending())
@@ -182,14 +187,14 @@ class Crew:
             how = f"it does not end within {self._plan.timeout:g} s"
             self._lose(seat, work, replace(worker.stop(), how=how))
 
-    def _finish(self, seat: _Seat, work: Work, resident: int) -> None:
+    def _finish(self, seat: _Seat, work: SurveyJob, resident: int) -> None:
         if resident > LARGEST and seat.worker is not None:
             seat.worker.close()
             seat.worker = None
         self._done(work)
         self._occupy(seat)
 
-    def _lose(self, seat: _Seat, work: Work, ending: Ending) -> None:
+    def _lose(self, seat: _Seat, work: SurveyJob, ending: WorkerExit) -> None:
         """A worker was lost with the job half done: say so there, and have another do what is left of it."""
         seat.worker = None
         took = monotonic() - seat.since
@@ -214,10 +219,10 @@ class Crew:
             self._done(work)
             self._occupy(seat)
 
-    def _broken(self, mode: Mode, expected: str, ending: Ending) -> ModeReport:
+    def _broken(self, mode: Mode, expected: str, ending: WorkerExit) -> ModeReport:
         return broken_mode(mode, Fault("run", expected, str(ending)), self._plan.levels)
 
-    def _fail_after(self, work: Work, expected: str, ending: Ending) -> None:
+    def _fail_after(self, work: SurveyJob, expected: str, ending: WorkerExit) -> None:
         """All that is left to be examined after the surgery has failed."""
         for mode in work.left_after:
             work.repaired(Repair((self._broken(mode, expected, ending),)))
@@ -248,6 +253,6 @@ def _ready(busy: Sequence[_Seat]) -> list[_Seat]:
     return list(heard | {seat: None for seat in busy if now >= seat.deadline})
 
 
-def _expected(ending: Ending) -> str:
+def _expected(ending: WorkerExit) -> str:
     backward = any(frame.rpartition(" in ")[2] in ("_engine_run_backward", "backward") for frame in ending.frames)
     return "the backward to end" if backward else "the step to end"

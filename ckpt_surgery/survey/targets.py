@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ckpt_surgery.errors import Unverifiable
 
 if TYPE_CHECKING:
-    from ckpt_surgery.survey.worker_pool import Nursery
+    from ckpt_surgery.survey.worker_pool import WorkerPool
     from ckpt_surgery.tiny import ModelEntry
 
 Kind = Literal["class", "config", "remote", "factory"]
@@ -33,7 +33,7 @@ class TargetError(Unverifiable):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SurveyTarget:
     """One model class to look at, as plain JSON data.
 
     `target` is what the command line takes to look at it again, `model` the name of the class (for a factory:
@@ -41,7 +41,7 @@ class Job:
     `options` are set on the configuration; where there are any, `variant` is the word for them.
     """
 
-    target: str
+    argument: str
     model: str
     kind: Kind = "class"
     model_type: str = ""
@@ -55,18 +55,18 @@ class Job:
         return f"{self.model} ({self.variant})" if self.variant else self.model
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `job_of` reads it back."""
+        """Plain JSON data; `target_of` reads it back."""
         return asdict(self)
 
 
-def job_of(data: Mapping[str, Any]) -> Job:
-    """The job that `Job.to_dict` made `data` from. Raises TypeError or KeyError where it did not."""
-    return Job(**{**data, "options": tuple((name, value) for name, value in data["options"])})
+def target_of(data: Mapping[str, Any]) -> SurveyTarget:
+    """The job that `SurveyTarget.to_dict` made `data` from. Raises TypeError or KeyError where it did not."""
+    return SurveyTarget(**{**data, "options": tuple((name, value) for name, value in data["options"])})
 
 
 def resolve(
     names: Sequence[str], *, everything: bool = False, trust_remote_code: bool = False, variants: bool = True
-) -> list[Job]:
+) -> list[SurveyTarget]:
     """The jobs of some MODEL arguments, in order of model type, class and variant, each once.
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), which means all its classes in the auto mappings; a
@@ -83,31 +83,31 @@ def resolve(
         jobs += map(_class_job, _catalogue().values())
     if variants:
         jobs += [variant for job in jobs for variant in _variants(job)]
-    return sorted(dict.fromkeys(jobs), key=lambda job: (job.model_type, job.model, job.variant, job.target))
+    return sorted(dict.fromkeys(jobs), key=lambda job: (job.model_type, job.model, job.variant, job.argument))
 
 
-def resolve_in(nursery: Nursery, **options: Any) -> list[Job]:
-    """`resolve`, in a worker of `nursery`: torch and transformers are imported there and not here.
+def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
+    """`resolve`, in a worker of `pool`: torch and transformers are imported there and not here.
 
     Raises:
         TargetError: as `resolve`.
-        NurseryError: there is no worker, or it died.
+        WorkerPoolError: there is no worker, or it died.
     """
-    answer = nursery.call(f"{__name__}:resolve_apart", **options)
+    answer = pool.call(f"{__name__}:resolve_apart", **options)
     if "error" in answer:
         raise TargetError(answer["error"])
-    return [job_of(job) for job in answer["jobs"]]
+    return [target_of(job) for job in answer["targets"]]
 
 
 def resolve_apart(_emit: object, /, **options: Any) -> dict[str, Any]:
     """`resolve` for a caller in another process: the jobs, or the error, as plain JSON data."""
     try:
-        return {"jobs": [job.to_dict() for job in resolve(**options)]}
+        return {"targets": [job.to_dict() for job in resolve(**options)]}
     except TargetError as error:
         return {"error": str(error)}
 
 
-def part_of(jobs: Sequence[Job], shard: tuple[int, int]) -> list[Job]:
+def part_of(jobs: Sequence[SurveyTarget], shard: tuple[int, int]) -> list[SurveyTarget]:
     """Part `i` of `n`, with `shard` (i, n) counted from 1. The parts are disjoint, complete and equally long."""
     index, count = shard
     return list(jobs[len(jobs) * (index - 1) // count : len(jobs) * index // count])
@@ -129,10 +129,10 @@ def checked_timeout(seconds: float) -> float:
     return seconds
 
 
-def _jobs(name: str, trust_remote_code: bool) -> list[Job]:
+def _jobs(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
     path = Path(name).expanduser()
     if _FACTORY.fullmatch(name):
-        return [Job(target=name, model=name, kind="factory")]
+        return [SurveyTarget(argument=name, model=name, kind="factory")]
     if name.endswith(".json") or (name and path.is_dir() and not _named(name)):
         return _config_jobs(name, path, trust_remote_code)
     if found := _named(name):
@@ -146,11 +146,11 @@ def _catalogue() -> Mapping[str, ModelEntry]:
     return model_classes()
 
 
-def _class_job(entry: ModelEntry) -> Job:
-    return Job(target=entry.name, model=entry.name, model_type=entry.model_type)
+def _class_job(entry: ModelEntry) -> SurveyTarget:
+    return SurveyTarget(argument=entry.name, model=entry.name, model_type=entry.model_type)
 
 
-def _named(name: str) -> list[Job]:
+def _named(name: str) -> list[SurveyTarget]:
     """The class of that name, or all classes of that model type; dashes and underscores are one."""
     catalogue = _catalogue()
     if name in catalogue:
@@ -187,7 +187,7 @@ def _nearest(name: str) -> str:
 # --- configurations ---------------------------------------------------------------------------------------
 
 
-def _config_jobs(name: str, path: Path, trust_remote_code: bool) -> list[Job]:
+def _config_jobs(name: str, path: Path, trust_remote_code: bool) -> list[SurveyTarget]:
     """The jobs of a configuration: its `architectures`, or every class of its model type."""
     file = path / "config.json" if path.is_dir() else path
     config = _read(file)
@@ -213,7 +213,7 @@ def _config_jobs(name: str, path: Path, trust_remote_code: bool) -> list[Job]:
             f"{file}: the installed transformers has no model type {model_type!r}"
             + (f": did you mean {meant}?" if meant else ": `model_type` or `architectures` must name one it has")
         )
-    return [Job(name, job.model, "config", model_type or job.model_type, source=source) for job in jobs]
+    return [SurveyTarget(name, job.model, "config", model_type or job.model_type, source=source) for job in jobs]
 
 
 def _architectures(file: Path, config: Mapping[str, Any]) -> list[str]:
@@ -237,7 +237,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 def _remote_jobs(
     name: str, file: Path, model_type: str, architectures: Sequence[str], auto_map: Mapping[str, Any], trusted: bool
-) -> list[Job]:
+) -> list[SurveyTarget]:
     """The model classes that come with a folder. Each is a reference such as `modeling_x.XForCausalLM`."""
     if not trusted:
         raise TargetError(
@@ -252,7 +252,7 @@ def _remote_jobs(
     for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
         _check_reference(file, reference)
     return [
-        Job(name, entry, "remote", model_type, source=f"{file.parent.resolve()}::{references[entry]}")
+        SurveyTarget(name, entry, "remote", model_type, source=f"{file.parent.resolve()}::{references[entry]}")
         for entry in chosen
     ]
 
@@ -271,13 +271,13 @@ def _check_reference(file: Path, reference: object) -> None:
 # --- variants ---------------------------------------------------------------------------------------------
 
 
-def _variants(job: Job) -> Iterator[Job]:
+def _variants(job: SurveyTarget) -> Iterator[SurveyTarget]:
     """The same class with the router's loss: a mixture of experts may lose it under checkpointing alone."""
     if job.kind in ("class", "config") and job.model.endswith(_HEADS_WITH_LOSS):
         option, word = _ROUTER_LOSS
         entry = _catalogue()[job.model]
         if _has_option(_config_class(entry), option) and _uses(entry, option, "aux_loss"):
-            yield Job(job.target, job.model, job.kind, job.model_type, word, job.source, ((option, True),))
+            yield SurveyTarget(job.argument, job.model, job.kind, job.model_type, word, job.source, ((option, True),))
 
 
 def _config_class(entry: ModelEntry) -> type | None:

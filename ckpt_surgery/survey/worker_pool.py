@@ -27,7 +27,7 @@ PRELOAD = (
     "transformers.generation.utils",
     "transformers.modeling_layers",
     "transformers.models.auto.modeling_auto",
-    "ckpt_surgery.survey.building",
+    "ckpt_surgery.survey.build",
     "ckpt_surgery.tiny",
     "ckpt_surgery.measure.verify",
 )
@@ -45,7 +45,7 @@ _ENVIRONMENT = {
 }
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from ckpt_surgery.survey.template import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
+    "from ckpt_surgery.survey.fork_server import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
 _TAIL = 16384
 _PATIENCE = 5.0
@@ -54,12 +54,12 @@ _DUMP_ENDS = (" in <module>\n", "\n  ...\n")
 _DUMP = re.compile(r"^((Current thread|Thread) .*\(most recent call first\):|Stack \(most recent call first\):)$")
 
 
-class NurseryError(CkptSurgeryError, RuntimeError):
+class WorkerPoolError(CkptSurgeryError, RuntimeError):
     """No worker can be started: one sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class WorkerExit:
     """How a worker ended: `how` as a clause ("the process was killed by SIGSEGV"), and what it left behind.
 
     `words` is the last line it wrote itself, `frames` are the Python frames it stood in, innermost first, each
@@ -76,13 +76,13 @@ class Ending:
 
 
 class Worker:
-    """One worker process, seen from outside. Made by `Nursery.worker`."""
+    """One worker process, seen from outside. Made by `WorkerPool.worker`."""
 
-    def __init__(self, nursery: Nursery, pid: int, requests: int, events: int, output: int) -> None:
+    def __init__(self, pool: WorkerPool, pid: int, requests: int, events: int, output: int) -> None:
         self.pid = pid
         self.ended = False
         """Whether it has nothing more to say: it ended, or is about to."""
-        self._nursery = nursery
+        self._pool = pool
         self._requests, self._events, self._output = requests, events, output
         self._line = b""
         self._tail = b""
@@ -118,7 +118,7 @@ class Worker:
             os.kill(self.pid, signal.SIGKILL)
         self.close()
 
-    def stop(self) -> Ending:
+    def stop(self) -> WorkerExit:
         """End it, whatever it is doing, and tell where it stood."""
         self._take_output()
         words = _last_words(self._text())
@@ -132,15 +132,15 @@ class Worker:
             if not self._take_output():
                 break
         self.kill()
-        return Ending("it was stopped", words, _frames(self._text()))
+        return WorkerExit("it was stopped", words, _frames(self._text()))
 
-    def ending(self) -> Ending:
+    def ending(self) -> WorkerExit:
         """How it ended by itself, with what it left behind; waits for the end."""
-        code = self._nursery.exit_code(self.pid)
+        code = self._pool.exit_code(self.pid)
         self._take_output()
         text = self._text()
         self.close()
-        return Ending(_how(code), _last_words(text), _frames(text))
+        return WorkerExit(_how(code), _last_words(text), _frames(text))
 
     def close(self) -> None:
         """Let go of it: one that waits for work ends."""
@@ -158,24 +158,24 @@ class Worker:
         return self._tail.decode("utf-8", "replace")
 
 
-class Nursery:
+class WorkerPool:
     """The template and its workers; a context manager that leaves no process behind.
 
     The template begins to import `preload` at once; the first `worker` waits for it. Workers find modules where
     this process finds them. They run in a session of their own: an interrupt from the terminal does not reach
     them, and they end with this process, however that ends.
 
-    Raises NurseryError, from `worker`, where the template cannot be started.
+    Raises WorkerPoolError, from `worker`, where the template cannot be started.
     """
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
-            raise NurseryError("models are examined in forked processes, which this operating system does not have")
+            raise WorkerPoolError("models are examined in forked processes, which this operating system does not have")
         self._preload = tuple(preload)
         self._groups: list[int] = []
         self._start()
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -190,26 +190,28 @@ class Nursery:
         """A fresh worker. A template that has died since the last one is replaced.
 
         Raises:
-            NurseryError: the template cannot import what it is to, or does not start.
+            WorkerPoolError: the template cannot import what it is to, or does not start.
         """
         try:
             return self._fork()
         except ConnectionError:
             if not self._ready:
-                raise NurseryError(f"the process that workers come from does not start: {self._complaint()}") from None
+                raise WorkerPoolError(
+                    f"the process that workers come from does not start: {self._complaint()}"
+                ) from None
         # its workers go on: what they do is not lost, only how they end is not told any more
         self._let_go()
         self._start()
         try:
             return self._fork()
         except ConnectionError:
-            raise NurseryError(f"the process that workers come from dies again: {self._complaint()}") from None
+            raise WorkerPoolError(f"the process that workers come from dies again: {self._complaint()}") from None
 
     def call(self, function: str, **arguments: object) -> Any:
         """The result of one call in a worker of its own.
 
         Raises:
-            NurseryError: the function raised, or the worker died.
+            WorkerPoolError: the function raised, or the worker died.
         """
         worker = self.worker()
         try:
@@ -220,8 +222,8 @@ class Nursery:
                     if event["event"] == "done":
                         return event["result"]
                     if event["event"] == "failed":
-                        raise NurseryError(event["error"])
-            raise NurseryError(str(worker.ending()))
+                        raise WorkerPoolError(event["error"])
+            raise WorkerPoolError(str(worker.ending()))
         finally:
             worker.close()
 
@@ -292,7 +294,7 @@ class Nursery:
         return Worker(self, self._pids.pop(), *ours)
 
     def _hear(self, patience: float | None) -> None:
-        """Take in what the template says; raises ConnectionError where it is gone, NurseryError if it gave up."""
+        """Take in what the template says; raises ConnectionError where it is gone, WorkerPoolError if it gave up."""
         self._control.settimeout(patience)
         try:
             data = self._control.recv(65536)
@@ -305,7 +307,7 @@ class Nursery:
         *lines, self._line = (self._line + data).split(b"\n")
         for message in map(json.loads, lines):
             if "failed" in message:
-                raise NurseryError(f"what models need cannot be imported: {message['failed']}")
+                raise WorkerPoolError(f"what models need cannot be imported: {message['failed']}")
             self._ready = self._ready or "ready" in message
             if "pid" in message:
                 self._pids.append(message["pid"])

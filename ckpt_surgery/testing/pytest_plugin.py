@@ -16,8 +16,8 @@ from ckpt_surgery.measure import TIMEOUT
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.results import Mode, ModeReport, Report
-    from ckpt_surgery.survey.targets import Job
-    from ckpt_surgery.survey.worker_pool import Nursery
+    from ckpt_surgery.survey.targets import SurveyTarget
+    from ckpt_surgery.survey.worker_pool import WorkerPool
 
 _NAME = "ckpt"
 _OPTION = "--ckpt-models"
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     known = getattr(config, "workerinput", {}).get(_HANDED_ON)
     if known is None:
         alone = config.args_source is not pytest.Config.ArgsSource.ARGS
-        known = {"jobs": models.find(given), "alone": alone}
+        known = {"targets": models.find(given), "alone": alone}
     models.handed_on = known
     if known["alone"]:
         config.args = []
@@ -76,8 +76,8 @@ class _Models:
 
     timeout: float
     handed_on: dict[str, Any] = field(default_factory=dict)
-    _nursery: Nursery | None = None
-    _known: dict[tuple[Job, Mode], Report] = field(default_factory=dict)
+    _pool: WorkerPool | None = None
+    _known: dict[tuple[SurveyTarget, Mode], Report] = field(default_factory=dict)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -99,13 +99,13 @@ class _Models:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """See whether the next test is about the same model, which is then built once for both."""
         if isinstance(item, ModelItem):
-            same = isinstance(nextitem, ModelItem) and nextitem.job == item.job
+            same = isinstance(nextitem, ModelItem) and nextitem.target == item.target
             item.together = (item.mode, nextitem.mode) if same and isinstance(nextitem, ModelItem) else (item.mode,)
 
     def find(self, given: str) -> list[dict[str, Any]]:
-        """The jobs that the option's value means, as plain data. Raises UsageError where a name means nothing."""
+        """The targets that the option's value means, as plain data. Raises UsageError where a name means nothing."""
         from ckpt_surgery.survey.targets import TargetError, resolve_in
-        from ckpt_surgery.survey.worker_pool import NurseryError
+        from ckpt_surgery.survey.worker_pool import WorkerPoolError
 
         names = [name for entry in given.split(",") if (name := entry.strip())]
         if not names:
@@ -113,33 +113,33 @@ class _Models:
         _need_torch()
         options: dict[str, Any] = {"names": [name for name in names if name != "all"], "everything": "all" in names}
         try:
-            return [job.to_dict() for job in resolve_in(self.nursery(), **options)]
-        except (NurseryError, TargetError) as error:
+            return [target.to_dict() for target in resolve_in(self.pool(), **options)]
+        except (WorkerPoolError, TargetError) as error:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
 
-    def nursery(self) -> Nursery:
+    def pool(self) -> WorkerPool:
         """Where worker processes come from."""
-        if self._nursery is None:
-            from ckpt_surgery.survey.worker_pool import Nursery
+        if self._pool is None:
+            from ckpt_surgery.survey.worker_pool import WorkerPool
 
-            self._nursery = Nursery()
-        return self._nursery
+            self._pool = WorkerPool()
+        return self._pool
 
-    def report(self, job: Job, mode: Mode, together: Iterable[Mode]) -> Report:
-        """What is found on a job in one mode; whatever is to be found `together` with it is found at once."""
-        if (job, mode) not in self._known:
+    def report(self, target: SurveyTarget, mode: Mode, together: Iterable[Mode]) -> Report:
+        """What is found on a target in one mode; whatever is to be found `together` with it is found at once."""
+        if (target, mode) not in self._known:
             from ckpt_surgery.survey import survey
 
             modes = tuple(together)
-            (report,) = survey([job], modes=modes, workers=1, timeout=self.timeout, nursery=self.nursery())
-            self._known |= {(job, each): report for each in modes}
-        return self._known.pop((job, mode))
+            (report,) = survey([target], modes=modes, workers=1, timeout=self.timeout, pool=self.pool())
+            self._known |= {(target, each): report for each in modes}
+        return self._known.pop((target, mode))
 
     def close(self) -> None:
         """End the workers."""
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
 
 class ModelCollector(pytest.Collector):
@@ -152,30 +152,30 @@ class ModelCollector(pytest.Collector):
     def collect(self) -> Iterator[ModelItem]:
         """One test per class and mode, in the order of classes, the modes of one class side by side."""
         from ckpt_surgery.measure.results import MODES
-        from ckpt_surgery.survey.targets import job_of
+        from ckpt_surgery.survey.targets import target_of
 
-        jobs = [job_of(data) for data in self.models.handed_on["jobs"]]
-        names = [f"{job.model}/{job.variant}" for job in jobs]
-        for job, name in zip(jobs, names, strict=True):
-            place = job.target if names.count(name) > 1 else ""
+        targets = [target_of(data) for data in self.models.handed_on["targets"]]
+        names = [f"{target.model}/{target.variant}" for target in targets]
+        for target, name in zip(targets, names, strict=True):
+            place = target.argument if names.count(name) > 1 else ""
             for mode in MODES:
-                inside = "-".join(filter(None, [job.variant.replace(" ", "_"), place, mode]))
+                inside = "-".join(filter(None, [target.variant.replace(" ", "_"), place, mode]))
                 yield ModelItem.from_parent(
-                    self, name=f"{job.model}[{inside}]", models=self.models, job=job, mode=mode
+                    self, name=f"{target.model}[{inside}]", models=self.models, target=target, mode=mode
                 )
 
 
 class ModelItem(pytest.Item):
     """Whether checkpointing works on one model class in one mode."""
 
-    def __init__(self, models: _Models, job: Job, mode: Mode, **more: Any) -> None:
+    def __init__(self, models: _Models, target: SurveyTarget, mode: Mode, **more: Any) -> None:
         super().__init__(**more)
-        self.models, self.job, self.mode = models, job, mode
+        self.models, self.target, self.mode = models, target, mode
         self.together: tuple[Mode, ...] = (mode,)
 
     def runtest(self) -> None:
         """Have the model examined, and fail with the report; skip with the reason where there is no verdict."""
-        report = self.models.report(self.job, self.mode, self.together)
+        report = self.models.report(self.target, self.mode, self.together)
         found: ModeReport | None = next((each for each in report.modes if each.mode == self.mode), None)
         if not report.supported:
             pytest.skip(report.problem or f"{report.label} says that it does not support gradient checkpointing")

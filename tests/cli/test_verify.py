@@ -20,8 +20,8 @@ from ckpt_surgery.cli.main import main
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair, Report
 from ckpt_surgery.survey.resume import ResumeError
-from ckpt_surgery.survey.targets import Job
-from ckpt_surgery.survey.worker_pool import NurseryError
+from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.worker_pool import WorkerPoolError
 from tests.conftest import installed_major
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
@@ -54,20 +54,20 @@ class Survey:
 
     def __init__(self) -> None:
         self.reports: Sequence[Report] = (GOOD,)
-        self.resolved: dict[str, Any] = {"jobs": [Job("bert", "BertModel").to_dict()]}
+        self.resolved: dict[str, Any] = {"targets": [SurveyTarget("bert", "BertModel").to_dict()]}
         self.error: BaseException | None = None
         self.work: Callable[[], object] = lambda: None
         self.asked: dict[str, Any] = {}
         self.named: dict[str, Any] = {}
 
-    def __call__(self, jobs: Sequence[Job], **options: Any) -> list[Report]:
+    def __call__(self, jobs: Sequence[SurveyTarget], **options: Any) -> list[Report]:
         self.asked = {"jobs": jobs, **options}
         self.work()
         if self.error is not None:
             raise self.error
         return list(self.reports)
 
-    def nursery(self) -> Survey:
+    def pool(self) -> Survey:
         return self
 
     def __enter__(self) -> Survey:
@@ -86,7 +86,7 @@ class Survey:
 def survey(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Survey:
     stand_in = Survey()
     monkeypatch.setattr("ckpt_surgery.survey.survey", stand_in)
-    monkeypatch.setattr("ckpt_surgery.survey.worker_pool.Nursery", stand_in.nursery)
+    monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", stand_in.pool)
     monkeypatch.setattr(verify_command, "find_spec", lambda name: name)
     monkeypatch.chdir(tmp_path)
     return stand_in
@@ -100,9 +100,9 @@ class TestWhatTheSurveyIsAsked:
     def test_both_modes_and_all_levels_of_the_named_models_by_default(self, survey: Survey) -> None:
         assert run("bert GPT2Model") == 0
         assert survey.named == {"names": ["bert", "GPT2Model"], "everything": False, "trust_remote_code": False}
-        asked = {name: value for name, value in survey.asked.items() if name != "nursery"}
+        asked = {name: value for name, value in survey.asked.items() if name != "pool"}
         assert asked == {
-            "jobs": [Job("bert", "BertModel")],
+            "jobs": [SurveyTarget("bert", "BertModel")],
             "modes": MODES,
             "levels": "all",
             "fix": False,
@@ -274,7 +274,7 @@ class TestErrors:
         assert capsys.readouterr().err == f"ckpt_surgery: error: {survey.resolved['error']}\n"
         assert not survey.asked
 
-    @pytest.mark.parametrize("error", [ResumeError("--resume a is no file of a survey"), NurseryError("no worker")])
+    @pytest.mark.parametrize("error", [ResumeError("--resume a is no file of a survey"), WorkerPoolError("no worker")])
     def test_of_the_survey_are_one_line(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], error: Exception
     ) -> None:

@@ -19,9 +19,9 @@ import pytest
 from ckpt_surgery.measure.results import MODES, Repair, Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resume import ResumeError, ResumeFile
-from ckpt_surgery.survey.scheduler import Crew, next_group
-from ckpt_surgery.survey.targets import Job
-from ckpt_surgery.survey.worker_pool import Nursery, NurseryError
+from ckpt_surgery.survey.scheduler import Scheduler, next_group
+from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from tests.survey.stand_in import EXAMINATION
 
 TIMEOUT = 60.0
@@ -195,10 +195,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(folder: Path) -> Iterator[Nursery]:
+def pool(folder: Path) -> Iterator[WorkerPool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        with Nursery(preload=()) as home:
+        with WorkerPool(preload=()) as home:
             yield home
 
 
@@ -212,31 +212,31 @@ def log(folder: Path) -> Path:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever never ends is stopped soon; whoever ends has all the time, however busy the machine is."""
-    begin = Crew._begin
+    begin = Scheduler._begin
 
-    def begin_soon(crew: Crew, seat: Any) -> None:
+    def begin_soon(crew: Scheduler, seat: Any) -> None:
         begin(crew, seat)
-        if seat.work.phase and seat.work.phase == HANGING.get(seat.work.job.target.partition(":")[2]):
+        if seat.work.phase and seat.work.phase == HANGING.get(seat.work.job.argument.partition(":")[2]):
             seat.deadline = seat.since + SOON
 
-    monkeypatch.setattr(Crew, "_begin", begin_soon)
+    monkeypatch.setattr(Scheduler, "_begin", begin_soon)
 
 
 Look = Callable[..., list[Report]]
 
 
 @pytest.fixture
-def look(nursery: Nursery, impatient: None) -> Look:
+def look(pool: WorkerPool, impatient: None) -> Look:
     def run(*names: str, **options: Any) -> list[Report]:
-        options = {"timeout": TIMEOUT, "workers": 1, "nursery": nursery, "examination": EXAMINATION, **options}
+        options = {"timeout": TIMEOUT, "workers": 1, "pool": pool, "examination": EXAMINATION, **options}
         return survey([job(name) for name in names], **options)
 
     return run
 
 
-def job(name: str) -> Job:
+def job(name: str) -> SurveyTarget:
     target = f"odd_models:{name}"
-    return Job(target, target, "factory")
+    return SurveyTarget(target, target, "factory")
 
 
 def faults(report: Report) -> dict[str, str]:
@@ -439,47 +439,49 @@ class TestTheProcesses:
         look("large", "good")
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 2
 
-    def test_none_is_left_behind(self, look: Look, nursery: Nursery) -> None:
+    def test_none_is_left_behind(self, look: Look, pool: WorkerPool) -> None:
         look("good", "hangs_in_c", "crashes", workers=2)
-        assert wait_for_none(lambda: workers_of(nursery)) == []
+        assert wait_for_none(lambda: workers_of(pool)) == []
 
     def test_none_is_left_behind_by_an_interrupt(self, folder: Path) -> None:
         def interrupt(_step: str, done: int, _total: int) -> None:
             if done:
                 raise KeyboardInterrupt
 
-        with Nursery(preload=()) as home:
+        with WorkerPool(preload=()) as home:
             group = home.pid
-            options: dict[str, Any] = {"workers": 2, "progress": interrupt, "nursery": home}
+            options: dict[str, Any] = {"workers": 2, "progress": interrupt, "pool": home}
             with pytest.raises(KeyboardInterrupt):
                 survey([job("hangs_in_c"), job("good")], examination=EXAMINATION, **options)
         assert wait_for_none(lambda: running(group)) == []
 
     def test_a_template_that_dies_is_replaced(self, look: Look, folder: Path) -> None:
-        with Nursery(preload=()) as home:
-            assert look("good", nursery=home)[0].ok
+        with WorkerPool(preload=()) as home:
+            assert look("good", pool=home)[0].ok
             busy = home.worker()
             first = home.pid
             os.kill(first, signal.SIGKILL)
-            assert look("good", nursery=home)[0].ok
+            assert look("good", pool=home)[0].ok
             assert home.pid != first
             os.kill(busy.pid, 0)
         assert wait_for_none(lambda: running(first)) == []
 
     def test_what_cannot_be_imported_is_said_in_a_sentence(self, look: Look) -> None:
         with (
-            Nursery(preload=["no_such_package"]) as home,
-            pytest.raises(NurseryError, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_pac"),
+            WorkerPool(preload=["no_such_package"]) as home,
+            pytest.raises(
+                WorkerPoolError, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_pac"
+            ),
         ):
-            look("good", nursery=home)
+            look("good", pool=home)
 
-    def test_a_call_returns_or_raises_what_the_function_did(self, nursery: Nursery) -> None:
+    def test_a_call_returns_or_raises_what_the_function_did(self, pool: WorkerPool) -> None:
         resolve = "ckpt_surgery.survey.targets:resolve_apart"
-        assert nursery.call(resolve, names=["a:b"], variants=False)["jobs"][0]["kind"] == "factory"
-        with pytest.raises(NurseryError, match=r"^TypeError: .*no_such_option"):
-            nursery.call(resolve, no_such_option=1)
-        with pytest.raises(NurseryError, match="exit code 7"):
-            nursery.call("tests.survey.stand_in:leave", code=7)
+        assert pool.call(resolve, names=["a:b"], variants=False)["targets"][0]["kind"] == "factory"
+        with pytest.raises(WorkerPoolError, match=r"^TypeError: .*no_such_option"):
+            pool.call(resolve, no_such_option=1)
+        with pytest.raises(WorkerPoolError, match="exit code 7"):
+            pool.call("tests.survey.stand_in:leave", code=7)
 
 
 class TestTheOrder:
@@ -547,8 +549,8 @@ class TestResuming:
         if child == 0:
             try:
                 tempfile.tempdir = str(tmp_path)
-                with Nursery(preload=()) as home:
-                    look("good", "lost", "hangs_in_c", "raises", resume=file, nursery=home, timeout=1000)
+                with WorkerPool(preload=()) as home:
+                    look("good", "lost", "hangs_in_c", "raises", resume=file, pool=home, timeout=1000)
             finally:
                 os._exit(1)
         limit = time.monotonic() + 30
@@ -576,13 +578,13 @@ class TestResuming:
         (folder / "helper.py").write_text("NAME = 'First'\n", encoding="utf-8")
         file = tmp_path / "kept.jsonl"
 
-        def named(nursery: Nursery) -> str:
-            options: dict[str, Any] = {"resume": file, "workers": 1, "nursery": nursery, "examination": EXAMINATION}
-            return survey([Job("helped:make", "helped:make", "factory")], **options)[0].model
+        def named(pool: WorkerPool) -> str:
+            options: dict[str, Any] = {"resume": file, "workers": 1, "pool": pool, "examination": EXAMINATION}
+            return survey([SurveyTarget("helped:make", "helped:make", "factory")], **options)[0].model
 
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(folder)
-            with Nursery(preload=()) as home:
+            with WorkerPool(preload=()) as home:
                 assert named(home) == "First of 1"
                 (folder / "helper.py").write_text("NAME = 'Second one'\n", encoding="utf-8")
                 assert named(home) == "Second one of 1"
@@ -624,7 +626,7 @@ class TestResuming:
         for name in ("config.json", "code.py", "weights.bin"):
             (place / name).write_text("1", encoding="utf-8")
         source = f"{place}::code.Toy" if kind == "remote" else str(place / "config.json")
-        subject = Job(str(place), "Toy", kind, source=source)
+        subject = SurveyTarget(str(place), "Toy", kind, source=source)
         with ResumeFile(tmp_path / "kept.jsonl", {}, 20.0) as kept:
             assert kept.report(subject) is None
             kept.add(subject, Report("Toy"), files={}, stopped_after=None)
@@ -700,8 +702,8 @@ def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
     return left
 
 
-def workers_of(nursery: Nursery) -> list[str]:
-    return Path(f"/proc/{nursery.pid}/task/{nursery.pid}/children").read_text(encoding="ascii").split()
+def workers_of(pool: WorkerPool) -> list[str]:
+    return Path(f"/proc/{pool.pid}/task/{pool.pid}/children").read_text(encoding="ascii").split()
 
 
 def running(group: int) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from ckpt_surgery.measure.results import Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.targets import resolve
-from ckpt_surgery.survey.worker_pool import Nursery
+from ckpt_surgery.survey.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.both
 
@@ -84,21 +84,21 @@ Look = Callable[..., list[Report]]
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     folder = tmp_path_factory.mktemp("models")
     (folder / "models_of_mine.py").write_text(FACTORY, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        with Nursery() as home:
+        with WorkerPool() as home:
             home.worker().close()
             yield home
 
 
 @pytest.fixture
-def look(nursery: Nursery) -> Look:
+def look(pool: WorkerPool) -> Look:
     def run(*names: str, trust_remote_code: bool = False) -> list[Report]:
         jobs = resolve(names, trust_remote_code=trust_remote_code)
-        return survey(jobs, workers=1, timeout=100, nursery=nursery)
+        return survey(jobs, workers=1, timeout=100, pool=pool)
 
     return run
 

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_surgery.survey import targets
-from ckpt_surgery.survey.targets import Job, TargetError, checked_timeout, job_of, parse_shard, part_of, resolve
+from ckpt_surgery.survey.targets import (
+    SurveyTarget,
+    TargetError,
+    checked_timeout,
+    parse_shard,
+    part_of,
+    resolve,
+    target_of,
+)
 
 CONFIG = {"model_type": "gpt_bigcode", "n_layer": 40, "architectures": ["GPTBigCodeForCausalLM"]}
 AUTO_MAP = {"AutoConfig": "configuration_toy.ToyConfig", "AutoModelForCausalLM": "modeling_toy.ToyForCausalLM"}
@@ -67,7 +75,7 @@ class TestNames:
         assert "did you mean twin-of_bert" in refusal("twin_of_brt")
 
     def test_a_class_is_itself(self) -> None:
-        assert resolve(["BertModel"], variants=False) == [Job("BertModel", "BertModel", "class", "bert")]
+        assert resolve(["BertModel"], variants=False) == [SurveyTarget("BertModel", "BertModel", "class", "bert")]
 
     def test_everything_is_every_class_once(self) -> None:
         everything = ["BertModel", "GPTBigCodeForCausalLM", "GPTBigCodeModel", "XLMRobertaModel"]
@@ -78,7 +86,7 @@ class TestNames:
 
     def test_a_factory_is_taken_at_its_word(self) -> None:
         (job,) = resolve(["package.module:Maker.make"])
-        assert (job.kind, job.target, job.model) == (
+        assert (job.kind, job.argument, job.model) == (
             "factory",
             "package.module:Maker.make",
             "package.module:Maker.make",
@@ -109,7 +117,7 @@ class TestConfigurations:
     def test_the_architectures_choose_the_class(self, tmp_path: Path) -> None:
         name = folder(tmp_path, CONFIG)
         file = str(tmp_path / "config.json")
-        expected = Job(name, "GPTBigCodeForCausalLM", "config", "gpt_bigcode", source=file)
+        expected = SurveyTarget(name, "GPTBigCodeForCausalLM", "config", "gpt_bigcode", source=file)
         assert resolve([name], variants=False) == [expected]
         assert classes(file) == ["GPTBigCodeForCausalLM"]
 
@@ -185,7 +193,7 @@ class TestConfigurations:
 class TestShards:
     @given(st.integers(0, 300), st.integers(1, 40))
     def test_are_disjoint_complete_and_equally_long(self, count: int, shards: int) -> None:
-        jobs = [Job(str(number), str(number)) for number in range(count)]
+        jobs = [SurveyTarget(str(number), str(number)) for number in range(count)]
         parts = [part_of(jobs, (index, shards)) for index in range(1, shards + 1)]
         assert [job for part in parts for job in part] == jobs
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -213,15 +221,15 @@ class TestTimeLimits:
 
 @given(
     st.builds(
-        Job,
+        SurveyTarget,
         *[st.text()] * 2,
         st.sampled_from(["class", "config", "remote", "factory"]),
         *[st.text()] * 3,
         st.lists(st.tuples(st.text(), st.booleans())).map(tuple),
     )
 )
-def test_a_job_survives_json(job: Job) -> None:
-    assert job_of(json.loads(json.dumps(job.to_dict()))) == job
+def test_a_job_survives_json(job: SurveyTarget) -> None:
+    assert target_of(json.loads(json.dumps(job.to_dict()))) == job
 
 
 @pytest.mark.both

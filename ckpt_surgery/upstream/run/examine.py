@@ -49,33 +49,33 @@ def unfit(tree: Path) -> str:
 def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """The reports by family. `classes` of the request are the names of classes by family, models or not."""
     from ckpt_surgery.survey import survey
-    from ckpt_surgery.survey.targets import job_of
-    from ckpt_surgery.survey.worker_pool import Nursery, NurseryError
+    from ckpt_surgery.survey.targets import target_of
+    from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
     try:
-        with Nursery() as nursery, (folder / PROGRESS).open("w", encoding="utf-8") as told:
-            (folder / TEMPLATE).write_text(str(nursery.pid), encoding="ascii")
-            found = nursery.call(f"{_MODULE}:jobs_of", classes=request["classes"])
+        with WorkerPool() as pool, (folder / PROGRESS).open("w", encoding="utf-8") as told:
+            (folder / TEMPLATE).write_text(str(pool.pid), encoding="ascii")
+            found = pool.call(f"{_MODULE}:targets_of", classes=request["classes"])
             reports = survey(
-                [job_of(job) for jobs in found.values() for job in jobs],
+                [target_of(target) for targets in found.values() for target in targets],
                 workers=request["jobs"],
                 progress=lambda *step: print(json.dumps(step), file=told, flush=True),
-                nursery=nursery,
+                pool=pool,
             )
-    except NurseryError as error:
+    except WorkerPoolError as error:
         return {"problem": str(error)}
     rest = iter(reports)
-    return {"reports": {family: [next(rest).to_dict() for _ in jobs] for family, jobs in found.items()}}
+    return {"reports": {family: [next(rest).to_dict() for _ in targets] for family, targets in found.items()}}
 
 
-def jobs_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
-    """The jobs by family, as plain JSON data: of those classes that are models, with their variants."""
+def targets_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """The targets by family, as plain JSON data: of those classes that are models, with their variants."""
     from ckpt_surgery.survey.targets import resolve
     from ckpt_surgery.tiny import model_classes
 
     known = model_classes()
     return {
-        family: [job.to_dict() for job in resolve([name for name in names if name in known])]
+        family: [target.to_dict() for target in resolve([name for name in names if name in known])]
         for family, names in classes.items()
     }
 

@@ -361,6 +361,6 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
 
 @pytest.mark.torch
 def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -> None:
-    found = examine.jobs_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
+    found = examine.targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
     assert [job["variant"] for job in found["mixtral"]] == ["", "router loss"]
     assert found["none"] == []

@@ -12,9 +12,9 @@ from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode, ModeReport, Repair, Report
-from ckpt_surgery.survey.sources import imported_files
-from ckpt_surgery.survey.targets import Job, job_of
-from ckpt_surgery.survey.worker import Emit, load, sentence
+from ckpt_surgery.survey.file_digests import imported_files
+from ckpt_surgery.survey.targets import SurveyTarget, target_of
+from ckpt_surgery.survey.worker_main import Emit, load, sentence
 
 EXAMINATION = "ckpt_surgery.measure.verify:Examination"
 SURGERY = "wrap_blocks"
@@ -39,8 +39,8 @@ def examine(
     the digests of the `files` that a factory was read from; `mode` with one that has one mode; `repair` with one whose
     repair has the table of the surgery or its problem, and then with one for each of its modes.
     """
-    target = job_of(job)
-    empty = Report(target.model, target.model_type, target.variant, target.target)
+    target = target_of(job)
+    empty = Report(target.model, target.model_type, target.variant, target.argument)
     look, report = _begin(emit, empty, target, levels, examination)
     emit("report", report=report.to_dict(), files=imported_files(target))
     if look is None or not examinable(report):
@@ -77,9 +77,11 @@ def _examined(look: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeRepor
     return replace(found, seconds=perf_counter() - start)
 
 
-def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], examination: str) -> tuple[Any, Report]:
+def _begin(
+    emit: Emit, empty: Report, job: SurveyTarget, levels: str | Sequence[Level], examination: str
+) -> tuple[Any, Report]:
     """The examination of a job's model after its reference run, and the report so far."""
-    from ckpt_surgery.survey.building import build
+    from ckpt_surgery.survey.build import build
 
     seconds: dict[str, float] = {}
     look, report, what = None, empty, "building it"
@@ -98,7 +100,7 @@ def _begin(emit: Emit, empty: Report, job: Job, levels: str | Sequence[Level], e
         seconds["reference" if "build" in seconds else "build"] = perf_counter() - start
         report = replace(empty, problem=problem(what, error))
     model_type = job.model_type or report.model_type
-    return look, replace(report, model_type=model_type, variant=job.variant, target=job.target, seconds=seconds)
+    return look, replace(report, model_type=model_type, variant=job.variant, target=job.argument, seconds=seconds)
 
 
 def problem(what: str, error: Exception) -> str:

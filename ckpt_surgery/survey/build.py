@@ -10,11 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.survey.targets import Job, TargetError
-from ckpt_surgery.survey.worker import sentence
+from ckpt_surgery.survey.targets import SurveyTarget, TargetError
+from ckpt_surgery.survey.worker_main import sentence
 
 
-def build(job: Job) -> tuple[Any, Any]:
+def build(job: SurveyTarget) -> tuple[Any, Any]:
     """The model of a job and the arguments of its forward, ready for one step.
 
     Classes and configurations become tiny models with random weights; a factory's model is taken as it is.
@@ -36,8 +36,8 @@ def build(job: Job) -> tuple[Any, Any]:
     return tiny.model, tiny.inputs
 
 
-def _from_factory(job: Job) -> tuple[Any, Any]:
-    module_name, _, attribute = job.target.partition(":")
+def _from_factory(job: SurveyTarget) -> tuple[Any, Any]:
+    module_name, _, attribute = job.argument.partition(":")
     here = os.getcwd()
     if here not in sys.path:  # as for `python -m`
         sys.path.insert(0, here)
@@ -48,18 +48,18 @@ def _from_factory(job: Job) -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise TargetError(f"{job.target}: there is no module {error.name} here or on the path") from None
+        raise TargetError(f"{job.argument}: there is no module {error.name} here or on the path") from None
     except AttributeError as error:
-        raise TargetError(f"{job.target}: {error}") from None
+        raise TargetError(f"{job.argument}: {error}") from None
     if not callable(found):
         kind = type(found).__name__
-        raise TargetError(f"{job.target} cannot be called ({kind}): it must be a function without arguments")
+        raise TargetError(f"{job.argument} cannot be called ({kind}): it must be a function without arguments")
     made = found()
     if not isinstance(made, tuple):
-        return _with_inputs(job.target, made)
+        return _with_inputs(job.argument, made)
     if len(made) != 2:
         raise TargetError(
-            f"{job.target} gives a tuple of {len(made)}: it must give a model, or a model and its inputs"
+            f"{job.argument} gives a tuple of {len(made)}: it must give a model, or a model and its inputs"
         )
     return made
 
@@ -79,7 +79,7 @@ def _with_inputs(name: str, model: Any) -> tuple[Any, Any]:
     return model, tiny_inputs(model)
 
 
-def _from_file(job: Job, model_class: Any) -> Any:
+def _from_file(job: SurveyTarget, model_class: Any) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     values: Mapping[str, Any] = json.loads(Path(job.source).read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def _from_file(job: Job, model_class: Any) -> Any:
         return config_class.from_dict(values)
     except Exception as error:  # whatever somebody else's class says to a value that it does not take
         raise TargetError(
-            f"{job.target}: no {config_class.__name__} can be made of it: {sentence(error)}: correct the values"
+            f"{job.argument}: no {config_class.__name__} can be made of it: {sentence(error)}: correct the values"
         ) from None
 
 

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ckpt_surgery.survey.targets import Job
+from ckpt_surgery.survey.targets import SurveyTarget
 
 _LIBRARIES = {
     Path(__file__).resolve().parents[1],
@@ -17,7 +17,7 @@ _LIBRARIES = {
 """The folders of this package and of the standard library."""
 
 
-def given_files(job: Job) -> dict[str, str]:
+def given_files(job: SurveyTarget) -> dict[str, str]:
     """The digests of what a job names: its configuration, and the code and the json files beside remote code."""
     if job.kind == "config":
         return digests([job.source])
@@ -27,19 +27,19 @@ def given_files(job: Job) -> dict[str, str]:
     return {}
 
 
-def imported_files(job: Job) -> dict[str, str]:
+def imported_files(job: SurveyTarget) -> dict[str, str]:
     """The digests of what a factory's module, and its imports, were read from: called where it was imported.
 
     Installed packages are left out, but for the factory's own module. Empty where that is not known.
     """
     if job.kind != "factory":
         return {}
-    own = _file_of(job.target.partition(":")[0])
+    own = _file_of(job.argument.partition(":")[0])
     files = [file for file in map(_file_of, list(sys.modules)) if file and not _installed(Path(file))]
     return digests([own, *files]) if own else {}
 
 
-def unchanged(job: Job, known: Mapping[str, str]) -> bool:
+def unchanged(job: SurveyTarget, known: Mapping[str, str]) -> bool:
     """Whether the files are as when `known` was made of them. A factory of which no file is known is not."""
     if job.kind == "factory":
         return bool(known) and digests(known) == dict(known)

@@ -1,6 +1,6 @@
 """The process that workers are forked from: it imports what they need once, then waits to be asked for one.
 
-It is started by `nursery.Nursery` and talks to it over one socket; it runs no model itself.
+It is started by `pool.WorkerPool` and talks to it over one socket; it runs no model itself.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
         faulthandler.enable(file=2, all_threads=False)
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
-        from ckpt_surgery.survey.worker import serve
+        from ckpt_surgery.survey.worker_main import serve
 
         serve(requests, events)
         code = 0
