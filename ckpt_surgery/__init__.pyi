@@ -11,9 +11,9 @@ from ckpt_surgery.errors import MissingPackageError as MissingPackageError
 from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
 from ckpt_surgery.errors import VerifyError as VerifyError
+from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost
 from ckpt_surgery.measure.results import ModeReport as ModeReport
-from ckpt_surgery.measure.results import Report as Report
 from ckpt_surgery.measure.verify import verify as verify
 from ckpt_surgery.runtime.surgery import Surgery as Surgery
 from ckpt_surgery.runtime.wrap import wrap_blocks as wrap_blocks

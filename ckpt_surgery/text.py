@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -54,6 +55,34 @@ def ranks_in_words(ranks: Sequence[int], of: int) -> str:
     if len(ranks) == of:
         return "every rank"
     return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+
+
+def percent(share: float | None) -> str:
+    """A share in per cent, or a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def ratio(number: float, reference: float) -> str:
+    """How many times `reference` a number is, or a dash where that has no meaning."""
+    return f"{number / reference:.2f}x" if reference else "-"
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    """Lines of at most `width` columns, save where one name alone is longer: no name is cut."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as indented lines with their columns below one another; every row has as many cells."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [("  " + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
 
 def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> list[str]:

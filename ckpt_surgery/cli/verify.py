@@ -22,7 +22,8 @@ from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write, write_
 from ckpt_surgery.measure import TIMEOUT
 
 if TYPE_CHECKING:
-    from ckpt_surgery.measure.results import Level, Mode, Report
+    from ckpt_surgery.measure.report import Report
+    from ckpt_surgery.measure.results import Level, Mode
     from ckpt_surgery.survey.targets import SurveyTarget
     from ckpt_surgery.survey.worker_pool import WorkerPool
 
@@ -266,7 +267,6 @@ def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: f
 def _details(reports: Sequence[Report], width: int) -> list[str]:
     """All about the only model, or about the first ones with something wrong."""
     from ckpt_surgery.report.summary import worth_telling
-    from ckpt_surgery.report.text import report_lines
 
     shown = reports if len(reports) == 1 else list(filter(worth_telling, reports))[:_MOST_DETAILS]
-    return [line for report in shown for line in (*report_lines(report, width=width), "")]
+    return [line for report in shown for line in (*report.lines(width=width), "")]

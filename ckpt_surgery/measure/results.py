@@ -1,16 +1,13 @@
-"""What verification found, as plain data: made by `verify` and `survey`, shown by `report`, moved as JSON.
+"""What came of one mode of one model, as plain data: faults, outcomes by level, counts and costs.
 
-Nothing here measures, judges or needs torch.
+Nothing here measures, judges or needs torch. `measure.report` puts the modes of a model together.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ckpt_surgery.text import some
@@ -18,7 +15,8 @@ from ckpt_surgery.text import some
 Mode = Literal["non_reentrant", "reentrant"]
 Level = Literal["run", "recompute", "set", "values", "state", "cost", "ranks"]
 Outcome = Literal["ok", "failed", "skipped"]
-Status = Literal["ok", "failed", "unsupported", "not built"]
+Cell = Outcome | Literal["refused"]
+"""What came of one level in one mode, as every format shows it."""
 RepairStatus = Literal["ok", "refused", "failed", "not repaired"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -73,6 +71,15 @@ class Cost:
     best_backward_flops: int
     forward_flops: int
 
+    @property
+    def saved_share(self) -> float | None:
+        """How much of the memory that checkpointing could save it does save; None where there is nothing to save.
+
+        At most 1: a model that hands its blocks less while it checkpoints keeps less than the best of the usual call.
+        """
+        possible = self.reference_kept_bytes - self.best_kept_bytes
+        return min(1.0, (self.reference_kept_bytes - self.kept_bytes) / possible) if possible > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
@@ -122,6 +129,14 @@ class ModeReport:
     def ok(self) -> bool:
         return not self.faults and not self.refused
 
+    def outcome(self, level: Level) -> Outcome:
+        """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
+        return "failed" if any(fault.level == level for fault in self.faults) else self.outcomes.get(level, "skipped")
+
+    def cell(self, level: Level) -> Cell:
+        """What to show of one level: of a mode that was refused, that its step was."""
+        return "refused" if self.refused and level == "run" else self.outcome(level)
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -143,120 +158,10 @@ class Repair:
         return "refused" if any(mode.refused for mode in self.modes) else "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
-
-    `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing
-    layers all the same there are `modes`: what would be if it said otherwise.
-
-    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
-    `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
-    as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
-    """
-
-    model: str
-    model_type: str = ""
-    variant: str = ""
-    target: str = ""
-    dtype: str = ""
-    parameters: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    modes: tuple[ModeReport, ...] = ()
-    reference: Timeline | None = None
-    problem: str = ""
-    supported: bool = True
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    repair: Repair | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether every mode was measured and none has a fault."""
-        return self.status == "ok"
-
-    @property
-    def status(self) -> Status:
-        if not self.supported:
-            return "unsupported"
-        if any(not mode.ok for mode in self.modes):
-            return "failed"
-        return "not built" if self.problem or not self.modes else "ok"
-
-    @property
-    def label(self) -> str:
-        """The class, with its variant where there is one."""
-        return f"{self.model} ({self.variant})" if self.variant else self.model
-
-    @property
-    def faults(self) -> tuple[tuple[Mode, Fault], ...]:
-        """Every fault with its mode."""
-        return tuple((mode.mode, fault) for mode in self.modes for fault in mode.faults)
-
-    def __str__(self) -> str:
-        from ckpt_surgery.report.text import report_lines
-
-        return "\n".join(report_lines(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `report_of` reads it back."""
-        data = {**dataclasses.asdict(self), "status": self.status}
-        if self.repair is not None:
-            data["repair"]["status"] = self.repair.status
-        return data
-
-    def to_json(self) -> str:
-        """One JSON document, the one that `verify --output-format json` lists."""
-        return json.dumps(_finite(self.to_dict()), indent=2) + "\n"
-
-    def to_html(self, path: Path | str) -> None:
-        """Write the report as one page that needs no network."""
-        from ckpt_surgery.report.html import html_page
-
-        Path(path).write_text(html_page([self]), encoding="utf-8")
-
-
-def report_of(data: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_dict` made `data` from. Raises KeyError or TypeError where it did not."""
-    fields = {name: value for name, value in data.items() if name != "status"}
-    return Report(
-        **{
-            **fields,
-            "modes": tuple(map(_mode_of, data["modes"])),
-            "reference": _timeline_of(data["reference"]),
-            "repair": _repair_of(data["repair"]),
-        }
-    )
-
-
-def _repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    if data is None:
-        return None
-    return Repair(tuple(map(_mode_of, data["modes"])), data["surgery"], data["problem"])
-
-
-def _mode_of(data: Mapping[str, Any]) -> ModeReport:
-    return ModeReport(
-        **{
-            **data,
-            "faults": tuple(Fault(**{**fault, "subjects": tuple(fault["subjects"])}) for fault in data["faults"]),
-            "notes": tuple(data["notes"]),
-            "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
-            "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
-            "cost": None if data["cost"] is None else Cost(**data["cost"]),
-            "timeline": _timeline_of(data["timeline"]),
-        }
-    )
-
-
-def _timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
-    return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
-
-
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no NaN: it becomes null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value

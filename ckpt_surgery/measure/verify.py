@@ -28,7 +28,8 @@ from ckpt_surgery.measure.arguments import (
 from ckpt_surgery.measure.causes import USES_NO_CACHE, Case, explain
 from ckpt_surgery.measure.compare import Verdict, all_gradients, cache_faults, compare, noise_floors
 from ckpt_surgery.measure.ranks import RanksVerdict, first_problem, judge_ranks, unwrapped
-from ckpt_surgery.measure.results import LEVELS, MODES, BlockCount, Fault, Level, Mode, ModeReport, Outcome, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVELS, MODES, BlockCount, Fault, Level, Mode, ModeReport, Outcome
 from ckpt_surgery.measure.step import RunRecord, run_step
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.runtime.call_arguments import is_cache

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 
-from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport, Report, Status
+from ckpt_surgery.measure.report import Report, Status
+from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport
 from ckpt_surgery.report.html_detail import SIGNS, detail
 from ckpt_surgery.report.plots import Plot, plots_of
 from ckpt_surgery.report.summary import (
     causes,
-    cell,
     counts,
     least_saved,
     measured,
     of_status,
     ordered,
-    percent,
     repair_counts,
     rules_of,
     verdict,
     versions_of,
 )
-from ckpt_surgery.text import plural
+from ckpt_surgery.text import percent, plural
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOST_PLOTTED = 40
@@ -46,6 +46,11 @@ _SLUGS: dict[Status, str] = {
     "unsupported": "unsupported",
     "not built": "unbuilt",
 }
+
+
+def write_html(reports: Sequence[Report], path: Path | str) -> None:
+    """Write the reports as one page that needs no network. Raises what `html_page` raises, and OSError."""
+    Path(path).write_text(html_page(reports), encoding="utf-8")
 
 
 def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | None = None) -> str:
@@ -211,7 +216,7 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
 def _cell(run: ModeReport | None, level: Level) -> str:
     if run is None:
         return "<i></i>"
-    found = cell(run, level)
+    found = run.cell(level)
     return f'<i class="cell {found}" title="{run.mode}, {level}: {found}">{SIGNS[found]}</i>'
 
 

@@ -6,24 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Fault, Mode, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Cell, Fault, Mode
 from ckpt_surgery.report.plots import Plot
 from ckpt_surgery.report.summary import (
     RULE_SUMMARIES,
-    Cell,
     block_rows,
-    cell,
-    columns,
     error_text,
     gradient_errors,
-    merged_faults,
-    percent,
-    ratio,
-    refusals,
-    repaired,
-    saved_share,
 )
-from ckpt_surgery.text import plural, size
+from ckpt_surgery.text import percent, plural, ratio, size
 
 SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
 _MOST_NAMES = 400
@@ -46,7 +38,7 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
         _errors(report),
     ]
     if report.repair is not None:
-        then = repaired(report)
+        then = report.repaired
         surgery = f"<pre>{escape(report.repair.surgery)}</pre>" if report.repair.surgery else ""
         parts += ["<h3>After wrap_blocks</h3>", _said(then), surgery, _blocks(then), _errors(then)]
     return f'<div class="detail">{"".join(parts)}</div>'
@@ -108,10 +100,10 @@ def _facts(report: Report) -> str:
 
 
 def _faults(report: Report) -> str:
-    items = "".join(_fault(modes, fault) for modes, fault in merged_faults(report))
+    items = "".join(_fault(modes, fault) for modes, fault in report.merged_faults)
     items += "".join(
         f'<li><p class="where">{mode} \u203a refused</p><p>{coded(sentence)}</p></li>'
-        for mode, sentence in refusals(report)
+        for mode, sentence in report.refusals
     )
     return f'<ul class="faults">{items}</ul>' if items else ""
 
@@ -132,11 +124,11 @@ def _notes(report: Report) -> str:
 
 
 def _levels(report: Report) -> str:
-    shown = columns(report)
+    shown = report.columns()
     if not shown:
         return ""
     rows = [
-        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(cell(run, level)) if run else "-" for _, run in shown)]
+        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(run.cell(level)) if run else "-" for _, run in shown)]
         for level in LEVELS
     ]
     return table(["level", *(title for title, _ in shown)], rows, kind="levels")
@@ -148,13 +140,13 @@ def _outcome(found: Cell) -> str:
 
 def _costs(report: Report) -> str:
     rows = []
-    for title, run in columns(report, alone=True):
+    for title, run in report.columns(alone=True):
         if not (run and (cost := run.cost)):
             continue
         reference = cost.reference_backward_flops
         kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
         flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
-        rows.append([title, *kept, percent(saved_share(cost)), *flops])
+        rows.append([title, *kept, percent(cost.saved_share), *flops])
     header = ["mode", "kept", "without", "best", "saved", "backward FLOPs", "best"]
     caption = "Bytes kept from forward to backward, and the work of the backward"
     return table(header, rows, caption=caption, kind="numbers") if rows else ""

@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 
-from ckpt_surgery.measure.results import Report
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.report.summary import counts, repair_counts, versions_of
 
 JSON_SCHEMA_VERSION = 1

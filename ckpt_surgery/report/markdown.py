@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from ckpt_surgery.measure.results import LEVEL_TITLES, Fault, RepairStatus, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVEL_TITLES, Fault, RepairStatus
 from ckpt_surgery.report.summary import (
     after,
     causes,
     counts,
     measured,
-    merged_faults,
     of_status,
     portable,
-    refusals,
     repair_counts,
-    repaired,
     repairs,
     unclaimed,
     versions_of,
@@ -46,7 +44,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
 
     Where `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
     """
-    after_surgery = [repaired(report) for report, _ in repairs(reports)]
+    after_surgery = [report.repaired for report, _ in repairs(reports)]
     parts = [
         _heading(reports),
         _counts(reports),
@@ -104,7 +102,7 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
     fixed = bool(repairs(failed))
     rows = []
     for report in failed:
-        for modes, fault in merged_faults(report):
+        for modes, fault in report.merged_faults:
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
             row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
             rows.append([*row, _text(after(report, modes))] if fixed else row)
@@ -115,7 +113,7 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
 
 
 def _refusals(after_surgery: Sequence[Report]) -> str:
-    rows = [[code(report.label), _text(said)] for report in after_surgery for _mode, said in refusals(report)]
+    rows = [[code(report.label), _text(said)] for report in after_surgery for _mode, said in report.refusals]
     return "## Refused in reentrant mode\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
 
 

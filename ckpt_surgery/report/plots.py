@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.measure.results import MODES, Mode, ModeReport, Report, Timeline
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES, Mode, ModeReport, Timeline
 from ckpt_surgery.report.summary import BlockRow, block_rows, error_text, gradient_errors
 from ckpt_surgery.report.svg import inline_svg
 from ckpt_surgery.text import plural, size, size_unit

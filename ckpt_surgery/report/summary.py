@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, get_args
+from typing import get_args
 
 from ckpt_surgery.codemods import RULES
+from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.measure.results import (
     LEVEL_TITLES,
     LEVELS,
     MODES,
     BlockCount,
-    Cost,
-    Fault,
     Level,
     Mode,
     ModeReport,
-    Outcome,
     Repair,
     RepairStatus,
-    Report,
-    Status,
 )
-
-Cell = Outcome | Literal["refused"]
-"""What came of one level in one mode, as every format shows it."""
 
 STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
@@ -119,12 +112,6 @@ def _wrong(report: Report) -> bool:
     return any(not mode.ok for mode in report.modes)
 
 
-def repaired(report: Report) -> Report:
-    """What `wrap_blocks` made of a model, as a report of its own. Without modes where that was not tried."""
-    repair = report.repair or Repair()
-    return replace(report, modes=repair.modes, problem=repair.problem, repair=None)
-
-
 def versions_of(reports: Iterable[Report]) -> dict[str, str]:
     """The versions that any report names, by package; several of one package are listed."""
     found: dict[str, set[str]] = {}
@@ -134,39 +121,9 @@ def versions_of(reports: Iterable[Report]) -> dict[str, str]:
     return {package: ", ".join(sorted(found[package])) for package in sorted(found, reverse=True)}
 
 
-def outcome(mode: ModeReport, level: Level) -> Outcome:
-    """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
-    return "failed" if any(fault.level == level for fault in mode.faults) else mode.outcomes.get(level, "skipped")
-
-
-def cell(mode: ModeReport, level: Level) -> Cell:
-    """What to show of one level: of a mode that was refused, that its step was."""
-    return "refused" if mode.refused and level == "run" else outcome(mode, level)
-
-
 def verdict(mode: ModeReport) -> str:
     """One mode in a word or a few: ok, refused, or the levels that failed."""
     return ", ".join(failed_levels(mode)) or ("refused" if mode.refused else "ok")
-
-
-def columns(report: Report, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
-    """The modes of a report with their titles, each beside what it is after `wrap_blocks` where that was tried.
-
-    None stands for a mode that was not examined. A title that stands `alone` says what it is after.
-    """
-    if report.repair is None:
-        return [(mode.mode, mode) for mode in report.modes]
-    before, after = ({run.mode: run for run in runs} for runs in (report.modes, report.repair.modes))
-    modes = [mode for mode in MODES if mode in {**before, **after}]
-    found: list[tuple[str, ModeReport | None]] = []
-    for mode in modes:
-        found += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
-    return found
-
-
-def refusals(report: Report) -> list[tuple[Mode, str]]:
-    """The modes in which a surgery refuses a call, with its sentence."""
-    return [(mode.mode, mode.refused) for mode in report.modes if mode.refused]
 
 
 def after(report: Report, modes: Sequence[Mode]) -> str:
@@ -181,22 +138,14 @@ def after(report: Report, modes: Sequence[Mode]) -> str:
 
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
     """The levels that failed in one mode, in their order."""
-    return tuple(level for level in LEVELS if outcome(mode, level) == "failed")
+    return tuple(level for level in LEVELS if mode.outcome(level) == "failed")
 
 
 def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
     """The modes that any report has, and the levels that any mode decided."""
     runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
     modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
-    return modes, tuple(level for level in LEVELS if any(outcome(run, level) != "skipped" for run in runs))
-
-
-def merged_faults(report: Report) -> list[tuple[tuple[Mode, ...], Fault]]:
-    """Every fault once, with the modes that have it."""
-    found: dict[Fault, list[Mode]] = {}
-    for mode, fault in report.faults:
-        found.setdefault(fault, []).append(mode)
-    return [(tuple(modes), fault) for fault, modes in found.items()]
+    return modes, tuple(level for level in LEVELS if any(run.outcome(level) != "skipped" for run in runs))
 
 
 def causes(reports: Iterable[Report]) -> list[Cause]:
@@ -225,29 +174,10 @@ def rules_of(report: Report) -> list[str]:
     return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
 
 
-def saved_share(cost: Cost) -> float | None:
-    """How much of the memory that checkpointing could save it does save; None where there is nothing to save.
-
-    At most 1: a model that hands its blocks less while it checkpoints keeps less than the best of the usual call.
-    """
-    possible = cost.reference_kept_bytes - cost.best_kept_bytes
-    return min(1.0, (cost.reference_kept_bytes - cost.kept_bytes) / possible) if possible > 0 else None
-
-
 def least_saved(report: Report) -> float | None:
     """The share saved in the mode that saves least; None where no mode has one."""
-    shares = (saved_share(mode.cost) for mode in report.modes if mode.cost)
+    shares = (mode.cost.saved_share for mode in report.modes if mode.cost)
     return min((share for share in shares if share is not None), default=None)
-
-
-def percent(share: float | None) -> str:
-    """A share in per cent, or a dash where there is none."""
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
-def ratio(number: float, reference: float) -> str:
-    """How many times `reference` a number is, or a dash where that has no meaning."""
-    return f"{number / reference:.2f}x" if reference else "-"
 
 
 def gradient_errors(run: ModeReport) -> dict[str, float | None]:

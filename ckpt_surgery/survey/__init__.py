@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import get_args
 
 from ckpt_surgery.measure import TIMEOUT
-from ckpt_surgery.measure.results import MODES, Level, Mode, Repair, Report, Status
+from ckpt_surgery.measure.report import Report, Status
+from ckpt_surgery.measure.results import MODES, Level, Mode, Repair
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.survey.examination import EXAMINATION
 from ckpt_surgery.survey.resume import ResumeFile

@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
-from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode, ModeReport, Repair, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.file_digests import imported_files
 from ckpt_surgery.survey.targets import SurveyTarget, target_of
 from ckpt_surgery.survey.worker_main import Emit, load, sentence

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ckpt_surgery.measure.results import Report, report_of
+from ckpt_surgery.measure.report import Report, report_of
 from ckpt_surgery.survey.file_digests import given_files, unchanged
 from ckpt_surgery.survey.targets import SurveyTarget, TargetError
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
-from ckpt_surgery.measure.results import MODES, Fault, Level, Mode, ModeReport, Repair, Report, report_of
+from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.results import MODES, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.examination import AFTER, SURGERY, broken_mode, examinable
 from ckpt_surgery.survey.targets import SurveyTarget
 from ckpt_surgery.survey.worker_pool import Worker, WorkerExit, WorkerPool

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.arguments import Options
-from ckpt_surgery.measure.results import Mode, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.runtime.rng import random_state_kept
 

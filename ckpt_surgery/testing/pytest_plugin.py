@@ -15,7 +15,8 @@ import pytest
 from ckpt_surgery.measure import TIMEOUT
 
 if TYPE_CHECKING:
-    from ckpt_surgery.measure.results import Mode, ModeReport, Report
+    from ckpt_surgery.measure.report import Report
+    from ckpt_surgery.measure.results import Mode, ModeReport
     from ckpt_surgery.survey.targets import SurveyTarget
     from ckpt_surgery.survey.worker_pool import WorkerPool
 

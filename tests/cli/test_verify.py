@@ -18,7 +18,8 @@ import ckpt_surgery
 from ckpt_surgery.cli import verify as verify_command
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.measure import TIMEOUT
-from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair
 from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.targets import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import verify
-from ckpt_surgery.measure.results import MODES, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES
 from tests.measure.toys import WIDTH, Layer, Model, NormLayer, PlainLayer, SureLayer, model_of, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ckpt_surgery.measure.results import MODES, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.targets import resolve

@@ -6,18 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_surgery.measure.results import (
-    BlockCount,
-    Cost,
-    Fault,
-    Level,
-    Mode,
-    ModeReport,
-    Outcome,
-    Repair,
-    Report,
-    Timeline,
-)
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import BlockCount, Cost, Fault, Level, Mode, ModeReport, Outcome, Repair, Timeline
 
 VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
 MEASURED: tuple[Level, ...] = ("run", "recompute", "set", "values", "state", "cost")

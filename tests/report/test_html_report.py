@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.measure.results import Report, Timeline
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.report import html as html_report
-from ckpt_surgery.report.html import html_page
+from ckpt_surgery.report.html import html_page, write_html
 from ckpt_surgery.report.plots import CSS_COLOURS, PlotError, plots_of
 from tests.report import examples
 
@@ -189,8 +190,8 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
     assert "TimmBackbone" in html_page([examples.not_built()])
 
 
-def test_a_report_writes_its_page(tmp_path: Path) -> None:
-    examples.healthy().to_html(tmp_path / "report.html")
+def test_reports_are_written_as_their_page(tmp_path: Path) -> None:
+    write_html([examples.healthy()], tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_page([examples.healthy()])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ckpt_surgery.measure.results import report_of
+from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.report.json_document import survey_json
 from ckpt_surgery.report.markdown import survey_markdown
 from tests.report import examples

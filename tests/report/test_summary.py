@@ -6,26 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.measure.results import MODES, Cost, Fault, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES, Cost, Fault
 from ckpt_surgery.report.summary import (
     after,
     block_rows,
     broken_after,
     causes,
-    cell,
-    columns,
     error_text,
     failed_levels,
     measured,
     ordered,
-    percent,
     portable,
     repair_counts,
-    saved_share,
     stays_broken,
     verdict,
     worth_telling,
 )
+from ckpt_surgery.text import percent
 from tests.report import examples
 
 
@@ -34,7 +32,7 @@ from tests.report import examples
     [(100, 20, "0 %"), (20, 20, "100 %"), (60, 20, "50 %"), (120, 20, "-25 %"), (5, 100, "-")],
 )
 def test_the_share_saved_is_of_what_could_be_saved(kept: int, best: int, text: str) -> None:
-    assert percent(saved_share(Cost(kept, 100, best, 0, 0, 0, 0))) == text
+    assert percent(Cost(kept, 100, best, 0, 0, 0, 0).saved_share) == text
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_a_mode_in_a_word_is_ok_refused_or_what_failed() -> None:
     assert verdict(examples.healthy().modes[0]) == "ok"
     assert verdict(examples.not_recomputed().modes[0]) == "recompute, cost"
     assert verdict(examples.refused()) == "refused"
-    assert (cell(examples.refused(), "run"), cell(examples.refused(), "set")) == ("refused", "skipped")
+    assert (examples.refused().cell("run"), examples.refused().cell("set")) == ("refused", "skipped")
 
 
 def test_a_refused_mode_is_neither_ok_nor_a_fault() -> None:
@@ -169,7 +167,7 @@ def test_after_is_one_verdict_where_the_modes_agree() -> None:
 
 def test_each_mode_has_a_column_beside_it_only_after_a_surgery() -> None:
     def titles(report: Report) -> list[tuple[str, bool]]:
-        return [(title, run is not None) for title, run in columns(report)]
+        return [(title, run is not None) for title, run in report.columns()]
 
     assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
     found = by_model(examples.with_repairs())
@@ -185,4 +183,4 @@ def test_each_mode_has_a_column_beside_it_only_after_a_surgery() -> None:
         ("reentrant", False),
         ("after", True),
     ]
-    assert [title for title, _ in columns(found["HealedModel"], alone=True)][1] == "non_reentrant, after"
+    assert [title for title, _ in found["HealedModel"].columns(alone=True)][1] == "non_reentrant, after"

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.measure.results import Report
-from ckpt_surgery.report.text import report_lines, survey_lines
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.report.text import survey_lines
 from tests.report import examples
 
 
 def text(report: Report) -> str:
     """The lines as one, so that where they break does not matter."""
-    return " ".join(" ".join(report_lines(report)).split())
+    return " ".join(" ".join(report.lines()).split())
 
 
 ALL = examples.every_kind() + examples.with_repairs()
@@ -21,17 +21,17 @@ ALL = examples.every_kind() + examples.with_repairs()
 
 @pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
 def test_no_line_is_longer_than_a_hundred_columns(report: Report) -> None:
-    assert max(map(len, report_lines(report))) <= 100
-    assert "\n".join(report_lines(report)) == str(report)
+    assert max(map(len, report.lines())) <= 100
+    assert "\n".join(report.lines()) == str(report)
 
 
 @pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
 def test_a_terminal_without_unicode_can_show_it(report: Report) -> None:
-    assert "\n".join([*report_lines(report), *survey_lines([report], width=80, show_unbuilt=True)]).isascii()
+    assert "\n".join([*report.lines(), *survey_lines([report], width=80, show_unbuilt=True)]).isascii()
 
 
 def test_a_healthy_model_has_its_facts_every_level_and_its_cost() -> None:
-    lines = report_lines(examples.healthy())
+    lines = examples.healthy().lines()
     assert lines[0] == "LlamaForCausalLM (llama): ok"
     assert lines[1] == "  float32, 1,234,567 parameters, torch 2.13.0, transformers 5.23.0"
     assert "  ok             ok         values     gradients are equal" in lines
@@ -52,14 +52,14 @@ def test_a_failure_names_level_block_expectation_sight_cause_and_rule() -> None:
 
 
 def test_a_level_fails_in_its_own_mode_only() -> None:
-    rows = [line.split()[:3] for line in report_lines(examples.lost())]
+    rows = [line.split()[:3] for line in examples.lost().lines()]
     assert ["ok", "FAILED", "set"] in rows
     assert ["ok", "ok", "values"] in rows
 
 
 def test_a_fault_shows_even_where_the_outcomes_say_nothing_of_its_level() -> None:
     mode = replace(examples.lost().modes[1], outcomes={})
-    assert ["FAILED", "set"] in [line.split()[:2] for line in report_lines(replace(examples.lost(), modes=(mode,)))]
+    assert ["FAILED", "set"] in [line.split()[:2] for line in replace(examples.lost(), modes=(mode,)).lines()]
 
 
 def test_without_a_verdict_the_reason_is_given() -> None:
@@ -109,7 +109,7 @@ def test_where_all_is_well_there_is_one_line() -> None:
 
 
 def test_what_is_after_a_surgery_stands_beside_and_below() -> None:
-    lines = report_lines(examples.remaining())
+    lines = examples.remaining().lines()
     assert lines[0] == "StubbornModel (gpt_bigcode): FAILED; after wrap_blocks: FAILED"
     rows = [line.split() for line in lines]
     assert ["non_reentrant", "after", "reentrant", "after", "level"] in rows
@@ -129,7 +129,7 @@ def test_a_refusal_has_its_sentence_and_is_no_fault() -> None:
     assert "(gemma3n): FAILED; after wrap_blocks: refused" in said
     assert f"Refused after wrap_blocks - reentrant: {examples.REFUSAL}" in said
     assert "Faults after wrap_blocks" not in said
-    assert ["ok", "ok", "ok", "refused", "run"] in [line.split() for line in report_lines(report)]
+    assert ["ok", "ok", "ok", "refused", "run"] in [line.split() for line in report.lines()]
 
 
 def test_a_surgery_that_cannot_be_done_has_its_reason() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckpt_surgery.errors import Unverifiable
-from ckpt_surgery.measure.results import LEVELS, Fault, Mode, ModeReport, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVELS, Fault, Mode, ModeReport
 
 EXAMINATION = "tests.survey.stand_in:StandIn"
 

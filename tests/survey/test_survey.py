@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.measure.results import MODES, Repair, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES, Repair
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resume import ResumeError, ResumeFile
 from ckpt_surgery.survey.scheduler import Scheduler, next_group

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.measure.results import Report
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.targets import resolve
 from ckpt_surgery.survey.worker_pool import WorkerPool

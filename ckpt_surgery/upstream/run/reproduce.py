@@ -22,7 +22,8 @@ import ckpt_surgery.codemods
 import ckpt_surgery.model_patches
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure import TIMEOUT
-from ckpt_surgery.measure.results import LEVELS, MODES, Mode, ModeReport, Report, report_of
+from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.results import LEVELS, MODES, Mode, ModeReport
 from ckpt_surgery.static.results import Progress
 from ckpt_surgery.upstream.evidence.results import Row
 from ckpt_surgery.upstream.plan.layout import classes_of

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.results import MODES, Mode, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.discover import SourceText, read_source
 from ckpt_surgery.static.results import Problem, Progress

@@ -21,7 +21,8 @@ import pytest
 
 import ckpt_surgery.upstream
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport
 from ckpt_surgery.measure.results import Outcome as Word
 from ckpt_surgery.upstream.evidence.results import Check, Evidence, Regression
 from ckpt_surgery.upstream.run import delivery, series

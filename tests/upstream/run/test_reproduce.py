@@ -19,7 +19,8 @@ import pytest
 from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Report
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport
 from ckpt_surgery.upstream.evidence.results import Row
 from ckpt_surgery.upstream.plan.layout import MODELS
 from ckpt_surgery.upstream.run import examine, reproduce

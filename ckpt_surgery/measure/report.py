@@ -1,0 +1,248 @@
+"""Everything known about one model, as data, as JSON and as plain text. Nothing here measures or needs torch.
+
+Pages, plots and whatever is said of many models at once is in `ckpt_surgery.report`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ckpt_surgery.measure.results import (
+    LEVEL_TITLES,
+    LEVELS,
+    MODES,
+    BlockCount,
+    Cell,
+    Cost,
+    Fault,
+    Mode,
+    ModeReport,
+    Repair,
+    Timeline,
+    finite,
+)
+from ckpt_surgery.text import aligned, percent, plural, ratio, size, wrapped
+
+Status = Literal["ok", "failed", "unsupported", "not built"]
+WIDTH = 100
+MARKS: Mapping[Cell, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped", "refused": "refused"}
+"""How each cell reads in plain text."""
+_RULE = "\u2500"  # what the table of a surgery draws, and not every terminal can show
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
+
+    `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing
+    layers all the same there are `modes`: what would be if it said otherwise.
+
+    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
+    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
+    `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
+    as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
+    """
+
+    model: str
+    model_type: str = ""
+    variant: str = ""
+    target: str = ""
+    dtype: str = ""
+    parameters: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    modes: tuple[ModeReport, ...] = ()
+    reference: Timeline | None = None
+    problem: str = ""
+    supported: bool = True
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    repair: Repair | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every mode was measured and none has a fault."""
+        return self.status == "ok"
+
+    @property
+    def status(self) -> Status:
+        if not self.supported:
+            return "unsupported"
+        if any(not mode.ok for mode in self.modes):
+            return "failed"
+        return "not built" if self.problem or not self.modes else "ok"
+
+    @property
+    def label(self) -> str:
+        """The class, with its variant where there is one."""
+        return f"{self.model} ({self.variant})" if self.variant else self.model
+
+    @property
+    def faults(self) -> tuple[tuple[Mode, Fault], ...]:
+        """Every fault with its mode."""
+        return tuple((mode.mode, fault) for mode in self.modes for fault in mode.faults)
+
+    @property
+    def merged_faults(self) -> list[tuple[tuple[Mode, ...], Fault]]:
+        """Every fault once, with the modes that have it."""
+        modes: dict[Fault, list[Mode]] = {}
+        for mode, fault in self.faults:
+            modes.setdefault(fault, []).append(mode)
+        return [(tuple(having), fault) for fault, having in modes.items()]
+
+    @property
+    def refusals(self) -> list[tuple[Mode, str]]:
+        """The modes in which a surgery refuses a call, with its sentence."""
+        return [(mode.mode, mode.refused) for mode in self.modes if mode.refused]
+
+    @property
+    def repaired(self) -> Report:
+        """What `wrap_blocks` made of the model, as a report of its own. Without modes where that was not tried."""
+        repair = self.repair or Repair()
+        return replace(self, modes=repair.modes, problem=repair.problem, repair=None)
+
+    def columns(self, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
+        """The modes with their titles, each beside what it is after `wrap_blocks` where that was tried.
+
+        None stands for a mode that was not examined. A title that stands `alone` says what it is after.
+        """
+        if self.repair is None:
+            return [(mode.mode, mode) for mode in self.modes]
+        before, after = ({run.mode: run for run in runs} for runs in (self.modes, self.repair.modes))
+        columns: list[tuple[str, ModeReport | None]] = []
+        for mode in (mode for mode in MODES if mode in {**before, **after}):
+            columns += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
+        return columns
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, *, width: int = WIDTH) -> list[str]:
+        """Lines of plain text: the model, what came of each level and mode, each fault, notes and cost.
+
+        Where `wrap_blocks` was tried, its result stands beside and below. The table of the surgery keeps its
+        own width.
+        """
+        about = [self.dtype, plural(self.parameters, "parameter") if self.parameters else ""]
+        about += [f"{package} {version}" for package, version in self.versions.items()]
+        lines = [*wrapped(_headline(self), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
+        if self.problem:
+            lines += wrapped(self.problem, width, "  ")
+        elif not self.supported:
+            lines += wrapped("It claims no support for checkpointing. What would be if it did:", width, "  ")
+        lines += [*_level_lines(self), *_fault_lines(self, width)]
+        if self.repair is not None:
+            lines += _fault_lines(self.repaired, width, " after wrap_blocks")
+        return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; `report_of` reads it back."""
+        data = {**dataclasses.asdict(self), "status": self.status}
+        if self.repair is not None:
+            data["repair"]["status"] = self.repair.status
+        return data
+
+    def to_json(self) -> str:
+        """One JSON document, the one that `verify --output-format json` lists."""
+        return json.dumps(finite(self.to_dict()), indent=2) + "\n"
+
+
+def report_of(data: Mapping[str, Any]) -> Report:
+    """The report that `Report.to_dict` made `data` from. Raises KeyError or TypeError where it did not."""
+    fields = {name: value for name, value in data.items() if name != "status"}
+    return Report(
+        **{
+            **fields,
+            "modes": tuple(map(_mode_of, data["modes"])),
+            "reference": _timeline_of(data["reference"]),
+            "repair": _repair_of(data["repair"]),
+        }
+    )
+
+
+def _repair_of(data: Mapping[str, Any] | None) -> Repair | None:
+    if data is None:
+        return None
+    return Repair(tuple(map(_mode_of, data["modes"])), data["surgery"], data["problem"])
+
+
+def _mode_of(data: Mapping[str, Any]) -> ModeReport:
+    return ModeReport(
+        **{
+            **data,
+            "faults": tuple(Fault(**{**fault, "subjects": tuple(fault["subjects"])}) for fault in data["faults"]),
+            "notes": tuple(data["notes"]),
+            "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
+            "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
+            "cost": None if data["cost"] is None else Cost(**data["cost"]),
+            "timeline": _timeline_of(data["timeline"]),
+        }
+    )
+
+
+def _timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
+    return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
+
+
+def _headline(report: Report) -> str:
+    kind = f" ({report.model_type})" if report.model_type else ""
+    then = f"; after wrap_blocks: {_shout(report.repair.status)}" if report.repair else ""
+    return f"{report.label}{kind}: {_shout(report.status)}{then}"
+
+
+def _shout(status: str) -> str:
+    return MARKS["failed"] if status == "failed" else status
+
+
+def _level_lines(report: Report) -> list[str]:
+    shown = report.columns()
+    if not shown:
+        return []
+    runs = [run for _, run in shown]
+    levels = [level for level in LEVELS if any(run and (level in run.outcomes or run.faults) for run in runs)]
+    titles = LEVEL_TITLES if report.repair is None else dict.fromkeys(LEVELS, "")  # a line has room for one of the two
+    rows = [[*(title for title, _ in shown), "level", ""]]
+    rows += [[*(MARKS[run.cell(lv)] if run else "-" for run in runs), lv, titles[lv]] for lv in levels]
+    return ["", *aligned(rows)]
+
+
+def _fault_lines(report: Report, width: int, when: str = "") -> list[str]:
+    faults = report.merged_faults
+    lines = ["", f"  Faults{when}"] if faults else []
+    for modes, fault in faults:
+        lines += wrapped(f"{' and '.join(modes)}, {fault.level}: {fault}", width, "  - ", "    ")
+    refused = report.refusals
+    lines += ["", f"  Refused{when}"] if refused else []
+    for mode, sentence in refused:
+        lines += wrapped(f"{mode}: {sentence}", width, "  - ", "    ")
+    notes = list(dict.fromkeys((note, mode.mode) for mode in report.modes for note in mode.notes))
+    lines += ["", f"  Notes{when}"] if notes else []
+    for note, mode_name in notes:
+        lines += wrapped(f"{mode_name}: {note}", width, "  - ", "    ")
+    return lines
+
+
+def _cost_lines(report: Report) -> list[str]:
+    rows = [["cost", "kept", "without", "best", "saved", "backward FLOPs", "best"]]
+    for title, mode in report.columns(alone=True):
+        if not (mode and (cost := mode.cost)):
+            continue
+        reference = cost.reference_backward_flops
+        flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
+        kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
+        rows.append([title, *kept, percent(cost.saved_share), *flops])
+    if len(rows) == 1:
+        return []
+    legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
+    return ["", *aligned(rows), f"  ({legend})"]
+
+
+def _surgery_lines(report: Report, width: int) -> list[str]:
+    if report.repair is None:
+        return []
+    table = [f"  {line.replace(_RULE, '-')}" for line in report.repair.surgery.splitlines()]
+    problem = wrapped(f"Not repaired: {report.repair.problem}", width, "  ") if report.repair.problem else []
+    return ["", *table, *problem]
