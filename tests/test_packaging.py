@@ -1,0 +1,284 @@
+"""The wheel and the sdist: they install one top-level name, and work beside the user's own packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "ckpt_surgery"
+LINKED = ("codemods", "model_patches")
+USER_PACKAGES = (*LINKED, "benchmarks", "tests")
+RAISES = "raise RuntimeError('a package of the user')\n"
+OTHER_NAMES = "OWNER = 'user'\n"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+MODEL = """
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import PreTrainedModel
+
+
+class MyBlock(GradientCheckpointingLayer):
+    def forward(self, hidden_states):
+        return hidden_states
+
+
+class MyModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([MyBlock() for _ in range(2)])
+
+    def forward(self, hidden_states):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states=hidden_states)
+        return hidden_states
+"""
+SCRIPT = """
+import json
+import ckpt_surgery
+from ckpt_surgery import apply, check
+
+codes = [finding.code for finding in check(["modeling_mine.py"], cache=False).findings]
+changed = [change.path for change in apply(["modeling_mine.py"], write=False).changes]
+print(json.dumps({"codes": codes, "changed": changed, "home": ckpt_surgery.__file__}))
+"""
+TESTS = """
+from ckpt_surgery import check
+
+
+def test_the_plugin_is_loaded(pytestconfig):
+    assert pytestconfig.pluginmanager.has_plugin("ckpt_surgery")
+    assert pytestconfig.getoption("--ckpt-models") is None
+
+
+def test_check_is_at_hand():
+    assert [finding.code for finding in check(["modeling_mine.py"]).findings] == ["CKPT003"]
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An interpreter that the package was installed for, and where the package must come from."""
+
+    python: str
+    environment: dict[str, str]
+    home: Path
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, *arguments], cwd=folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+
+def tracked_files(root: Path) -> list[str]:
+    """The files that a commit of this working tree would hold; a link to a folder is one of them."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root)
+    names = sorted(set(listed.decode().split("\0")) - {""})
+    return [name for name in names if os.path.lexists(root / name)]
+
+
+def package_files(names: Collection[str]) -> set[str]:
+    """Where each file of the package must lie: those of the linked folders inside it, and each of them once."""
+    inside = {name for name in names if name.startswith(f"{PACKAGE}/")} - {f"{PACKAGE}/{name}" for name in LINKED}
+    return inside | {f"{PACKAGE}/{name}" for name in names if name.startswith(tuple(f"{top}/" for top in LINKED))}
+
+
+def contents_faults(contents: Sequence[str], expected: Collection[str]) -> list[str]:
+    """What an archive lacks of `expected`, has beside it, or has twice."""
+    faults = [f"missing: {name}" for name in sorted({*expected} - {*contents})]
+    faults += [f"not expected: {name}" for name in sorted({*contents} - {*expected})]
+    return faults + [f"twice: {name}" for name in sorted({*contents}) if contents.count(name) > 1]
+
+
+def wheel_contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.namelist()) == len({*archive.namelist()})
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def build(source: Path, kind: str, folder: Path) -> Path:
+    """Have the build backend make a `wheel` or an `sdist`, as `pip wheel --no-build-isolation` does."""
+    script = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=source, check=True, stdout=subprocess.DEVNULL)
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    return tracked_files(ROOT)
+
+
+@pytest.fixture(scope="module")
+def tree(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean copy of the project, links as links."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in files:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tree, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tree, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def from_wheel(wheel: Path, folder: Path) -> Installation:
+    """The wheel in a folder of its own, found before what is installed for this interpreter."""
+    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", folder, wheel], check=True)
+    return Installation(sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
+
+
+def editable(tree: Path, folder: Path) -> Installation:
+    """An editable install in a new virtual environment that borrows this interpreter's other packages."""
+    venv.create(folder, with_pip=False, symlinks=os.name != "nt")
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    paths = {"base": str(folder), "platbase": str(folder)}
+    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    Path(sysconfig.get_path("purelib", "venv", vars=paths), "borrowed.pth").write_text("\n".join(sorted(borrowed)))
+    options = ("--no-build-isolation", "--no-deps", "--no-index", "--editable")
+    subprocess.run([*PIP, "--python", python, "install", *options, tree], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return Installation(python, environment, tree)
+
+
+@pytest.fixture(scope="module")
+def installations(tree: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Installation]:
+    return {
+        "wheel": from_wheel(wheel, tmp_path_factory.mktemp("installed")),
+        "editable": editable(tree, tmp_path_factory.mktemp("venv")),
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """A working folder of the user's, and how the package was installed."""
+
+    folder: Path
+    installation: Installation
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.installation.run(self.folder, *arguments)
+
+
+@pytest.fixture(
+    params=[("wheel", RAISES), ("wheel", OTHER_NAMES), ("editable", RAISES)],
+    ids=["wheel, packages that raise", "wheel, packages of other names", "editable install"],
+)
+def place(request: pytest.FixtureRequest, installations: dict[str, Installation], tmp_path: Path) -> Place:
+    """A working folder with a model, and packages that are called as folders of ours are."""
+    kind, package = request.param
+    for name in USER_PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(package)
+    (tmp_path / "modeling_mine.py").write_text(MODEL)
+    return Place(tmp_path, installations[kind])
+
+
+def test_the_wheel_installs_one_top_level_name(wheel: Path, files: list[str]) -> None:
+    contents = wheel_contents(wheel)
+    package = [name for name in contents if ".dist-info/" not in name]
+    assert contents_faults(package, package_files(files)) == []
+    (top_level,) = [text for name, text in contents.items() if name.endswith(".dist-info/top_level.txt")]
+    assert top_level.decode().split() == [PACKAGE]
+
+
+def test_the_sdist_holds_each_file_of_the_package_once(sdist: Path, files: list[str]) -> None:
+    with tarfile.open(sdist) as archive:
+        names = [member.name.partition("/")[2] for member in archive.getmembers() if not member.isdir()]
+        assert not [member.name for member in archive.getmembers() if member.issym() or member.islnk()]
+    beside = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    names = [name for name in names if not name.startswith(f"{PACKAGE}.egg-info/")]
+    assert contents_faults(names, package_files(files) | beside) == []
+
+
+def test_a_wheel_made_from_the_sdist_is_the_one_made_from_the_tree(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    (tmp_path / "wheel").mkdir()
+    assert wheel_contents(build(source, "wheel", tmp_path / "wheel")) == wheel_contents(wheel)
+
+
+def test_what_the_wheel_must_hold_is_expected(files: list[str]) -> None:
+    assert {
+        "ckpt_surgery/__init__.pyi",
+        "ckpt_surgery/py.typed",
+        "ckpt_surgery/report/page/page.css",
+        "ckpt_surgery/report/page/page.js",
+        "ckpt_surgery/upstream/evidence/evidence.schema.json",
+        "ckpt_surgery/codemods/finding.py",
+        "ckpt_surgery/model_patches/vocabulary.py",
+    } <= package_files(files)
+
+
+@pytest.mark.parametrize(
+    ("contents", "fault"),
+    [
+        (["ckpt_surgery/a.py"], "missing: ckpt_surgery/codemods/b.py"),
+        (["ckpt_surgery/a.py", "ckpt_surgery/codemods/b.py", "codemods/b.py"], "not expected: codemods/b.py"),
+        (["ckpt_surgery/a.py", "ckpt_surgery/codemods/b.py", "ckpt_surgery/a.py"], "twice: ckpt_surgery/a.py"),
+    ],
+)
+def test_a_file_that_is_missing_elsewhere_or_twice_is_seen(contents: list[str], fault: str) -> None:
+    expected = package_files(["ckpt_surgery/a.py", "ckpt_surgery/codemods", "codemods/b.py", "tests/c.py"])
+    assert contents_faults(contents, expected) == [fault]
+
+
+def test_check_runs_as_a_module_beside_packages_of_the_user(place: Place) -> None:
+    done = place.python("-m", "ckpt_surgery", "check", "modeling_mine.py", "--no-cache")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "modeling_mine.py:21:35 CKPT003 [safe] MyModel" in done.stdout
+
+
+def test_a_script_imports_it_beside_packages_of_the_user(place: Place) -> None:
+    (place.folder / "script.py").write_text(SCRIPT)
+    done = place.python("script.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert (answer["codes"], answer["changed"]) == (["CKPT003"], ["modeling_mine.py"])
+    assert Path(answer["home"]) == place.installation.home / PACKAGE / "__init__.py"
+
+
+def test_pytest_runs_with_the_plugin_beside_packages_of_the_user(place: Place) -> None:
+    (place.folder / "test_mine.py").write_text(TESTS)
+    without = ("cacheprovider", "xdist", "hypothesispytest")  # to start sooner
+    options = [word for name in without for word in ("-p", f"no:{name}")]
+    done = place.python("-m", "pytest", "-q", *options, "test_mine.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+def test_the_linked_folders_are_links_and_hold_no_tests() -> None:
+    for name in LINKED:
+        assert os.readlink(ROOT / PACKAGE / name) == f"../{name}"
+        assert [*(ROOT / name).rglob("test_*.py"), *(ROOT / name).rglob("*_test.py")] == []
+
+
+def test_ruff_sees_each_file_once() -> None:
+    pytest.importorskip("ruff")
+    shown = subprocess.check_output([sys.executable, "-m", "ruff", "check", "--show-files", "."], cwd=ROOT, text=True)
+    real = [os.path.realpath(line) for line in shown.splitlines()]
+    assert len(real) == len({*real})
+    assert str(ROOT / "codemods/finding.py") in real
