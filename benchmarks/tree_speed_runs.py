@@ -122,7 +122,7 @@ def _apply(package: Path, scratch: Path) -> Iterator[tuple[str, Run]]:
     yield "apply", _ours("apply", "--jobs", JOBS, ours / "models", cache=scratch / "cache", accept=(0, 1))
     # The tool looks for its command before it knows which options take a value: those stand behind it.
     command: list[str | Path] = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format"]
-    command += ["ckpt_surgery.static.commands.Repair", "--hide-progress", "-j", JOBS, theirs / "models"]
+    command += ["ckpt_surgery.static.commands.RepairAll", "--hide-progress", "-j", JOBS, theirs / "models"]
     yield "libcst codemod", measure(command, environment=_environment({}), folder=ROOT)
     require_same_work(*(tree / "models" for tree in (package, ours, theirs)), at_least=REWRITTEN)
 

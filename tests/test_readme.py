@@ -469,7 +469,7 @@ def test_no_option_key_or_format_is_left_out() -> None:
 def test_the_libcst_commands_are_those_that_exist() -> None:
     (section,) = re.findall(r"^## libcst\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)
     existing = {name for name, value in vars(commands).items() if isinstance(value, type) and name[0].isupper()}
-    ours = {name for name in existing if issubclass(vars(commands)[name], commands.Repair)}
+    ours = {name for name in existing if issubclass(vars(commands)[name], commands.RepairAll)}
     assert set(re.findall(r"`([A-Z]\w+)`", section)) == ours
 
 

@@ -115,9 +115,9 @@ def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
 def _codes(select: list[str] | None) -> tuple[str, ...]:
     """The rules that were chosen: those for training scripts have nothing to do with upstream's source."""
     from ckpt_surgery.codemods import RULES
-    from ckpt_surgery.codemods.rule import for_scripts
+    from ckpt_surgery.codemods.declaration import Subject
 
-    known = [rule.code for rule in RULES if not for_scripts(rule.code)]
+    known = [rule.code for rule in RULES if rule.subject is Subject.MODEL]
     return tuple(expand_codes(select, known, "--select")) if select else ()
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ckpt_surgery.codemods import cause_of
+from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Fault, Mode
 from ckpt_surgery.measure.step import RunRecord
@@ -77,7 +79,7 @@ def _recompute(fault: Fault, case: Case) -> Cause:
         if case.repaired:
             return _UNKNOWN
         if plain and hasattr(case.model, "supports_gradient_checkpointing"):
-            return f"{_kind(plain[0])} is no GradientCheckpointingLayer, so that nothing checkpoints it.", "CKPT001"
+            return cause_of(Observation.PLAIN_BLOCK, block=_kind(plain[0]))
         if plain:
             return cut if cut != _UNKNOWN else (f"Nothing checkpoints {_kind(plain[0])}.", "")
         if replaced:
@@ -98,41 +100,38 @@ def _gradients(fault: Fault, case: Case) -> Cause:
 
 def _past(case: Case) -> Cause | None:
     for kind, facts in case.calls(lambda f: f.positional_past):
-        return f"{kind} gets its past state `{facts.positional_past[0]}` by position.", "CKPT004"
+        return cause_of(Observation.POSITIONAL_PAST_STATE, block=kind, argument=facts.positional_past[0])
     return None
 
 
 def _returned(case: Case) -> Cause | None:
     for kind, facts in case.calls(lambda f: set(f.returned) & set(f.keyword_gradient)):
         name = next(name for name in facts.returned if name in facts.keyword_gradient)
-        text = f"{kind} takes `{name}` by keyword and returns it: its own output becomes part of what made it."
-        return text, "CKPT003"
+        return cause_of(Observation.RETURNED_KEYWORD, block=kind, argument=name)
     return None
 
 
 def _keyword(case: Case) -> Cause | None:
     for kind, facts in case.calls(lambda f: f.keyword_gradient):
-        name = facts.keyword_gradient[0]
-        return f"`{name}` reaches {kind} by keyword, where reentrant checkpointing sees no gradient.", "CKPT003"
+        return cause_of(Observation.KEYWORD_GRADIENT, block=kind, argument=facts.keyword_gradient[0])
     return None
 
 
 def _written(case: Case) -> Cause | None:
     for kind, facts in case.calls(lambda f: f.written):
-        return f"{kind} writes into `{facts.written[0]}`, which is shared between blocks.", "CKPT007"
+        return cause_of(Observation.SHARED_WRITES, block=kind, argument=facts.written[0])
     return None
 
 
 def _container(case: Case) -> Cause | None:
     for kind, facts in case.calls(lambda f: f.container_gradient):
-        name = facts.container_gradient[0]
-        return f"`{name}` brings {kind} tensors with gradient inside a container, where they are not seen.", "CKPT007"
+        return cause_of(Observation.GRADIENT_CONTAINER, block=kind, argument=facts.container_gradient[0])
     return None
 
 
 def _nested_output(case: Case) -> Cause | None:
     for kind, _ in case.calls(lambda f: f.nested_output):
-        return f"{kind} returns tensors with gradient inside an inner container, where they are not seen.", "CKPT010"
+        return cause_of(Observation.NESTED_OUTPUT, block=kind)
     return None
 
 
@@ -184,7 +183,7 @@ def _cost(fault: Fault, case: Case) -> Cause:
 
 
 def _nested(block: Block, case: Case) -> Cause:
-    return f"{_kind(block)} lies inside {_kind(case.blocks[block.inside])}, and both are checkpointed.", "CKPT006"
+    return cause_of(Observation.NESTED_BLOCKS, block=_kind(block), outer=_kind(case.blocks[block.inside]))
 
 
 _EXPLAIN: Mapping[str, Callable[[Fault, Case], Cause]] = {

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from ckpt_surgery.codemods.rules import unreachable_checkpointing
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import (
     Levels,
@@ -292,7 +293,8 @@ class Examination:
         saves = run.kept_bytes < cast(RunRecord, self._reference).kept_bytes  # in a block that is no stack
         if self._blocks or run.error or not self._claims or saves:
             return []
-        return [Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")]
+        rule = unreachable_checkpointing.RULE.code
+        return [Fault("recompute", "blocks to checkpoint", "none in this model", rule=rule)]
 
     @property
     def _claims(self) -> bool:

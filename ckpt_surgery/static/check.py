@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter
 
 from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.index import TreeIndex
 from ckpt_surgery.static.cache import Read, Reader, load_entry, read_one, read_sources, store_entry, without_gc
 from ckpt_surgery.static.discover import SourceText, discover, installed_models, read_source

@@ -1,9 +1,10 @@
 """The repairs as libcst codemods, for those who run theirs with `python -m libcst.tool codemod`.
 
-    python -m libcst.tool codemod -x --no-format ckpt_surgery.static.commands.Repair transformers/models/
+    python -m libcst.tool codemod -x --no-format ckpt_surgery.static.commands.RepairAll transformers/models/
 
-makes the safe repairs of every rule; each other command makes those of one. The decisions need the whole
-tree, so each worker process decides once for the folder a file lies in and then hands out its files.
+makes the safe repairs of every rule. Each rule with safe repairs has a command of its own, called after it:
+`PlainBlock` for `plain_block`. The decisions need the whole tree, so each worker process decides once for the
+folder a file lies in and then hands out its files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import ClassVar
 import libcst as cst
 from libcst.codemod import CodemodCommand, SkipFile
 
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.declaration import RepairKind
+from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.apply import apply
 
 
@@ -33,8 +37,8 @@ def tree_of(path: Path) -> Path:
     return path.parent
 
 
-class Repair(CodemodCommand):
-    """Every safe repair: blocks become layers, inline branches go, arguments are passed rightly."""
+class RepairAll(CodemodCommand):
+    """Every safe repair of every rule, or of the rules in `codes` alone."""
 
     DESCRIPTION = "Make gradient checkpointing work: every safe repair of ckpt_surgery."
     codes: ClassVar[tuple[str, ...]] = ()
@@ -48,29 +52,23 @@ class Repair(CodemodCommand):
         return tree if after is None else cst.parse_module(after)
 
 
-class PlainBlock(Repair):
-    """CKPT001 alone."""
-
-    DESCRIPTION = "Blocks of models that claim gradient checkpointing become GradientCheckpointingLayers."
-    codes = ("CKPT001",)
+def command_name(rule: Rule) -> str:
+    """What the command of a rule is called: `PlainBlock` for `plain_block`."""
+    return rule.name.title().replace("_", "")
 
 
-class InlineCheckpoint(Repair):
-    """CKPT002 alone."""
-
-    DESCRIPTION = "Inline checkpoint branches give way to the direct call of a GradientCheckpointingLayer."
-    codes = ("CKPT002",)
-
-
-class KeywordGradient(Repair):
-    """CKPT003 alone."""
-
-    DESCRIPTION = "Gradient arguments of blocks become positional."
-    codes = ("CKPT003",)
+def _command(rule: Rule) -> type[RepairAll]:
+    """The command that makes the safe repairs of one rule."""
+    members = {
+        "__doc__": f"{rule.code} alone.",
+        "__module__": __name__,
+        "DESCRIPTION": f"Repair what {rule.code} finds: {rule.summary}",
+        "codes": (rule.code,),
+    }
+    return type(command_name(rule), (RepairAll,), members)
 
 
-class PositionalPastState(Repair):
-    """CKPT004 alone."""
+COMMANDS = {command_name(rule): _command(rule) for rule in RULES if rule.repair is RepairKind.SAFE}
+"""The commands of single rules, by name. Each is an attribute of this module, where libcst looks for it."""
 
-    DESCRIPTION = "Past state of blocks becomes a keyword."
-    codes = ("CKPT004",)
+globals().update(COMMANDS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.layout import Place, render_call
 from ckpt_surgery.codemods.facts.file_facts import Span
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import Piece
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.imports import import_edit
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.rules import positional_past_state
 from ckpt_surgery.codemods.tree.call_sites import site_of
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, Ref

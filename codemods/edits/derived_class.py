@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.conversion import imported
 from ckpt_surgery.codemods.edits.imports import by_type
 from ckpt_surgery.codemods.facts.file_facts import Import, Path
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.classes import GCL, Ref
 from ckpt_surgery.model_patches import family_facts
 

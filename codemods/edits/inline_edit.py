@@ -7,11 +7,11 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.layout import relaid
 from ckpt_surgery.codemods.facts.file_facts import InlineBranch
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.classes import Ref
 
 _STEP = "    "

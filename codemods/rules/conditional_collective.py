@@ -30,18 +30,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.scripts.script_facts import Collective
 
-CODE = "CKPT102"
+RULE = Declaration(
+    code="CKPT102",
+    subject=Subject.SCRIPT,
+    repair=RepairKind.NONE,
+    applicability=Applicability.UNSAFE,
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
     """A finding for every collective that some ranks leave out."""
     for path, script in context.scripts():
         for collective in script.collectives:
-            yield context.at(CODE, path, collective.spot, _message(collective), Applicability.UNSAFE)
+            yield context.script_finding(RULE, path, collective.spot, _message(collective))
 
 
 def _message(collective: Collective) -> str:

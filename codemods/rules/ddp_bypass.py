@@ -30,12 +30,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.file_facts import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.scripts.script_facts import Around, ScriptFacts, Spot
 
-CODE = "CKPT101"
+RULE = Declaration(
+    code="CKPT101",
+    subject=Subject.SCRIPT,
+    repair=RepairKind.NONE,
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -43,11 +48,11 @@ def find(context: Context) -> Iterator[Finding]:
     for path, script in context.scripts():
         for around in script.arounds:
             message, applicability = _verdict(around, script)
-            yield context.at(CODE, path, around.spot, message, applicability)
+            yield context.script_finding(RULE, path, around.spot, message, applicability)
         if script.gave_up:
             spot = Spot(Span(1, 0, 1, 0), 1, "")
             message = "the functions of this script call each other too often to follow where its losses come from"
-            yield context.at(CODE, path, spot, message, Applicability.UNKNOWN)
+            yield context.script_finding(RULE, path, spot, message, Applicability.UNKNOWN)
 
 
 def _verdict(around: Around, script: ScriptFacts) -> tuple[str, Applicability]:

@@ -23,13 +23,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import bind
 from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
 from ckpt_surgery.model_patches import family_facts
 
-CODE = "CKPT007"
+RULE = Declaration(
+    code="CKPT007",
+    repair=RepairKind.NONE,
+    applicability=Applicability.UNSAFE,
+    causes={
+        Observation.SHARED_WRITES: "{block} writes into `{argument}`, which is shared between blocks.",
+        Observation.GRADIENT_CONTAINER: (
+            "`{argument}` brings {block} tensors with gradient inside a container, where they are not seen."
+        ),
+    },
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -51,4 +62,4 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
             continue
         message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
         message += ": with use_reentrant=True their gradient is lost or wrong"
-        yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)
+        yield site_finding(context, site, RULE, message, span=argument.span)

@@ -32,17 +32,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.edits.conversion import Conversion, convert
 from ckpt_surgery.codemods.edits.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.edits.inline_edit import unwrapped
 from ckpt_surgery.codemods.facts.file_facts import Arg, Call, CheckpointCall, InlineBranch, Path
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import bind
 from ckpt_surgery.codemods.tree.call_sites import Site, block_refs, plan_site
 from ckpt_surgery.codemods.tree.classes import External, Ref, is_plain_external
 
-CODE = "CKPT002"
+RULE = Declaration(
+    code="CKPT002",
+    repair=RepairKind.SAFE,
+    commit="{}: the inline checkpoint branch gives way to the direct call",
+)
 _KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}
 
 
@@ -78,7 +83,7 @@ def _finding(context: Context, owner: Ref, inline: InlineBranch, edits: tuple[Ed
     if reason:
         message += f"; left to a person: {reason}" if not edits else f"; {reason}"
     applicability = Applicability.UNSAFE if reason else Applicability.SAFE
-    return context.finding(CODE, owner.path, inline.span, owner.name, message, applicability, edits)
+    return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, edits)
 
 
 def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[Edit, ...], str]:

@@ -25,13 +25,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import Arg, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.rules import positional_past_state
 from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
 
-CODE = "CKPT003"
+RULE = Declaration(
+    code="CKPT003",
+    repair=RepairKind.SAFE,
+    commit="{}: gradient tensors are passed by position",
+    causes={
+        Observation.RETURNED_KEYWORD: (
+            "{block} takes `{argument}` by keyword and returns it: its own output becomes part of what made it."
+        ),
+        Observation.KEYWORD_GRADIENT: (
+            "`{argument}` reaches {block} by keyword, where reentrant checkpointing sees no gradient."
+        ),
+    },
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -41,22 +54,22 @@ def find(context: Context) -> Iterator[Finding]:
 
 
 def _findings(context: Context, site: Site) -> Iterator[Finding]:
-    past = positional_past_state.CODE in context.selected
+    past = positional_past_state.RULE.code in context.selected
     plan = plan_site(context, site, gradient=True, past=past)
     names = [name for name in plan.keyword_gradient if name not in plan.blocked]
     block = site.blocks[0][0].name
     if plan.unknown:
         message = f"the arguments of {site.call.callee}(...) cannot be told: {plan.unknown}"
-        yield site_finding(context, site, CODE, message, Applicability.UNKNOWN)
+        yield site_finding(context, site, RULE, message, Applicability.UNKNOWN)
     for name in plan.hidden:
         message = f"`**` may pass {name} of {block} by keyword"
-        yield site_finding(context, site, CODE, message, Applicability.UNKNOWN)
+        yield site_finding(context, site, RULE, message, Applicability.UNKNOWN)
     if names:
         message = f"{block} gets {_listed(names)} by keyword: the gradient is lost with use_reentrant=True"
         pieces = None if plan.unknown else plan.pieces
         applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
         span = _argument(site.call.args, names[0])
-        yield site_finding(context, site, CODE, message, applicability, span=span, pieces=pieces)
+        yield site_finding(context, site, RULE, message, applicability, span=span, pieces=pieces)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
         message = (
@@ -64,7 +77,7 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
             "CKPT005 reorders it (--unsafe)"
         )
         span = _argument(site.call.args, behind[0])
-        yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=span)
+        yield site_finding(context, site, RULE, message, Applicability.UNSAFE, span=span)
 
 
 def _argument(arguments: tuple[Arg, ...], name: str) -> Span | None:

@@ -22,11 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.classes import Answer, Ref
 
-CODE = "CKPT006"
+RULE = Declaration(
+    code="CKPT006",
+    repair=RepairKind.NONE,
+    applicability=Applicability.UNSAFE,
+    causes={Observation.NESTED_BLOCKS: "{block} lies inside {outer}, and both are checkpointed."},
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -37,7 +43,7 @@ def find(context: Context) -> Iterator[Finding]:
         inner = sorted({part.name for part in _layers_inside(context, ref)})
         if inner:
             message = f"{ref.name} holds {', '.join(inner)}: computed three times a step"
-            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNSAFE)
+            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message)
 
 
 def _layers_inside(context: Context, ref: Ref) -> Iterator[Ref]:

@@ -21,11 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.call_sites import checkpoints
 
-CODE = "CKPT010"
+RULE = Declaration(
+    code="CKPT010",
+    repair=RepairKind.NONE,
+    applicability=Applicability.UNSAFE,
+    causes={
+        Observation.NESTED_OUTPUT: (
+            "{block} returns tensors with gradient inside an inner container, where they are not seen."
+        )
+    },
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -36,4 +46,4 @@ def find(context: Context) -> Iterator[Finding]:
             continue
         for span in forward.nested_returns:
             message = f"{ref.name} returns gradient tensors inside a nested tuple: lost with use_reentrant=True"
-            yield context.finding(CODE, ref.path, span, ref.name, message, Applicability.UNSAFE)
+            yield context.finding(RULE, ref.path, span, ref.name, message)

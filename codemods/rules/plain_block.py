@@ -28,14 +28,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.edits.conversion import convert
 from ckpt_surgery.codemods.edits.derived_class import aliased
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, Ref
 
-CODE = "CKPT001"
+RULE = Declaration(
+    code="CKPT001",
+    repair=RepairKind.SAFE,
+    commit="{} becomes a GradientCheckpointingLayer",
+    causes={Observation.PLAIN_BLOCK: "{block} is no GradientCheckpointingLayer, so that nothing checkpoints it."},
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -55,12 +61,12 @@ def find(context: Context) -> Iterator[Finding]:
         elif (ref, True) not in seen:
             message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
             yield context.finding(
-                CODE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
+                RULE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
             )
     for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
         for name, external in context.blocks.foreign(holder) if holder.path in context.tree.checked else ():
             message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
-            yield context.finding(CODE, holder.path, holder.cls.header, holder.name, message, Applicability.UNKNOWN)
+            yield context.finding(RULE, holder.path, holder.cls.header, holder.name, message, Applicability.UNKNOWN)
 
 
 def _block(context: Context, element: StackElement) -> Finding:
@@ -83,7 +89,7 @@ def _block(context: Context, element: StackElement) -> Finding:
 def _class_finding(
     context: Context, ref: Ref, message: str, applicability: Applicability, edits: tuple[Edit, ...] = ()
 ) -> Finding:
-    return context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability, edits, ref.cls.first_line)
+    return context.finding(RULE, ref.path, ref.cls.header, ref.name, message, applicability, edits, ref.cls.first_line)
 
 
 def _stack(element: StackElement) -> str:

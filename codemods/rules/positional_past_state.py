@@ -25,12 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import Piece, Plan, bind
 from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
 
-CODE = "CKPT004"
+RULE = Declaration(
+    code="CKPT004",
+    repair=RepairKind.SAFE,
+    commit="{}: past state is passed by keyword",
+    causes={Observation.POSITIONAL_PAST_STATE: "{block} gets its past state `{argument}` by position."},
+)
 _GRADIENT = "CKPT003"
 
 
@@ -72,4 +78,4 @@ def _findings(context: Context, site: Site) -> Iterator[Finding]:
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
     applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
-    yield site_finding(context, site, CODE, message, applicability, span=span, pieces=pieces)
+    yield site_finding(context, site, RULE, message, applicability, span=span, pieces=pieces)

@@ -27,14 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.scripts.script_facts import Reentrant
 from ckpt_surgery.codemods.scripts.signs import data_parallel, said
 from ckpt_surgery.codemods.tree.arguments import Piece
 
-CODE = "CKPT104"
+RULE = Declaration(
+    code="CKPT104",
+    subject=Subject.SCRIPT,
+    repair=RepairKind.SAFE,
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -52,13 +57,13 @@ def _finding(context: Context, path: str, one: Reentrant, wrapper: str) -> Findi
             f"{one.callee}() is reentrant up to transformers 4.57, which does not go with {wrapper}: give it "
             'gradient_checkpointing_kwargs={"use_reentrant": False}'
         )
-        return context.at(CODE, path, one.spot, message, Applicability.INFO)
+        return context.script_finding(RULE, path, one.spot, message, Applicability.INFO)
     what = "use_reentrant=True" if one.kind == "true" else f"{one.callee}(...) without use_reentrant"
     message = (
         f"{what} is reentrant under {wrapper}: it fails with unused parameters, and gives each rank gradients of its "
         "own where a block runs twice; use_reentrant=False computes the same"
     )
-    return context.at(CODE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
+    return context.script_finding(RULE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
 
 
 def _edit(context: Context, path: str, one: Reentrant) -> Edit:

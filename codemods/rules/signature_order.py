@@ -27,15 +27,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.file_facts import Forward, Parameter
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import Piece, reordered
 from ckpt_surgery.codemods.tree.call_sites import Site, block_refs, plan_site, sites
 from ckpt_surgery.codemods.tree.classes import Ref
 
-CODE = "CKPT005"
+RULE = Declaration(
+    code="CKPT005",
+    repair=RepairKind.UNSAFE,
+    applicability=Applicability.UNSAFE,
+    commit="{}.forward takes gradient parameters before past state, and its callers follow",
+    settles=("CKPT001",),
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -94,7 +101,7 @@ def _finding(
         message += f"; reordering breaks callers outside the tree ({len(callers[owner])} inside follow)"
     forward = owner.cls.forward
     span = forward.span if forward else owner.cls.header
-    return context.finding(CODE, owner.path, span, owner.name, message, Applicability.UNSAFE, edits)
+    return context.finding(RULE, owner.path, span, owner.name, message, edits=edits)
 
 
 def _unfollowed(context: Context, owner: Ref, group: tuple[Ref, ...]) -> str:

@@ -27,12 +27,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, SplitLoad
 from ckpt_surgery.codemods.scripts.signs import said, several_processes
 
-CODE = "CKPT103"
+RULE = Declaration(
+    code="CKPT103",
+    subject=Subject.SCRIPT,
+    repair=RepairKind.NONE,
+)
 _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 
 
@@ -42,7 +47,7 @@ def find(context: Context) -> Iterator[Finding]:
         for load in script.loads:
             verdict = _verdict(load, script)
             if verdict:
-                yield context.at(CODE, path, load.spot, *verdict)
+                yield context.script_finding(RULE, path, load.spot, *verdict)
 
 
 def _verdict(load: SplitLoad, script: ScriptFacts) -> tuple[str, Applicability] | None:

@@ -22,11 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.call_sites import site_finding, sites
 
-CODE = "CKPT008"
+RULE = Declaration(
+    code="CKPT008",
+    repair=RepairKind.NONE,
+    applicability=Applicability.UNSAFE,
+)
 
 
 def find(context: Context) -> Iterator[Finding]:
@@ -44,4 +49,4 @@ def find(context: Context) -> Iterator[Finding]:
                     f"{block.name} gets past state as `{argument.name}`, which this release's "
                     f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
                 )
-                yield site_finding(context, site, CODE, message, Applicability.UNSAFE, span=argument.span)
+                yield site_finding(context, site, RULE, message, span=argument.span)

@@ -23,12 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.classes import Answer, Ref, Target, is_plain_external
 from ckpt_surgery.model_patches import family_facts
 
-CODE = "CKPT009"
+RULE = Declaration(
+    code="CKPT009",
+    repair=RepairKind.NONE,
+)
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 
 
@@ -49,10 +53,10 @@ def find(context: Context) -> Iterator[Finding]:
             message = f"{ref.name} supports gradient checkpointing by its flag, and holds nothing that checkpoints"
             worth = context.blocks.mixes(ref)
             applicability = Applicability.UNSAFE if worth else Applicability.INFO
-            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, applicability)
+            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message, applicability)
         else:
             message = f"what {ref.name} is made of is decided at run time: whether it checkpoints cannot be told"
-            yield context.finding(CODE, ref.path, ref.cls.header, ref.name, message, Applicability.UNKNOWN)
+            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message, Applicability.UNKNOWN)
 
 
 def _is_unknown(context: Context, part: Target) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration
 from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.file_facts import Call, Forward, Path, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.arguments import Piece, Plan, plan
 from ckpt_surgery.codemods.tree.classes import Answer, Ref
 
@@ -76,9 +77,9 @@ def plan_site(context: Context, site: Site, *, gradient: bool, past: bool) -> Pl
 def site_finding(
     context: Context,
     site: Site,
-    code: str,
+    rule: Declaration,
     message: str,
-    applicability: Applicability,
+    applicability: Applicability | None = None,
     *,
     span: Span | None = None,
     pieces: tuple[Piece, ...] | None = None,
@@ -86,7 +87,7 @@ def site_finding(
     """A finding about a call: at the argument's `span`, or at the call; `pieces` are the repair."""
     edits = (call_edit(context, site.owner.path, site.call.span, pieces),) if pieces else ()
     return context.finding(
-        code,
+        rule,
         site.owner.path,
         span or site.call.span,
         site.owner.name,

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ckpt_surgery.codemods import rule_of
+from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.rule import for_scripts
 from ckpt_surgery.static.render.text import Report, RuleText, display_path, statistics
 from ckpt_surgery.static.results import Problem
 
@@ -138,7 +139,7 @@ def _sarif_result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        kind = "function" if for_scripts(finding.code) else "type"
+        kind = "function" if rule_of(finding.code).subject is Subject.SCRIPT else "type"
         location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ckpt_surgery.codemods import rule_of
 from ckpt_surgery.text import listed
 from ckpt_surgery.upstream.evidence.results import Regression
 from ckpt_surgery.upstream.plan.plan import Unit
@@ -11,15 +12,6 @@ from ckpt_surgery.version import __version__
 
 TRAILER = "Assisted-by: ckpt_surgery"
 """How the last line of every commit begins: it discloses the program."""
-
-_DONE = {
-    "CKPT001": "{} becomes a GradientCheckpointingLayer",
-    "CKPT002": "{}: the inline checkpoint branch gives way to the direct call",
-    "CKPT003": "{}: gradient tensors are passed by position",
-    "CKPT004": "{}: past state is passed by keyword",
-    "CKPT005": "{}.forward takes gradient parameters before past state, and its callers follow",
-}
-"""What the repair of each rule does, said of the class that a finding is about."""
 
 
 def message_of(
@@ -47,8 +39,10 @@ def message_of(
 
 
 def _repairs(unit: Unit) -> Iterator[str]:
-    done = (f"- {_DONE[one.code].format(one.class_name)} ({one.code})" for one in unit.findings if one.code in _DONE)
-    return iter(sorted(set(done)))
+    """What was repaired, in the words of each rule, said of the class that a finding is about."""
+    wording = {finding: rule_of(finding.code).commit for finding in unit.findings}
+    lines = {f"- {text.format(finding.class_name)} ({finding.code})" for finding, text in wording.items() if text}
+    return iter(sorted(lines))
 
 
 def _tested(test: Regression) -> list[str]:

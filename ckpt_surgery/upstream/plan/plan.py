@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Context
+from ckpt_surgery.codemods.rules import plain_block
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.apply import apply
@@ -53,7 +54,7 @@ class Unit:
 
     def plain_blocks(self, family: str) -> tuple[str, ...]:
         """The classes of blocks of a family that become checkpointing layers."""
-        found = (f for f in self.findings if f.code == "CKPT001" and f.family == family)
+        found = (f for f in self.findings if f.code == plain_block.RULE.code and f.family == family)
         return tuple(sorted({finding.class_name for finding in found}))
 
 

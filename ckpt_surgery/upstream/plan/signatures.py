@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.facts.file_facts import Path as Steps
 from ckpt_surgery.codemods.facts.method_values import SELF, value_of
-from ckpt_surgery.codemods.rule import Context
 from ckpt_surgery.codemods.tree.call_sites import block_refs
 from ckpt_surgery.codemods.tree.classes import Ref
 from ckpt_surgery.static.cache import read_sources, without_gc

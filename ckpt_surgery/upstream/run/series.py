@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ckpt_surgery.codemods import rule_of
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.report import Report
@@ -236,7 +237,7 @@ def _regression(shop: Workshop, unit: Unit, family: str, rows: Sequence[Row]) ->
 
 def _breaking(unit: Unit) -> list[str]:
     """The unsafe repairs of a unit. A new base class is none where the signature that it waits for changes too."""
-    settled = {"CKPT001"} if "CKPT005" in unit.rules else set()
+    settled = {code for rule in unit.rules for code in rule_of(rule).settles}
     unsafe = (f for f in unit.findings if f.applicability is Applicability.UNSAFE and f.code not in settled)
     return list(dict.fromkeys(f"{finding.code} in {finding.path}: {finding.message}" for finding in unsafe))
 

@@ -1,0 +1,145 @@
+"""A contributor's new rule: one file in `codemods/rules/`, and every part of the package knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ckpt_surgery
+from ckpt_surgery.codemods.rule import discover
+from tests.codemods.snippets import PLAIN
+from tests.codemods.tools import FOO, tree
+
+PACKAGE = Path(ckpt_surgery.__file__).parent
+RULE = '''\
+"""A block's forward takes a bare `*args`.
+
+## What it does
+Reports blocks whose forward takes arguments under no name.
+
+## Why is this bad?
+Nothing tells which of them carry gradient, and which are past state.
+
+## Example
+```python
+def forward(self, hidden_states, *args): ...               # before
+def forward(self, hidden_states, attention_mask=None): ... # after
+```
+
+## Fix safety
+Safe: the star goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+
+RULE = Declaration(
+    code="CKPT011",
+    repair=RepairKind.SAFE,
+    applicability=Applicability.SAFE,
+    commit="{}.forward names its arguments",
+)
+
+
+def find(context: Context) -> Iterator[Finding]:
+    """A finding for every `*args` of a forward."""
+    for path in context.tree.checked:
+        start = context.tree.text(path).find("*args")
+        for cls in context.tree.files[path].classes if start >= 0 else ():
+            if cls.forward and any(parameter.kind == "*" for parameter in cls.forward.params):
+                edit = Edit(path, start, start + len("*args"), "attention_mask=None")
+                yield context.finding(RULE, path, cls.forward.span, cls.name, f"{cls.name} takes *args", edits=(edit,))
+'''
+MODEL = PLAIN.replace(
+    "attention_mask=None, past_key_values=None):\n        return self.self_attn",
+    "*args):\n        return self.self_attn",
+)
+ASKED = """
+import json
+from ckpt_surgery.codemods import RULES, rule_of
+from ckpt_surgery.static.commands import COMMANDS
+
+rule = rule_of("CKPT011")
+print(json.dumps([rule.name, rule.summary, rule.commit, [one.code for one in RULES].index("CKPT011"), [*COMMANDS]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package to which one file was added."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(PACKAGE, folder / "ckpt_surgery", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "ckpt_surgery" / "codemods" / "rules" / "unnamed_arguments.py").write_text(RULE, encoding="utf-8")
+    return folder
+
+
+def run(copy: Path, *arguments: str, folder: Path) -> str:
+    """What Python prints with the copy in place of the package; it ends with 0 or, with findings, with 1."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_the_registry_and_the_libcst_commands_hold_it(copy: Path, tmp_path: Path) -> None:
+    name, summary, commit, position, commands = json.loads(run(copy, "-c", ASKED, folder=tmp_path))
+    assert (name, summary) == ("unnamed_arguments", "A block's forward takes a bare `*args`.")
+    assert commit == "{}.forward names its arguments"
+    assert position == 10, "rules are sorted by code"
+    assert "UnnamedArguments" in commands
+
+
+def test_the_rule_command_lists_and_explains_it(copy: Path, tmp_path: Path) -> None:
+    assert "CKPT011 unnamed_arguments\n" in run(copy, "-m", "ckpt_surgery", "rule", folder=tmp_path)
+    shown = run(copy, "-m", "ckpt_surgery", "rule", "CKPT011", folder=tmp_path)
+    assert shown.startswith("CKPT011 unnamed_arguments\n\nA block's forward takes")
+
+
+def test_check_finds_with_it_and_apply_repairs(copy: Path, tmp_path: Path) -> None:
+    root = tree(tmp_path, MODEL)
+    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
+    (finding,) = json.loads(run(copy, *command, folder=root))["findings"]
+    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", 11, "FooLayer takes *args")
+    run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
+    assert "def forward(self, hidden_states, attention_mask=None):" in (root / FOO).read_text(encoding="utf-8")
+
+
+def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
+    root = tree(tmp_path, MODEL.replace("*args):", "*args):  # ckpt: ignore[CKPT011] named below"))
+    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
+    assert json.loads(run(copy, *command, folder=root))["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("no_rule", '"""Nothing declared."""\n', "no_rule declares no rule: it needs RULE = Declaration"),
+        ("same_code", RULE, "the rules (other|same_code) and (other|same_code) both have the code CKPT011"),
+    ],
+)
+def test_a_file_that_declares_no_rule_or_a_code_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+) -> None:
+    package = f"rules_with_{name}"
+    tree(tmp_path, {f"{package}/__init__.py": "", f"{package}/other.py": RULE, f"{package}/{name}.py": text})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((TypeError, ValueError), match=message):
+        discover(package)
