@@ -62,8 +62,7 @@ def find(context: Context) -> Iterator[Finding]:
                 yield context.finding(RULE, path, cls.forward.span, cls.name, f"{cls.name} takes *args", edits=(edit,))
 '''
 MODEL = PLAIN.replace(
-    "attention_mask=None, past_key_values=None):\n        return self.self_attn",
-    "*args):\n        return self.self_attn",
+    "attention_mask=None, past_key_values=None):\n        return self.", "*args):\n        return self."
 )
 ASKED = """
 import json
