@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ckpt_surgery.codemods import rule_of
+from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.static.render.text import Report, RuleText, display_path, statistics
@@ -20,6 +20,7 @@ from ckpt_surgery.static.results import Problem
 JSON_SCHEMA_VERSION = 1
 """Raised when a key of the JSON report changes its meaning or goes; new keys leave it as it is."""
 
+_SCRIPT_CODES = frozenset(rule.code for rule in RULES if rule.subject is Subject.SCRIPT)
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _SARIF_LEVELS = {
     Applicability.SAFE: "error",
@@ -139,7 +140,7 @@ def _sarif_result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        kind = "function" if rule_of(finding.code).subject is Subject.SCRIPT else "type"
+        kind = "function" if finding.code in _SCRIPT_CODES else "type"
         location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,

@@ -61,9 +61,8 @@ def find(context: Context) -> Iterator[Finding]:
                 edit = Edit(path, start, start + len("*args"), "attention_mask=None")
                 yield context.finding(RULE, path, cls.forward.span, cls.name, f"{cls.name} takes *args", edits=(edit,))
 '''
-MODEL = PLAIN.replace(
-    "attention_mask=None, past_key_values=None):\n        return self.", "*args):\n        return self."
-)
+SIGNATURE = "self, hidden_states, attention_mask=None, past_key_values=None):\n        return self."
+MODEL = PLAIN.replace(SIGNATURE, SIGNATURE.replace("attention_mask=None, past_key_values=None", "*args"))
 ASKED = """
 import json
 from ckpt_surgery.codemods import RULES, rule_of
