@@ -59,7 +59,7 @@ def test_the_wording_of_a_commit_names_the_class_once() -> None:
 
 
 def test_a_finding_is_as_applicable_as_it_says_or_as_its_rule_declares() -> None:
-    context = Context(TreeIndex({}, {}.get, lambda path: ""))
+    context = Context(TreeIndex({}, lambda path: None, lambda path: ""))
 
     def applicability(declared: Applicability | None, said: Applicability | None) -> Applicability:
         rule = Declaration(code="CKPT999", repair=RepairKind.NONE, applicability=declared)
