@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from ckpt_surgery.errors import DistributedError, DistributedWarning
-from ckpt_surgery.runtime.call_arguments import tensors
+from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.undo import UndoableHooks
 
 _CURE = (

@@ -18,7 +18,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.model_patches.vocabulary import is_past_state
-from ckpt_surgery.runtime.call_arguments import identities, is_cache, items, name_at, positional_names, tensors
+from ckpt_surgery.runtime.call_arguments import is_cache, name_at, positional_names
+from ckpt_surgery.runtime.containers import identities, items, tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 

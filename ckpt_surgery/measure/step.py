@@ -23,7 +23,8 @@ from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
 from ckpt_surgery.measure.restore import left_as_found
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.model_patches.vocabulary import is_past_state
-from ckpt_surgery.runtime.call_arguments import is_cache, tensors
+from ckpt_surgery.runtime.call_arguments import is_cache
+from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
 
 Checkpointing = Literal["non_reentrant", "reentrant"]

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.block_state import State
-from ckpt_surgery.runtime.call_arguments import Signature
+from ckpt_surgery.runtime.block_state import BlockState
+from ckpt_surgery.runtime.call_arguments import BlockSignature
 from ckpt_surgery.runtime.offload import Offloader
 from ckpt_surgery.runtime.recompute import Computation
 from ckpt_surgery.runtime.rng import generator_state
@@ -109,7 +109,7 @@ class BlockForward:
         self.beneath = beneath
         self.over: Callable[..., Any] | None = None
         self.retired = False
-        self._state = State(block)
+        self._state = BlockState(block)
         self._inside = False
         self._sign()
 
@@ -178,7 +178,7 @@ class BlockForward:
 
     def _sign(self) -> None:
         self._signed = self._signing()
-        self._signature = Signature.of(self.place, self.block, self.over or self.__wrapped__)
+        self._signature = BlockSignature.of(self.place, self.block, self.over or self.__wrapped__)
 
     def _signing(self) -> Any:
         """What the arguments of the block go to."""

@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
-from ckpt_surgery.runtime.call_arguments import class_of, descends, facts_of
+from ckpt_surgery.runtime.classes import class_of, descends, facts_of
 
 Kind = Literal["layer", "plain"]
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.call_arguments import facts_of
+from ckpt_surgery.runtime.classes import facts_of
 from ckpt_surgery.runtime.discovery import is_layer
 
 FLAG = "gradient_checkpointing"

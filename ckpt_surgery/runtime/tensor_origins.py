@@ -1,6 +1,6 @@
-"""Which tensors a computation without gradients made of those that would have had some, and who outlives it.
+"""Which tensors a computation without gradients makes of those that require gradient, and which of them outlive it.
 
-For one call only: it looks at every operator.
+Intercepts every operator, so it is used for one call of each block only.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.call_arguments import is_differentiable, tensors
+from ckpt_surgery.runtime.containers import is_differentiable, tensors
 
 
-class Made(TorchDispatchMode):
+class TensorOrigins(TorchDispatchMode):
     """Follows what operators inside its `with` make of `sources`, directly or not."""
 
     def __init__(self, sources: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sources = {id(source) for source in sources}
-        self._made: dict[int, weakref.ref[Tensor]] = {}
+        self._descendants: dict[int, weakref.ref[Tensor]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(self.follows(tensor) for tensor in tensors((args, kwargs or {}))):
+        if any(self.descends_from_sources(tensor) for tensor in tensors((args, kwargs or {}))):
             for tensor in tensors(result):
                 if is_differentiable(tensor):
-                    self._made[id(tensor)] = weakref.ref(tensor)
+                    self._descendants[id(tensor)] = weakref.ref(tensor)
         return result
 
-    def others(self, known: Iterable[Tensor]) -> bool:
-        """Whether one of them is still alive that is none of `known`, and no view or base of one."""
-        storages = {_storage(tensor) for tensor in known}
-        if not self._any_but(storages):
-            return False
-        gc.collect()  # what only refers to itself is no longer anybody's
-        torch.clear_autocast_cache()  # nor are the weights that autocast has cast
-        return self._any_but(storages)
-
-    def _any_but(self, storages: Collection[int]) -> bool:
-        alive = (tensor for reference in self._made.values() if (tensor := reference()) is not None)
-        return any(_storage(tensor) not in storages for tensor in alive)
-
-    def follows(self, tensor: Tensor) -> bool:
+    def descends_from_sources(self, tensor: Tensor) -> bool:
         """Whether a tensor is a source, or was made of one."""
-        reference = self._made.get(id(tensor))
+        reference = self._descendants.get(id(tensor))
         return id(tensor) in self._sources or (reference is not None and reference() is tensor)
+
+    def any_alive_besides(self, accounted: Iterable[Tensor]) -> bool:
+        """Whether a tensor made of the sources is still alive that shares no memory with any of `accounted`."""
+        storages = {_storage(tensor) for tensor in accounted}
+        if not self._any_alive_outside(storages):
+            return False
+        gc.collect()  # reference cycles are nobody's
+        torch.clear_autocast_cache()  # and neither are the weights that autocast has cast
+        return self._any_alive_outside(storages)
+
+    def _any_alive_outside(self, storages: Collection[int]) -> bool:
+        alive = (tensor for reference in self._descendants.values() if (tensor := reference()) is not None)
+        return any(_storage(tensor) not in storages for tensor in alive)
 
 
 def _storage(tensor: Tensor) -> int:

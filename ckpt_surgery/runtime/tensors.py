@@ -1,4 +1,4 @@
-"""When two tensors are the same, and whether one was written since."""
+"""Whether two tensors are the same bit for bit, and how often one was written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 16 * 2**20
-"""So many bytes of a tensor come from its device at a time."""
+"""Bytes of a tensor that are copied from its device at a time."""
 
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
@@ -19,11 +19,11 @@ def same_bits(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def digest(tensor: Tensor) -> str:
-    """The sha256 of a tensor's bits, shape and dtype: the same for two tensors where `same_bits` says so."""
-    known = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    """The sha256 of a tensor's bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
+    sha = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     for part in torch.split(_bytes(tensor), _CHUNK):
-        known.update(part.cpu().numpy().tobytes())
-    return known.hexdigest()
+        sha.update(part.cpu().numpy().tobytes())
+    return sha.hexdigest()
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def version(tensor: Tensor) -> int:
-    """How often a tensor was written in place; always 0 for one of inference mode, which nobody counts."""
+    """How often a tensor was written in place; 0 for inference tensors, for which torch keeps no count."""
     try:
         return tensor._version
     except RuntimeError:

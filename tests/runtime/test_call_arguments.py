@@ -1,11 +1,7 @@
-"""One call of a block is taken apart into gradient tensors, past state and the rest, and put together again."""
+"""The arguments of a call have names, and past state is left out of it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict, namedtuple
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,186 +12,11 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.runtime.call_arguments import Parts, Signature, at, fill, hidden_tensors, is_cache, paths, tensors
+from ckpt_surgery.runtime.call_arguments import BlockSignature, is_cache
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
-
-Pair = namedtuple("Pair", "first second")
-
-
-@dataclass
-class Open:
-    first: Any
-    second: Any = 2
-
-
-@dataclass(frozen=True)
-class Frozen:
-    first: Any
-    second: Any = 2
-
-
-@dataclass(slots=True)
-class Slotted:
-    first: Any
-    second: Any = field(default=2)
-
-
-@dataclass
-class Unset:
-    first: Any
-    second: Any = field(init=False)
-
-
-class Handle:
-    def __init__(self, **contents: Any) -> None:
-        vars(self).update(contents)
-
-
-def wanted() -> Tensor:
-    return torch.rand(2, requires_grad=True)
-
-
-def taken(value: Any) -> tuple[Parts, Any]:
-    parts = Parts(lambda tensor: tensor.requires_grad)
-    return parts, parts.take(value, "it")
-
-
-CONTAINERS: dict[str, Callable[[Tensor, Any], Any]] = {
-    "a tuple": lambda one, other: (one, other),
-    "a list": lambda one, other: [one, other],
-    "a dictionary": lambda one, other: {"first": one, "second": other},
-    "an ordered dictionary": lambda one, other: OrderedDict(first=one, second=other),
-    "another mapping": lambda one, other: UserDict(first=one, second=other),
-    "a named tuple": Pair,
-    "a dataclass": Open,
-    "a frozen dataclass": Frozen,
-    "a dataclass with slots": Slotted,
-    "an output of a model": lambda one, other: BaseModelOutput(last_hidden_state=one, hidden_states=other),
-    "containers in containers": lambda one, other: [{"a": (one, Open(other))}, Pair(one, [other])],
-}
-containers = pytest.mark.parametrize("name", CONTAINERS)
-
-
-@containers
-def test_a_container_is_put_together_with_other_tensors_in_the_places(name: str) -> None:
-    tensor, other = wanted(), torch.zeros(2)
-    value = CONTAINERS[name](tensor, (other, 3))
-    parts, recipe = taken(value)
-    assert [one is tensor for one in parts.tensors] == [True]
-    new = wanted()
-    again = fill(recipe, [new])
-    assert type(again) is type(value)
-    found = list(tensors(again))
-    assert [one is new or one is other for one in found] == [True] * len(list(tensors(value)))
-    assert any(one is new for one in found)
-    assert any(one is tensor for one in tensors(value))  # which is as it was
-    assert not any(one is tensor for one in found)
-
-
-@containers
-def test_what_a_recipe_puts_together_is_new_each_time(name: str) -> None:
-    value = CONTAINERS[name](wanted(), ())
-    parts, recipe = taken(value)
-    some, others = fill(recipe, parts.tensors), fill(recipe, parts.tensors)
-    assert some is not others
-    assert some is not value
-
-
-@containers
-def test_the_path_to_a_tensor_leads_to_it_in_a_value_of_the_same_form(name: str) -> None:
-    parts, recipe = taken(CONTAINERS[name](wanted(), 1))
-    new = wanted()
-    assert at(CONTAINERS[name](new, 1), paths(recipe)[0]) is new
-    assert len(parts.tensors) == len(paths(recipe)) == 1
-
-
-def test_a_path_that_leads_nowhere_ends_in_none() -> None:
-    assert at({"a": (1,)}, ("a", 1)) is None
-    assert at(3, ("a",)) is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda value: value["inner"].append(torch.zeros(1)), id="appended to"),
-        pytest.param(lambda value: value.update(more=torch.zeros(1)), id="added to"),
-        pytest.param(lambda value: value.clear(), id="emptied"),
-    ],
-)
-def test_a_recipe_keeps_containers_as_they_were(change: Callable[[Any], object]) -> None:
-    value: dict[str, Any] = {"inner": [wanted()], "other": 1}
-    parts, recipe = taken(value)
-    change(value)
-    again = fill(recipe, parts.tensors)
-    assert list(again) == ["inner", "other"]
-    assert len(again["inner"]) == 1
-
-
-def test_containers_without_gradient_are_kept_as_they_were_too() -> None:
-    value: dict[str, Any] = {}
-    listed: list[Any] = []
-    recipes = [taken(value)[1], taken(listed)[1]]
-    value["new"] = 1
-    listed.append(1)
-    assert [fill(recipe, []) for recipe in recipes] == [{}, []]
-
-
-def test_a_tuple_without_gradient_stays_the_very_same() -> None:
-    value = (torch.zeros(2), Pair(1, (2, torch.zeros(2))), "text")
-    parts, recipe = taken(value)
-    assert recipe is value
-    assert [name for name, _ in parts.left] == ["it", "it"]
-
-
-def test_a_tensor_in_several_places_is_taken_once_and_put_back_everywhere() -> None:
-    tensor = wanted()
-    parts, recipe = taken([tensor, {"again": tensor}, (tensor,)])
-    assert len(parts.tensors) == 1
-    new = wanted()
-    first, second, third = fill(recipe, [new])
-    assert first is second["again"] is third[0] is new
-
-
-def test_an_attribute_that_a_dataclass_lacks_is_no_error() -> None:
-    tensor = wanted()
-    parts, recipe = taken(Unset(tensor))
-    assert len(parts.tensors) == 1
-    assert fill(recipe, [tensor]).first is tensor
-
-
-def test_objects_of_which_nothing_is_known_are_listed_and_stay_the_same() -> None:
-    handle: Handle = Handle(tensor=wanted())
-    frozen: Any = MappingProxyType({})
-    parts, recipe = taken([handle, frozen, torch.float32, None, nn.Linear, "text", 1.5, ()])
-    assert parts.tensors == []
-    assert [value for _, value in parts.opaque] == [handle, frozen, torch.float32]
-    assert fill(recipe, [])[0] is handle
-
-
-def test_tensors_in_such_objects_are_found_four_steps_deep() -> None:
-    tensor = wanted()
-    inner = Handle(listed=[{"deep": tensor}])
-    handle = Handle(inner=inner, module=nn.Linear(1, 1), kind=nn.Linear)
-    assert [one is tensor for one in hidden_tensors(handle)] == [True]
-    assert list(hidden_tensors(Handle(outer=handle))) == []
-    vars(inner)["around"] = handle
-    assert len(list(hidden_tensors(handle))) == 1  # and no search without end
-
-
-def test_tensors_in_slots_are_found_too() -> None:
-    class Narrow:
-        __slots__ = ("state", "unset")
-
-    class Narrower(Narrow):
-        __slots__ = "more"
-
-    value: Any = Narrower()
-    value.state, value.more = wanted(), Handle(state=wanted())
-    assert len(list(hidden_tensors(value))) == 2
 
 
 class Block(nn.Module):
@@ -220,9 +41,9 @@ class Reading(Block):
     _can_checkpoint_with_cache = True
 
 
-def signature(block: nn.Module | None = None) -> Signature:
+def signature(block: nn.Module | None = None) -> BlockSignature:
     block = block or Block()
-    return Signature.of("Block b", block, block.forward)
+    return BlockSignature.of("Block b", block, block.forward)
 
 
 def filled(layers: int = 1, length: int = 3) -> DynamicCache:
@@ -230,6 +51,11 @@ def filled(layers: int = 1, length: int = 3) -> DynamicCache:
     for layer in range(layers):
         cache.update(torch.ones(1, 1, length, 1), torch.ones(1, 1, length, 1), layer)
     return cache
+
+
+class Handle:
+    def __init__(self, **contents: Any) -> None:
+        vars(self).update(contents)
 
 
 class Recurrent:
@@ -331,5 +157,5 @@ def test_a_cache_is_known_by_its_class() -> None:
 
 
 def test_a_forward_without_a_signature_names_arguments_by_number() -> None:
-    unknown = Signature.of("Block b", Block(), dict.fromkeys)
+    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys)
     assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"

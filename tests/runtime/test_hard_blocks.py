@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
 from ckpt_surgery.measure.step import switch_checkpointing
-from ckpt_surgery.runtime.recompute import Computation
+from ckpt_surgery.runtime.recorded_call import RecordedCall
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
 from tests.runtime import hard_toys as hard
@@ -72,11 +72,11 @@ def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind
 # What a block keeps
 
 
-def computations(model: Model) -> int:
+def recorded_calls(model: Model) -> int:
     """How many calls of a model's blocks are remembered somewhere."""
     gc.collect()
-    calls = [thing for thing in gc.get_objects() if type(thing) is Computation]
-    return sum(call._block in model.layers for call in calls)
+    calls = [thing for thing in gc.get_objects() if type(thing) is RecordedCall]
+    return sum(call.block in model.layers for call in calls)
 
 
 @both_modes
@@ -88,7 +88,7 @@ def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode
     alive = []
     for seed in range(5):
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
-        alive.append(computations(model))
+        alive.append(recorded_calls(model))
     assert len(set(alive)) == 1
 
 
@@ -99,9 +99,9 @@ def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
     held = []
     for number in range(1, 4):
         held.append(model(**values()))
-        assert computations(model) == 3 * number
+        assert recorded_calls(model) == 3 * number
     held.clear()
-    assert computations(model) == 0
+    assert recorded_calls(model) == 0
 
 
 @both_modes
@@ -111,7 +111,7 @@ def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor
     alive = []
     for _ in range(5):
         model(**values())
-        alive.append(computations(model))
+        alive.append(recorded_calls(model))
     assert len(set(alive[1:])) == 1
 
 

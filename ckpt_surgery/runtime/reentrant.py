@@ -1,0 +1,223 @@
+"""The reentrant mode of one call of a block: its first pass runs without gradients.
+
+What others can reach after such a pass is an output: what the block returned, what it wrote into its arguments and
+attributes, and what hooks kept of its submodules' outputs. Torch gives outputs their gradient in place, so whoever
+holds such a tensor already holds the right one. In the recompute the same tensors are found by where they were.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, Snapshot, held_tensors, modules_of, sets_nothing
+from ckpt_surgery.runtime.call_arguments import Arguments
+from ckpt_surgery.runtime.containers import (
+    Flattener,
+    Path,
+    at,
+    is_differentiable,
+    items,
+    slot_paths,
+    tensors,
+    unflatten,
+)
+from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
+from ckpt_surgery.runtime.recorded_call import RecordedCall
+from ckpt_surgery.runtime.tensor_origins import TensorOrigins
+
+Place = tuple[Any, ...]
+"""Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""
+
+
+class Reentrant(RecomputeMode):
+    """The first pass runs without gradients, and every tensor of it that others can reach is a result."""
+
+    __slots__ = ("_aside", "_constant", "_output", "_paths", "_watched", "_written")
+
+    def __init__(self, call: RecordedCall) -> None:
+        super().__init__(call)
+        self._output: Any = None
+        """The spec of what the block returned."""
+        self._paths: tuple[Path, ...] = ()
+        """Where in the output its tensors are: the first of the results."""
+        self._aside: tuple[Place, ...] = ()
+        """Where the other results are: what can be reached besides the output."""
+        self._watched: tuple[nn.Module, ...] = ()
+        """The submodules at whose calls somebody else may look."""
+        self._written: set[Key] = set()
+        """What the first pass wrote on the block, without the constants."""
+        self._constant: set[Key] = set()
+        """What the first pass wrote on the block that holds no tensor with gradient."""
+
+    def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        call, state = self._call, self._call.state
+        args, kwargs = arguments
+        call.refuse_hidden_gradients()
+        untraced = not (state.known and state.traced)
+        entry = state.entry(everything=untraced, containers=True)
+        origins = TensorOrigins((*given, *_trainable(call.block))) if untraced else None
+        known = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
+        snapshots = self._look_at_modules(known)
+        with _watching(self._watched, weakref.ref) as seen, origins or NOTHING:
+            output = call.forward(*args, **kwargs)
+        # one that requires gradient without having got it here is somebody else's, and goes on as it is
+        flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, known))
+        self._output = flattener.flatten(output)
+        self._paths = tuple(slot_paths(self._output).values())
+        del output
+        self._note_written(entry, snapshots, origins)
+        known |= {id(tensor) for tensor in flattener.tensors}
+        results = (*flattener.tensors, *self._set_aside(arguments, seen, known))
+        if origins is not None and origins.any_alive_besides((*given, *results, *call.block.buffers())):
+            raise SurgeryError(
+                f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
+                "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
+        return results
+
+    def again(self, arguments: Arguments) -> tuple[Tensor, ...]:
+        args, kwargs = arguments
+        with self._state_at_entry():
+            with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
+                output = self._call.forward(*args, **kwargs)
+            reachable = self._reachable(arguments, seen)
+            lost = {place[1] for place, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
+        if lost:
+            raise SurgeryError(
+                f"{self._call.place} left a tensor with gradient in its attribute {min(lost)}, and none in the first "
+                "call: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
+        results = [at(output, path) for path in self._paths] + [reachable.get(place) for place in self._aside]
+        # what was written for the first time after the call that was traced may turn out to be a table
+        late = {place[:2] for place in self._aside} & self._written
+        with_gradient = {place[:2] for place, tensor in reachable.items() if tensor.requires_grad}
+        self._call.state.constant |= late - with_gradient
+        if any(result is None for result in results):
+            raise SurgeryError(
+                f"the recompute of {self._call.place} did not make the tensors that its forward made: it depends on "
+                "something that has changed since; keep that as it was until the backward, or leave the block out"
+            )
+        return tuple(results)
+
+    def output(self, results: tuple[Tensor, ...]) -> Any:
+        spec, self._output = self._output, None
+        return unflatten(spec, results)
+
+    def _look_at_modules(self, known: set[int]) -> list[Snapshot]:
+        """Find the watched modules, add the buffers to `known`, and copy the attributes that the call may set."""
+        block = self._call.block
+        snapshots, watched = [], []
+        for module in modules_of(block):
+            known.update(map(id, module._buffers.values()))
+            observed = _is_observed(module)
+            if observed and module is not block:
+                watched.append(module)
+            if observed or not sets_nothing(type(module)):  # type: ignore[arg-type]  # a class is hashable
+                snapshots.append((module, vars(module).copy()))
+        self._watched = tuple(dict.fromkeys(watched))
+        return snapshots
+
+    def _note_written(self, entry: Entry, snapshots: Iterable[Snapshot], origins: TensorOrigins | None) -> None:
+        """Keep what the recompute needs of the state that the call wrote; `origins` saw the call, if it was traced."""
+        state = self._call.state
+        if origins is None:
+            written = state.learn_more(entry, snapshots)
+        else:
+            written = state.learn(entry)
+            held = {key: held_tensors({key}).values() for key in written}
+            state.constant = {
+                key for key, values in held.items() if values and not any(map(origins.descends_from_sources, values))
+            }
+            state.traced = True
+        self._written, self._constant = written - state.constant, written & state.constant
+        self._before = state.copies(entry)
+        for key, tensor in state.cut(entry).items():
+            tensor.register_hook(_refusal(self._call.place, key, state))  # type: ignore[no-untyped-call]
+
+    def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], known: Collection[int]) -> list[Tensor]:
+        """The tensors that the call made and others can reach, apart from the `known` ones; each once."""
+        aside: dict[int, tuple[Place, Tensor]] = {}
+        for place, tensor in self._reachable(arguments, seen).items():
+            if tensor is not None and _is_result(tensor, known):
+                aside.setdefault(id(tensor), (place, tensor))
+        self._aside = tuple(place for place, _ in aside.values())
+        return [tensor for _, tensor in aside.values()]
+
+    def _reachable(self, arguments: Arguments, seen: Mapping[Place, Any]) -> dict[Place, Any]:
+        """Tensors that others can reach after the call, by their places; None for those that are gone."""
+        reachable = {place: reference() for place, reference in seen.items()}
+        if self._call.writable:  # else what the arguments hold is what they were given with
+            args, kwargs = arguments
+            reachable |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
+        return {**reachable, **held_tensors(self._written)} if self._written else reachable
+
+
+def _refusal(place: str, key: Key, state: BlockState) -> Callable[[Tensor], None]:
+    """A hook for a tensor that a block kept of an earlier call: its gradient cannot go on to that call."""
+
+    def refuse(gradient: Tensor) -> None:
+        if key not in state.constant:
+            raise SurgeryError(
+                f"{place} used the tensor with gradient that an earlier call left in its attribute {key[1]}: with "
+                "use_reentrant=True its gradient would be lost; use use_reentrant=False"
+            )
+
+    return refuse
+
+
+def _watching(
+    modules: Collection[nn.Module], held: Callable[[Tensor], Any]
+) -> AbstractContextManager[dict[Place, Any]]:
+    """Note the tensors among the arguments and results of modules at which somebody else may look, as `held`."""
+    return _watched_calls(modules, held) if modules else NOTHING
+
+
+@contextmanager
+def _watched_calls(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Iterator[dict[Place, Any]]:
+    seen: dict[Place, Any] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call = len({place[1] for place in seen if place[0] is module})
+        for index, tensor in enumerate(tensors((args, kwargs, output))):
+            seen[(module, call, index)] = held(tensor)
+
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _trainable(block: nn.Module) -> Iterator[nn.Parameter]:
+    return (parameter for parameter in block.parameters() if parameter.requires_grad)
+
+
+def _is_observed(module: nn.Module) -> bool:
+    """Whether somebody else may look at what goes through a module of a block: a hook, or another forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _is_result(tensor: Tensor, known: Collection[int]) -> bool:
+    """Whether a tensor was made in the call: it is no parameter and none of the `known`."""
+    return is_differentiable(tensor) and id(tensor) not in known and not isinstance(tensor, nn.Parameter)
+
+
+def _is_new(tensor: Tensor) -> bool:
+    """Whether a tensor was made without gradients. A view says that it requires gradient whenever its base does."""
+    return not tensor.requires_grad or (tensor.grad_fn is None and tensor._is_view())
+
+
+def _inside(value: Any, place: Place) -> Iterator[tuple[Place, Tensor]]:
+    """The tensors inside the containers of `value`, by their places."""
+    for key, item in items(value):
+        if isinstance(item, Tensor):
+            yield (*place, key), item
+        else:
+            yield from _inside(item, (*place, key))
