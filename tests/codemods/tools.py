@@ -1,12 +1,40 @@
-"""The two helpers that carry every case of a rule, `check_noop` and `check_transformed`, and what they need.
+"""How a case of a rule is written and run.
 
-A case is a text of one or more files. `# file: models/bar/modeling_bar.py` begins a file; what stands before
-the first such line is `models/foo/modeling_foo.py`. The first lines may tell what is to be found there:
+To add a case, add one file to `tests/codemods/rules/<rule>/`; no test code is needed. Its name says what is true:
 
-    # CKPT003 safe | layer(hidden_states=hidden_states) | `hidden_states` by keyword
+- `<what_is_true>.noop.py` holds what `apply` leaves as it is;
+- `<what_is_true>.diff` holds what it changes. Every line begins with ` ` (both sides), `-` (before) or `+` (after);
+- `<what_is_true>.unsafe.diff` (or `.unsafe.noop.py`) is run with the unsafe repairs.
 
-names a finding by its code, its applicability, a part of the line it is at and, if wanted, a part of its
-message. Safe and unsafe findings must be told completely; information and unknowns only as far as wanted.
+A case holds what it is about and stands on a prelude for the rest. This one calls a block by keyword:
+
+    -# CKPT003 safe | layer(hidden_states=hidden_states) | `hidden_states` by keyword
+     # prelude: gcl
+
+     class FooModel:
+         def forward(self, hidden_states, attention_mask=None):
+             for layer in self.layers:
+    -            hidden_states = layer(hidden_states=hidden_states)
+    +            hidden_states = layer(hidden_states)
+             return hidden_states
+
+The first lines are the findings: code, applicability, part of the line at fault and, if wanted, part of the message.
+Safe and unsafe findings must be complete, before (` ` and `-`) and after (` ` and `+`); information and unknowns need
+not be. Line numbers in messages are those of the joined file.
+
+`# prelude: <name>` names a file of `tests/codemods/preludes/`:
+
+- `plain`: a model with a stack of plain blocks; `gcl`: the same with GradientCheckpointingLayer. A repair that
+  only adds the base class and its import is `-# prelude: plain` and `+# prelude: gcl`;
+- `cached`: as `gcl`, and the block takes `past_key_values`;
+- `ddp`, `collectives`: the imports of a training script.
+
+What the case gives takes the place of what has the same name in the prelude: imports as a whole, classes member by
+member. `class FooModel:` keeps the prelude's bases; `class FooLayer(FooBase): ...` keeps its members. What is new goes
+before the next class or function that the prelude has too, or to the end.
+
+A case of several files begins each with `# file: models/bar/modeling_bar.py`, and each may stand on a prelude. Without
+a prelude and without that line a case is `models/foo/modeling_foo.py`, taken as it is.
 """
 
 from __future__ import annotations
@@ -20,9 +48,11 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.results import ApplyResult
+from tests.codemods.preludes import joined, prelude
 
 FOO = "models/foo/modeling_foo.py"
 _FILE = re.compile(r"^# file: (\S+)\n", re.M)
+_PRELUDE = re.compile(r"# prelude: (\w+)\n")
 _EXPECTED = re.compile(r"# (CKPT\d+) (safe|unsafe|info|unknown)(?: \| ([^|\n]*))?(?: \| ([^\n]*))?\n")
 _FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 
@@ -45,16 +75,37 @@ class Expected:
         )
 
 
+def sides(diff: str) -> tuple[str, str]:
+    """The case before and the case after, of a diff that shows every line. An unmarked line raises ValueError."""
+    lines = diff.splitlines()
+    if unmarked := [line for line in lines if line[:1] not in ("", " ", "-", "+")]:
+        raise ValueError(f"neither ' ', '-' nor '+' begins {unmarked[0]!r}")
+    before, after = ("".join(f"{line[1:]}\n" for line in lines if line[:1] != mark) for mark in "+-")
+    return before, after
+
+
 def files_of(case: str) -> tuple[list[Expected], dict[str, str]]:
-    """What a case expects, and its files by path below the tree's top."""
+    """The findings that a case expects, and its files by path below the tree's top."""
     expected: list[Expected] = []
-    while found := _EXPECTED.match(case):
-        code, applicability, line, message = (part or "" for part in found.groups())
+    while match := _EXPECTED.match(case):
+        code, applicability, line, message = (part or "" for part in match.groups())
         expected.append(Expected(code, applicability, line.strip(), message.strip()))
-        case = case[found.end() :]
+        case = case[match.end() :]
     first, *rest = _FILE.split(case.lstrip("\n"))
-    files = dict(zip(rest[::2], rest[1::2], strict=True))
-    return expected, {FOO: first, **files} if first.strip() else files
+    path, text = _on_prelude(FOO, first)
+    files = {path: text} if text.strip() else {}
+    return expected, files | {
+        path: _on_prelude(path, text)[1] for path, text in zip(rest[::2], rest[1::2], strict=True)
+    }
+
+
+def _on_prelude(path: str, text: str) -> tuple[str, str]:
+    """The prelude's path and the joined text if the text names a prelude, else both as they are."""
+    match = _PRELUDE.match(text)
+    if match is None:
+        return path, text
+    _, path, base = _FILE.split(prelude(match[1]))
+    return path, joined(base, text[match.end() :])
 
 
 def tree(root: Path, files: dict[str, str] | str) -> Path:
@@ -96,7 +147,7 @@ def check_noop(root: Path, case: str, *, unsafe: bool = False) -> ApplyResult:
 def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = False) -> ApplyResult:
     """`apply` makes `after` of `before`: the same text, which parses, settles and has no safe finding left.
 
-    The findings of `before` are those that it tells, and so are those of `after` where it tells any.
+    The findings of each are those that it tells.
     """
     expected, files = files_of(before)
     expected_after, wanted = files_of(after)
@@ -111,8 +162,7 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
         assert made[name] == text
     left = found(root)
     assert [one.message for one in left if one.applicability is Applicability.SAFE] == []
-    if expected_after and before != after:
-        compare(left, expected_after, wanted, root)
+    compare(left, expected_after, wanted, root)
     return result
 
 

@@ -1,7 +1,4 @@
-"""Every case of every rule: `<rule>/<case>.before.py`, and `<case>.after.py` unless nothing is to change.
-
-A case whose name ends in `.unsafe` is run with the unsafe repairs. A new case is a new file.
-"""
+"""Every case of every rule, written as tests/codemods/tools.py describes. A new case is a new file."""
 
 from __future__ import annotations
 
@@ -15,31 +12,35 @@ import pytest
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.rule import Rule
-from tests.codemods.tools import check_noop, check_transformed, files_of, tree
+from tests.codemods.preludes import PRELUDES
+from tests.codemods.tools import check_noop, check_transformed, files_of, sides, tree
 
 HERE = Path(__file__).parent
+UNCHANGED = sorted(HERE.glob("*/*.noop.py"))
+CHANGED = sorted(HERE.glob("*/*.diff"))
 
 
-def after_of(before: Path) -> Path:
-    return before.with_name(before.name.replace(".before.py", ".after.py"))
+def sentence(case: Path) -> str:
+    name = case.name.removesuffix(".diff").removesuffix(".noop.py")
+    return f"{case.parent.name}: {name.replace('_', ' ')}"
 
 
-CASES = sorted(HERE.glob("*/*.before.py"), key=lambda path: (path.parent.name, after_of(path).exists(), path.name))
+def read(case: Path) -> tuple[str, str]:
+    """The case before and after."""
+    text = case.read_text(encoding="utf-8")
+    return sides(text) if case in CHANGED else (text, text)
 
 
-def sentence(before: Path) -> str:
-    return f"{before.parent.name}: {before.name.removesuffix('.before.py').replace('_', ' ')}"
+@pytest.mark.parametrize("case", UNCHANGED, ids=sentence)
+def test_unchanged(tmp_path: Path, case: Path) -> None:
+    check_noop(tmp_path, read(case)[0], unsafe=".unsafe." in case.name)
 
 
-@pytest.mark.parametrize("before", CASES, ids=sentence)
-def test_case(tmp_path: Path, before: Path) -> None:
-    unsafe = before.name.endswith(".unsafe.before.py")
-    text = before.read_text(encoding="utf-8")
-    after = after_of(before)
-    if after.exists():
-        check_transformed(tmp_path, text, after.read_text(encoding="utf-8"), unsafe=unsafe)
-    else:
-        check_noop(tmp_path, text, unsafe=unsafe)
+@pytest.mark.parametrize("case", CHANGED, ids=sentence)
+def test_changed(tmp_path: Path, case: Path) -> None:
+    before, after = read(case)
+    assert files_of(before)[1] != files_of(after)[1], "nothing changes: this is a .noop.py"
+    check_transformed(tmp_path, before, after, unsafe=".unsafe." in case.name)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff")
@@ -49,35 +50,36 @@ def test_case(tmp_path: Path, before: Path) -> None:
     ids=["needs no reformatting", "raises no lint"],
 )
 def test_what_was_in_order_before_is_in_order_after(tmp_path: Path, command: list[str]) -> None:
-    afters = [case for case in CASES if after_of(case).exists()]
-    faults: dict[str, set[int]] = {}
-    for kind, paths in (("before", afters), ("after", map(after_of, afters))):
-        for number, path in enumerate(paths):
-            files = files_of(path.read_text(encoding="utf-8"))[1]
-            for part, text in enumerate(text for name, text in files.items() if name.startswith("models/")):
-                tree(tmp_path / kind, {f"{number}_{part}.py": text})
-        options = ["--isolated", "--quiet", "--line-length=119", "--target-version=py310", "--no-cache"]
+    faults: dict[str, set[int]] = {"before": set(), "after": set()}
+    for number, case in enumerate(CHANGED):
+        for kind, text in zip(faults, read(case), strict=True):
+            models = [file for path, file in files_of(text)[1].items() if path.startswith("models/")]
+            tree(tmp_path / kind, {f"{number}_{part}.py": file for part, file in enumerate(models)})
+    options = ["--isolated", "--quiet", "--line-length=119", "--target-version=py310", "--no-cache"]
+    for kind, numbers in faults.items():
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, *options, str(tmp_path / kind)], capture_output=True, text=True
         )
-        assert done.returncode in (0, 1), done.stderr
-        faults[kind] = {int(found) for found in re.findall(r"(\d+)_\d+\.py", done.stdout)}
-    assert len(afters) - len(faults["before"]) > 40, "too few cases are in order before"
+        assert done.stderr == "", done.stderr
+        assert done.returncode in (0, 1)
+        numbers.update(int(number) for number in re.findall(r"(\d+)_\d+\.py", done.stdout))
+    assert len(CHANGED) - len(faults["before"]) > 40, "too few cases are in order before"
     new = faults["after"] - faults["before"]
-    assert [sentence(afters[number]) for number in sorted(new)] == []
+    assert [sentence(CHANGED[number]) for number in sorted(new)] == []
 
 
-def test_every_file_of_a_case_belongs_to_one() -> None:
-    afters = set(HERE.glob("*/*.after.py"))
-    assert afters == {after for before in CASES if (after := after_of(before)).exists()}
+def test_every_file_is_a_case() -> None:
+    assert {path for path in HERE.glob("*/*") if path.parent.name != "__pycache__"} == {*UNCHANGED, *CHANGED}
+
+
+def test_every_prelude_is_used() -> None:
+    used = {name for case in (*UNCHANGED, *CHANGED) for name in re.findall(r"# prelude: (\w+)", "".join(read(case)))}
+    assert {f"{name}.prelude.py" for name in used} == {path.name for path in PRELUDES.iterdir()}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_each_rule_has_a_case_that_it_finds_and_one_that_it_does_not(rule: Rule) -> None:
-    told = [
-        {one.code for one in files_of(case.read_text(encoding="utf-8"))[0]}
-        for case in CASES
-        if case.parent.name == rule.name
-    ]
-    assert any(rule.code in codes for codes in told)
-    assert any(rule.code not in codes for codes in told)
+    cases = [case for case in (*UNCHANGED, *CHANGED) if case.parent.name == rule.name]
+    codes = [{finding.code for finding in files_of(read(case)[0])[0]} for case in cases]
+    assert any(rule.code in found for found in codes)
+    assert any(rule.code not in found for found in codes)

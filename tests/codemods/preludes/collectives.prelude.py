@@ -1,0 +1,3 @@
+# file: train.py
+import torch
+import torch.distributed as dist

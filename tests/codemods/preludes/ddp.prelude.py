@@ -1,0 +1,3 @@
+# file: train.py
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP

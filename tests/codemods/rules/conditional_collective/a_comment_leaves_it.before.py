@@ -1,9 +1,0 @@
-# file: train.py
-import torch
-import torch.distributed as dist
-
-
-def log(loss, rank):
-    if rank == 0:
-        # ckpt: ignore[CKPT102] the others call it in their own script
-        dist.all_reduce(loss)

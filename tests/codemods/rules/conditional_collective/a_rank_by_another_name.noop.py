@@ -1,0 +1,15 @@
+# CKPT102 unsafe | dist.reduce(loss, 0) | `chief`
+# file: train.py
+import torch
+import torch.distributed as dist
+import os
+
+me = int(os.environ["RANK"])
+chief = me == 0
+
+
+def log(loss):
+    if chief:
+        dist.reduce(loss, 0)
+    else:
+        print("waiting")

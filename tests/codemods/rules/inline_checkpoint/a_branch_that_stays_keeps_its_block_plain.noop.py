@@ -1,0 +1,17 @@
+# CKPT002 unsafe | if self.gradient_checkpointing and self.training:
+# CKPT002 unsafe | if | also asks for
+# prelude: plain
+
+class FooModel:
+    def forward(self, hidden_states, attention_mask=None):
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
+            else:
+                hidden_states = layer(hidden_states, attention_mask)
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training and attention_mask is None:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
+            else:
+                hidden_states = layer(hidden_states, attention_mask)
+        return hidden_states

@@ -1,0 +1,15 @@
+# CKPT006 unsafe | class FooLayer | FooInner
+# prelude: gcl
+
+class FooInner(GradientCheckpointingLayer):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention()
+
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states
+
+class FooLayer:
+    def __init__(self, config):
+        super().__init__()
+        self.blocks = nn.ModuleList([FooInner(config) for _ in range(2)])

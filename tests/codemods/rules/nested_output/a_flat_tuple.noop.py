@@ -1,0 +1,5 @@
+# prelude: gcl
+
+class FooLayer:
+    def forward(self, hidden_states, attention_mask=None):
+        return hidden_states, attention_mask

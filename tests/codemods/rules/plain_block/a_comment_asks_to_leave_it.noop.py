@@ -1,0 +1,4 @@
+# prelude: plain
+
+# ckpt: ignore[CKPT001] kept plain on purpose
+class FooLayer(nn.Module): ...

@@ -1,0 +1,4 @@
+# prelude: plain
+
+class FooModel:
+    supports_gradient_checkpointing = False

@@ -1,0 +1,10 @@
+# prelude: cached
+
+class FooLayer:
+    _can_checkpoint_with_cache = True
+
+class FooModel:
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, past_key_values)
+        return hidden_states

@@ -1,6 +1,0 @@
-# file: train.py
-from transformers import Trainer, TrainingArguments
-
-# torchrun --nproc-per-node 2 train.py
-arguments = TrainingArguments("out", gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False})
-Trainer(model, arguments).train()

@@ -1,0 +1,11 @@
+# prelude: gcl
+
+class FooLayer:
+    def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None):
+        return hidden_states
+
+class FooModel:
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, encoder_hidden_states, layer_past=past_key_values)
+        return hidden_states

@@ -1,0 +1,12 @@
+# CKPT008 unsafe | past_key_value=past_key_values
+# prelude: gcl
+
+class FooLayer:
+    def forward(self, hidden_states, past_key_value=None):
+        return hidden_states
+
+class FooModel:
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, past_key_value=past_key_values)
+        return hidden_states

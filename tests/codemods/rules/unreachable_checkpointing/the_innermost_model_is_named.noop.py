@@ -1,0 +1,22 @@
+# CKPT009 unsafe | class FooModel
+# prelude: plain
+
+class FooModel:
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = FooLayer(config)
+
+    def forward(self, hidden_states, attention_mask=None):
+        hidden_states = self.layer(hidden_states)
+        return hidden_states
+
+class FooForPrediction(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = FooModel(config)
+
+    def forward(self, hidden_states, attention_mask=None):
+        hidden_states = self.model(hidden_states)
+        return hidden_states
