@@ -5,11 +5,12 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test clean tools
+.PHONY: help demo test gpu clean tools
 
 help:  ## show this help
 	@echo "make demo   repair a copy of transformers 4.57.6 and show what changed (out/demo)"
 	@echo "make test   lint, types and all tests, with transformers 5 and with transformers 4"
+	@echo "make gpu    measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
 	@echo "make clean  remove .venv, .nox, out and the tools' caches"
 	@echo "            PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
@@ -28,9 +29,12 @@ $(READY): pyproject.toml constraints/base.txt | tools
 demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what changed
 	$(VENV)/bin/python -m benchmarks.demo
 
+gpu: tools  ## measure and test on a CUDA GPU, and write docs/gpu.md
+	@python=$$($(PYTHON) benchmarks/gpu/environment.py) && "$$python" -m benchmarks.gpu $(if $(DRY),--dry)
+
 test: tools $(READY)  ## lint, types and all tests
 	$(VENV)/bin/python -m nox
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -71,7 +71,13 @@ def plain_table(title: str, found: Sequence[Figure]) -> Table:
 def document(found: Sequence[Figure], **more: object) -> str:
     """The json of the figures with all their values, of versions, and of `more` that they were measured with."""
     figures = {
-        figure.name: {"values": figure.values, "unit": figure.unit, "verdict": figure.verdict} for figure in found
+        figure.name: {
+            "values": figure.values,
+            "unit": figure.unit,
+            "target": str(figure.target or ""),
+            "verdict": figure.verdict,
+        }
+        for figure in found
     }
     versions = {**installed_versions(), "python": platform.python_version()}
     known = {"versions": versions, "processors": os.cpu_count(), **more}

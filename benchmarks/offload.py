@@ -1,10 +1,9 @@
-"""What does `wrap_blocks(model, offload="cpu")` take off the device, at which cost? On a Llama-like model.
+"""What does `wrap_blocks(model, offload="cpu")` take off the device, and at what cost? On a Llama-like model.
 
 On any machine: the bytes that leave, against layers x sequence x hidden x itemsize, and the gradients, against those
-without offload. The last block's input stays, so that at best (L - 1) / L of L layers leave: 24 layers or more can
-reach 95%. Where torch sees a CUDA device also the peak memory and the time of a step in bfloat16, of a model of
-1.1 billion parameters, without offload, with transformers' own and with ours. Prints a table of figures and targets;
-writes json.
+without offload. The last block's input stays, so at best (L - 1) / L of L layers leave: 24 layers or more can reach
+95%. On a CUDA GPU also the peak memory and the time of a step in bfloat16, of a model of 1.1 billion parameters,
+without offload, with transformers' own and with ours. Prints a table of figures and targets; writes json.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from benchmarks.device import Device, device_of
 from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
 
 if TYPE_CHECKING:
@@ -36,13 +36,16 @@ GIGABYTE = 10**9
 """The unit of memory here."""
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
 LARGE = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
-"""With 24 layers and 32,000 words it has 1.1 billion parameters."""
+"""With 24 layers and a vocabulary of 32,000 it has 1.1 billion parameters."""
+TOY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 LAYERS, VOCABULARY = 24, 32_000
 SHORT = 512
 """The tokens of the part that runs everywhere."""
 TOKENS = (8 * 1024, 32 * 1024, 128 * 1024)
+TOY_TOKENS = (128, 256)
 LONG = 32 * 1024
-"""From so many tokens on, time has a target."""
+"""From this many tokens on, time has a target; beyond it, few steps are timed: one takes most of a minute."""
+_FEW_STEPS = 2
 CHUNK = 1024
 """The loss is that of the last positions only: all positions still reach it through the attention."""
 ENOUGH, ALL = Target(0.95, at_least=True), Target(1.0, at_least=True)
@@ -65,18 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if lacking("offload", "torch", "transformers"):
         return 2
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    device = device_of(toy=options.toy)
+    sizes, tokens = (TOY, TOY_TOKENS) if options.toy else (LARGE, TOKENS)
     _say(f"{options.layers} layers, {SHORT} tokens, on the CPU")
     found = off_device(options.layers)
-    for tokens in options.tokens if device else ():
-        found += costs(tokens, {name: cost(name, tokens, options.steps) for name in (NONE, THEIRS, OURS)})
-    shown: list[RenderableType] = [plain_table(f"activation offload: {device or machine()}", found)]
-    if not device:
+    if device:
+        for length in options.tokens or tokens:
+            ways = {name: cost(name, length, options.steps, sizes, device) for name in (NONE, THEIRS, OURS)}
+            found += costs(length, ways, sizes["hidden_size"])
+    shown: list[RenderableType] = [plain_table(f"activation offload: {device.name if device else machine()}", found)]
+    if device is None:
         shown.append("Peak memory and step time were not measured: torch sees no CUDA device here.")
     small = {**SMALL, "layers": options.layers, "tokens": SHORT}
-    text = document(found, device=device, small=small, large={**LARGE, "layers": LAYERS})
+    name = device.name if device else ""
+    text = document(found, device=name, small=small, large={**sizes, "layers": LAYERS})
     return finish("offload", found, text, options.out, shown, PLAIN_WIDTH)
 
 
@@ -88,7 +93,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=int, default=5, metavar="N", help="timed steps; the median counts (default: 5)"
     )
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="sequence lengths on CUDA")
+    parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths on the GPU")
+    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     target = ROOT / "out" / "offload.json"
     parser.add_argument("--out", type=Path, default=target, help="the json (default: out/offload.json)")
     return parser.parse_args(arguments)
@@ -157,11 +163,14 @@ def gradients(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
 
 @contextmanager
 def enabled(name: str, model: Any) -> Iterator[Any]:
-    """Checkpointing of every block in one of the three ways; gives the surgery where there is one."""
+    """Checkpointing of every block in one of the three ways; gives the surgery where there is one.
+
+    transformers' own offload pins memory, which takes an accelerator: on the processor it only checkpoints.
+    """
     from ckpt_surgery import wrap_blocks
 
     if name == THEIRS:
-        model.activation_checkpointing_enable({"use_reentrant": False}, offload=True)
+        model.activation_checkpointing_enable({"use_reentrant": False}, offload=model.device.type != "cpu")
         yield None
         model.activation_checkpointing_disable()
         return
@@ -169,45 +178,45 @@ def enabled(name: str, model: Any) -> Iterator[Any]:
         yield surgery
 
 
-def cost(name: str, tokens: int, steps: int) -> Cost | None:
-    """Steps of the large model on the CUDA device; None where its memory does not suffice."""
+def cost(name: str, tokens: int, steps: int, sizes: Mapping[str, int], device: Device) -> Cost | None:
+    """Steps of the large model on a device; None where its memory does not suffice."""
     import torch
 
     _say(f"{tokens} tokens, {name}")
     gc.collect()
-    torch.cuda.empty_cache()
+    device.empty_cache()
     try:
-        model = llama(LAYERS, LARGE, "cuda", torch.bfloat16)
+        model = llama(LAYERS, sizes, device.kind, torch.bfloat16)
         with enabled(name, model):
-            return _steps(model, token_ids(tokens, "cuda"), steps)
-    except torch.cuda.OutOfMemoryError:
+            return _steps(model, token_ids(tokens, device.kind), steps if tokens <= LONG else _FEW_STEPS, device)
+    except torch.OutOfMemoryError:
         _say("the memory of the device does not suffice")
         return None
 
 
-def _steps(model: nn.Module, ids: Tensor, steps: int) -> Cost:
+def _steps(model: nn.Module, ids: Tensor, steps: int, device: Device) -> Cost:
     import torch
 
     def step() -> tuple[float, float]:
-        torch.cuda.synchronize()
+        device.synchronize()
         start = perf_counter()
         model.zero_grad(set_to_none=True)
         loss = loss_of(model, ids)
         torch.autograd.backward(loss)
-        torch.cuda.synchronize()
+        device.synchronize()
         return perf_counter() - start, float(loss.detach())
 
-    for _ in range(_WARM_UP):
+    for _ in range(_WARM_UP if steps > _FEW_STEPS else 1):
         step()
-    torch.cuda.reset_peak_memory_stats()
+    device.reset_peak()
     taken = [step() for _ in range(steps)]
-    peak = torch.cuda.max_memory_allocated()
+    peak = device.peak()
     squares = [value.grad.float().square().sum() for value in model.parameters() if value.grad is not None]
     norm = float(torch.stack(squares).sum().sqrt())
     return Cost(tuple(seconds for seconds, _ in taken), peak, taken[-1][1], norm)
 
 
-def costs(tokens: int, by_name: Mapping[str, Cost | None]) -> list[Figure]:
+def costs(tokens: int, by_name: Mapping[str, Cost | None], hidden_size: int = LARGE["hidden_size"]) -> list[Figure]:
     """Seconds and peak of each way, and the ratios that have a target. What did not fit has no figures."""
     where, found = f"{tokens // 1024}K", []
     for name, each in by_name.items():
@@ -220,10 +229,10 @@ def costs(tokens: int, by_name: Mapping[str, Cost | None]) -> list[Figure]:
     if ours is None:
         return [*found, Figure(f"{where}: {OURS} fits", (0.0,), "", Target(1.0, at_least=True))]
     if theirs is not None:
-        one = tokens * LARGE["hidden_size"] * 2
+        block_input = tokens * hidden_size * 2
         found += [
             _ratio(f"{where}: peak, {OURS} / {THEIRS}", ours.peak, theirs.peak, Target(1.0)),
-            Figure(f"{where}: peak, {OURS} - {THEIRS}", ((ours.peak - theirs.peak) / one,), "block inputs"),
+            Figure(f"{where}: peak, {OURS} - {THEIRS}", ((ours.peak - theirs.peak) / block_input,), "block inputs"),
             _ratio(f"{where}: a step, {OURS} / {THEIRS}", _median(ours), _median(theirs)),
         ]
     if none is not None:

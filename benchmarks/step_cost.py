@@ -1,8 +1,8 @@
 """What does a checkpointed training step cost: bytes, FLOPs, time, and Python around each call of a block?
 
 No checkpointing, transformers' own, torch's checkpoint_wrapper on the same blocks, and `wrap_blocks`, on tiny models
-of several families, on one thread of the processor. Prints what each way costs and which goals are met; writes json.
-Works on transformers 4 and 5, and takes about a minute on an idle core.
+of several families, on one thread of the processor or on a GPU. Prints what each way costs and which goals are met;
+writes json. Works on transformers 4 and 5, and takes about a minute on an idle core.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
+    if options.gpu and not torch.cuda.is_available():
+        print("step_cost: torch sees no CUDA device here: leave --gpu out.", file=sys.stderr)
+        return 2
     _say("the price of a call")
-    calls = price_of_calls(_LAYERS, 10 * options.rounds)
+    device = "cuda" if options.gpu else "cpu"
+    calls = price_of_calls(_LAYERS, 10 * options.rounds, device)
     families = []
     for family in FAMILIES:
         if not options.families or family.name in options.families:
             _say(family.name)
-            families.append(measure(family, options.rounds))
+            families.append(measure(family, options.rounds, device))
     found = figures(families, calls)
     shown = [cost_table(families, options.rounds), goal_table(found)]
     return finish("step_cost", found, as_json(families, calls, found), options.out, shown, PLAIN_WIDTH)
@@ -58,6 +62,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="step_cost", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="only these, such as Llama or Swin")
     parser.add_argument("--rounds", type=_rounds, default=20, metavar="N", help="timed steps of each (default: 20)")
+    parser.add_argument("--gpu", action="store_true", help="on the GPU; the seconds are the host's")
     target = ROOT / "out" / "step-cost.json"
     parser.add_argument("--out", type=Path, default=target, help="the json (default: out/step-cost.json)")
     return parser.parse_args(arguments)

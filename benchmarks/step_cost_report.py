@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from benchmarks.figures import Figure, Target
+from benchmarks.figures import Figure, Target, document
 from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.versions import installed_versions
@@ -110,25 +107,9 @@ def goal_table(found: Sequence[Figure]) -> Table:
     return grid
 
 
-def as_json(families: Sequence[Measured], calls: Measured, found: Sequence[Figure]) -> str:
-    """The same figures, what they are made of, and the machine."""
-    content = {
-        "versions": installed_versions(),
-        "machine": {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()},
-        "missed": [figure.name for figure in found if figure.verdict == "missed"],
-        "goals": [
-            {
-                "name": figure.name,
-                "value": figure.median,
-                "unit": figure.unit,
-                "goal": str(figure.target),
-                "met": figure.verdict == "ok",
-            }
-            for figure in found
-        ],
-        "families": [_family_json(measured) for measured in (*families, calls)],
-    }
-    return json.dumps(content, indent=1) + "\n"
+def as_json(families: Sequence[Measured], calls: Measured, measured: Sequence[Figure]) -> str:
+    """The figures, what they are made of, and the machine."""
+    return document(measured, families=[_family_json(family) for family in (*families, calls)])
 
 
 def _family_json(measured: Measured) -> dict[str, object]:

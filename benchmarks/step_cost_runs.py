@@ -1,4 +1,4 @@
-"""What one training step costs by every way to checkpoint a model: bytes and FLOPs as counted, seconds as clocked.
+"""What one training step costs in every way to checkpoint a model: bytes and FLOPs counted, seconds measured.
 
 Measures only. What has to come out of it, and how it is shown, is in `step_cost_report`.
 """
@@ -9,7 +9,7 @@ import copy
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any, Literal
 
 import torch
@@ -83,8 +83,9 @@ FAMILIES = (
 class Cost:
     """One step in one way. `faults` are what `compare` has against it, next to the step without checkpointing.
 
-    `kept_bytes` lie between forward and backward; `seconds` are those of each timed step on the processor. A step
-    that has not `ended` raised an error, and none is timed.
+    `kept_bytes` are held between forward and backward; `seconds` are those of each timed step: processor seconds on
+    the CPU, on a GPU the time until the host has queued the step. A step that has not `ended` raised an error, and
+    none is timed.
     """
 
     kept_bytes: int
@@ -105,17 +106,18 @@ class Measured:
     costs: Mapping[Way, Cost]
 
 
-def measure(family: Family, rounds: int) -> Measured:
+def measure(family: Family, rounds: int, device: str = "cpu") -> Measured:
     """Count what a step of a family takes in every way, and time `rounds` steps of each, one way after the other."""
     tiny = tiny_model(getattr(transformers, family.model_class), options={**_NO_CACHE, **family.options})
-    tiny.model.train()
+    tiny.model.train().to(device)
+    inputs = _moved(tiny.inputs, device)
     models = {way: ready(tiny.model, way) for way in WAYS}
-    costs = counted(models, tiny.inputs)
-    seconds = timed({way: model for way, model in models.items() if costs[way].ended}, tiny.inputs, rounds)
+    costs = counted(models, inputs)
+    seconds = timed({way: model for way, model in models.items() if costs[way].ended}, inputs, rounds, device)
     blocks = find_blocks(tiny.model)
     return Measured(
         family.name,
-        block_calls(models[NONE], tiny.inputs),
+        block_calls(models[NONE], inputs),
         any(block.inside for block in blocks),
         {way: replace(cost, seconds=seconds.get(way, ())) for way, cost in costs.items()},
     )
@@ -123,15 +125,19 @@ def measure(family: Family, rounds: int) -> Measured:
 
 def ready(model: nn.Module, way: Way) -> nn.Module:
     """A copy of `model` that is checkpointed in this way."""
-    own = copy.deepcopy(model)
+    return switched_on(copy.deepcopy(model), way)
+
+
+def switched_on(model: nn.Module, way: Way) -> nn.Module:
+    """The same model, checkpointed in this way."""
     if way.whose == "wrap_blocks":
-        wrap_blocks(own, use_reentrant=way.mode == "reentrant")
-        return own
-    switch_checkpointing(own, way.mode if way.whose == "transformers" else None)
+        wrap_blocks(model, use_reentrant=way.mode == "reentrant")
+        return model
+    switch_checkpointing(model, way.mode if way.whose == "transformers" else None)
     if way.whose == "torch":
-        outermost = _outermost(own)
-        apply_activation_checkpointing(own, check_fn=lambda module: module in outermost)
-    return own
+        outermost = _outermost(model)
+        apply_activation_checkpointing(model, check_fn=lambda module: module in outermost)
+    return model
 
 
 def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[Way, Cost]:
@@ -150,17 +156,25 @@ def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[
     }
 
 
-def timed(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any], rounds: int) -> dict[Way, tuple[float, ...]]:
-    """Processor seconds of `rounds` steps of each model; every round has one of each, and every other goes back."""
+def timed(
+    models: Mapping[Way, nn.Module], inputs: Mapping[str, Any], rounds: int, device: str = "cpu"
+) -> dict[Way, tuple[float, ...]]:
+    """The host's seconds of `rounds` steps of each model; every round has one of each, and every other goes back.
+
+    On a GPU a step starts when the device is idle and ends when the host has queued it all.
+    """
+    clock = process_time if device == "cpu" else perf_counter
     seconds: dict[Way, list[float]] = {way: [] for way in models}
     for model in models.values():
         _step(model, inputs)
     gc.collect()
     for number in range(rounds):
         for way in tuple(models)[:: -1 if number % 2 else 1]:
-            start = process_time()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            start = clock()
             _step(models[way], inputs)
-            seconds[way].append(process_time() - start)
+            seconds[way].append(clock() - start)
     return {way: tuple(times) for way, times in seconds.items()}
 
 
@@ -174,14 +188,14 @@ def block_calls(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     return len(calls)
 
 
-def price_of_calls(layers: int, rounds: int) -> Measured:
+def price_of_calls(layers: int, rounds: int, device: str = "cpu") -> Measured:
     """A Llama whose layers do next to nothing, with all their modules: what is left is the price of a call."""
     sizes = {"num_hidden_layers": layers, "hidden_size": 16, "intermediate_size": 16, "vocab_size": 32}
     tiny = tiny_model(transformers.LlamaForCausalLM, options={**_NO_CACHE, **sizes})
     tiny.model.model.layers = nn.ModuleList(_Nothing(tiny.config, number) for number in range(layers))
-    tiny.model.train()
+    tiny.model.train().to(device)
     models = {way: ready(tiny.model, way) for way in OF_LAYERS}
-    seconds = timed(models, tiny.inputs, rounds)
+    seconds = timed(models, _moved(tiny.inputs, device), rounds, device)
     return Measured(
         "Llama, empty layers", layers, False, {way: Cost(0, 0, 0, (), True, seconds[way]) for way in OF_LAYERS}
     )
@@ -202,6 +216,10 @@ class _Nothing(LlamaDecoderLayer):  # type: ignore[misc]  # transformers has no 
     ) -> torch.Tensor:
         scaled: torch.Tensor = hidden_states * self.input_layernorm.weight
         return scaled
+
+
+def _moved(inputs: Mapping[str, Any], device: str) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
 def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:

@@ -1,4 +1,4 @@
-"""What does `tile_mlp` save, at which cost? A step of one gated MLP and of one decoder layer on the CPU, in float32.
+"""What does `tile_mlp` save, and at what cost? A step of one gated MLP and of one decoder layer, in float32.
 
 Counted operator by operator: bytes kept for the backward, the most bytes alive at one time, FLOPs. Bytes are of all
 that the step makes: results, gradients and what is between. Also the time of a step, tiled and untiled in turns, and
@@ -20,15 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
+from benchmarks.device import PROCESSOR, Device, device_of
+from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 PLAIN_WIDTH = 120
 MEBIBYTE = 2**20
-TOKENS = 4096
-SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 2}
 SHARDS = (4, 16, 64)
 AIM = 16
 """The number of shards that has targets."""
@@ -39,6 +38,21 @@ TIME = {MLP: Target(1.5), LAYER: None}
 CLOSE = Target(1e-5)
 UNTILED = 0
 _WARM_UP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A sequence length, and what the configuration of the layer says."""
+
+    tokens: int
+    options: Mapping[str, int]
+
+
+SMALL = Size(4096, {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 2})
+TOY = Size(256, {"hidden_size": 16, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1})
+LARGE = Size(
+    32 * 1024, {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,18 +84,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)
     found: list[Figure] = []
-    for name, part in parts().items():
-        print(f"tiled_mlp: {name}, {TOKENS} tokens", file=sys.stderr, flush=True)
-        found += figures(name, costs(part, options.rounds))
-    shown = [plain_table(f"tiled MLPs: {machine()}", found)]
-    return finish(
-        "tiled_mlp",
-        found,
-        document(found, tokens=TOKENS, sizes=SIZES),
-        options.out,
-        shown,
-        PLAIN_WIDTH,
-    )
+    device = PROCESSOR
+    if options.gpu:
+        gpu = device_of(toy=False)
+        if gpu is None:
+            print("tiled_mlp: torch sees no CUDA device here: leave --gpu out.", file=sys.stderr)
+            return 2
+        device = gpu
+    size = LARGE if options.gpu else TOY if options.toy else SMALL
+    for name, part in parts(size, device).items():
+        print(f"tiled_mlp: {name}, {size.tokens} tokens", file=sys.stderr, flush=True)
+        found += figures(name, costs(part, size, device, options.rounds))
+    shown = [plain_table(f"tiled MLPs: {device.name}", found)]
+    text = document(found, device=device.name, tokens=size.tokens, sizes=size.options)
+    return finish("tiled_mlp", found, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,22 +105,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=7, metavar="N", help="timed rounds; the median counts (default: 7)"
     )
+    parser.add_argument("--toy", action="store_true", help="toy sizes")
+    parser.add_argument("--gpu", action="store_true", help="on the GPU, at the size of an 8-billion-parameter model")
     target = ROOT / "out" / "tiled-mlp.json"
     parser.add_argument("--out", type=Path, default=target, help="the json (default: out/tiled-mlp.json)")
     return parser.parse_args(arguments)
 
 
-def parts() -> dict[str, Part]:
+def parts(size: Size, device: Device = PROCESSOR) -> dict[str, Part]:
     """One layer of a Llama-like model, with no more around it than it needs, and the MLP in it."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        **SIZES, num_hidden_layers=1, vocab_size=8, max_position_embeddings=TOKENS, pad_token_id=0, use_cache=False
+        **size.options,
+        num_hidden_layers=1,
+        vocab_size=8,
+        max_position_embeddings=size.tokens,
+        pad_token_id=0,
+        use_cache=False,
     )
     config._attn_implementation = "sdpa"
-    model = LlamaModel(config).train()
+    model = LlamaModel(config).to(device.kind).train()
     mlp = model.layers[0].mlp
     return {
         MLP: Part(mlp, [mlp], mlp),
@@ -112,15 +135,15 @@ def parts() -> dict[str, Part]:
     }
 
 
-def costs(part: Part, rounds: int) -> dict[int, Cost]:
+def costs(part: Part, size: Size, device: Device, rounds: int) -> dict[int, Cost]:
     """The cost of each number of shards, all of them in every round."""
     import torch
 
     from ckpt_surgery.distributed.tiled import tile_mlp
 
     generator = torch.Generator().manual_seed(0)
-    shape = (1, TOKENS, SIZES["hidden_size"])
-    values, above = (torch.randn(shape, generator=generator) for _ in range(2))
+    shape = (1, size.tokens, size.options["hidden_size"])
+    values, above = (torch.randn(shape, generator=generator).to(device.kind) for _ in range(2))
     ways = (UNTILED, *SHARDS)
     seconds: dict[int, list[float]] = {way: [] for way in ways}
     gradients: dict[int, Mapping[str, Tensor]] = {}
@@ -128,8 +151,10 @@ def costs(part: Part, rounds: int) -> dict[int, Cost]:
     for turn in range(rounds + _WARM_UP):
         for way in ways:
             with nullcontext() if way == UNTILED else tile_mlp(part.mlps, num_shards=way):
+                device.synchronize()
                 start = perf_counter()
                 gradients[way] = step(part, values, above)
+                device.synchronize()
                 if turn >= _WARM_UP:
                     seconds[way].append(perf_counter() - start)
                 else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 
 import pytest
 
@@ -23,9 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     transformers = installed_major("transformers")
     for item in items:
         marks = frozenset(mark.name for mark in item.iter_markers())
-        reason = missing(marks, transformers, torch=importlib.util.find_spec("torch") is not None)
+        torch = importlib.util.find_spec("torch") is not None
+        reason = missing(marks, transformers, torch=torch, gpu="gpu" in marks and torch and gpu_is_there())
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def gpu_is_there() -> bool:
+    """Whether tests marked `gpu` can run: on a CUDA GPU, or on the processor in a dry run."""
+    import torch
+
+    return bool(os.environ.get("CKPT_SURGERY_GPU_DRY")) or torch.cuda.is_available()
 
 
 def installed_major(distribution: str) -> int:
@@ -36,12 +45,14 @@ def installed_major(distribution: str) -> int:
         return 0
 
 
-def missing(marks: frozenset[str], transformers: int, *, torch: bool) -> str:
+def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool = False) -> str:
     """Why a test with these marks cannot run with this major version of transformers; empty where it can."""
     found = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
-    live = marks & {"torch", "transformers4", "both"}
+    live = marks & {"torch", "transformers4", "both", "gpu"}
     if live and not torch:
         return "needs torch, which is not installed"
+    if "gpu" in marks and not gpu:
+        return "needs a CUDA GPU; CKPT_SURGERY_GPU_DRY=1 runs it on the processor"
     if "both" in marks:
         return "" if transformers in (4, 5) else f"needs transformers 4 or 5; {found}"
     if "transformers4" in marks:

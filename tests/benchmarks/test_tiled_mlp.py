@@ -14,17 +14,17 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks import tiled_mlp
-from benchmarks.tiled_mlp import AIM, LAYER, MLP, UNTILED, Cost, costs, figures, main, parts
+from benchmarks.device import PROCESSOR
+from benchmarks.tiled_mlp import AIM, LAYER, MLP, TOY, UNTILED, Cost, Size, costs, figures, main, parts
 
 pytestmark = pytest.mark.torch
 
-TINY = {"hidden_size": 16, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
+TINY = Size(512, TOY.options)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiled_mlp, "SIZES", TINY)
-    monkeypatch.setattr(tiled_mlp, "TOKENS", 512)
+    monkeypatch.setattr(tiled_mlp, "SMALL", TINY)
 
 
 def cost(**changed: object) -> Cost:
@@ -59,7 +59,7 @@ def test_of_a_layer_only_gradients_have_a_target() -> None:
 
 def test_what_is_kept_and_its_peak_fall_with_shards() -> None:
     torch.set_num_threads(1)
-    by_shards = costs(parts()[MLP], 1)
+    by_shards = costs(parts(TINY)[MLP], TINY, PROCESSOR, 1)
     middle = 512 * 256 * 4
     assert by_shards[UNTILED].kept == 4 * middle
     assert by_shards[AIM].kept == 0

@@ -1,0 +1,57 @@
+"""The device that a benchmark runs on: the first CUDA GPU, or the processor in its place for a dry run."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+from benchmarks.figures import machine
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by torch's name for its kind, `cuda` or `cpu`, and the name that its maker gave it."""
+
+    kind: str
+    name: str
+
+    def synchronize(self) -> None:
+        """Wait until everything that was queued on the device is done."""
+        if self.kind == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def empty_cache(self) -> None:
+        """Give memory that no tensor uses back to the device."""
+        if self.kind == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def reset_peak(self) -> None:
+        """Measure the peak from here on. On the processor there is no such reset."""
+        if self.kind == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> int:
+        """The most bytes that tensors held at once; on the processor, the most that the process held."""
+        if self.kind == "cuda":
+            import torch
+
+            return torch.cuda.max_memory_allocated()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+PROCESSOR = Device("cpu", f"the processor ({machine()})")
+
+
+def device_of(*, toy: bool) -> Device | None:
+    """The GPU that torch sees, the processor for a run with toy sizes, and None where there is neither."""
+    if toy:
+        return PROCESSOR
+    import torch
+
+    return Device("cuda", torch.cuda.get_device_name()) if torch.cuda.is_available() else None

@@ -1,0 +1,54 @@
+"""An environment for `make gpu`, on a machine with nothing but Python: prints the path of its interpreter.
+
+Uses the standard library alone. What the machine's own Python has, a torch with CUDA above all, is used as it is;
+what is missing is installed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".venv-gpu"
+NEEDED = {
+    "torch": "torch==2.13.0",
+    "transformers": "transformers==5.23.0",
+    "libcst": "libcst>=1.8",
+    "matplotlib": "matplotlib>=3.8",
+    "packaging": "packaging>=24.0",
+    "platformdirs": "platformdirs>=4.2",
+    "pytest": "pytest>=8.2",
+    "rich": "rich>=13.7",
+    "typer": "typer>=0.15",
+}
+"""What the benchmarks and the tests marked `gpu` import, and what pip is asked for where it is missing."""
+_MISSING = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if not u.find_spec(n)]))"
+
+
+def main() -> int:
+    """Make the environment if need be, install what is missing, print the interpreter. Returns 0, or 2 on failure."""
+    python = FOLDER / "bin" / "python"
+    if not python.is_file():
+        _say(f"making {FOLDER.name}")
+        venv.create(FOLDER, system_site_packages=True, with_pip=True)
+    missing = json.loads(subprocess.check_output([python, "-c", _MISSING, *NEEDED], text=True))
+    if missing:
+        _say(f"installing {', '.join(missing)}")
+        command = [str(python), "-m", "pip", "install", "--quiet", *(NEEDED[name] for name in missing)]
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+            _say(f"pip could not install {', '.join(missing)}: install them for {sys.executable}, then run this again")
+            return 2
+    print(python)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"gpu: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Activation offload on a device: real streams, busy ones too, give the gradients of a run without offload."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from ckpt_surgery import wrap_blocks
+from tests.gpu.models import batch, equal, gradients, model_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+
+
+@both_modes
+def test_gradients_are_those_without_offload(reentrant: bool, device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant, offload="cpu") as surgery:
+        for _ in range(3):
+            assert equal(gradients(model, inputs), expected)
+        assert surgery.stats is not None
+        assert surgery.stats.tensors == 9, "three of four inputs, in three steps"
+
+
+@both_modes
+def test_streams_that_lag_change_nothing(reentrant: bool, device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+    busy = torch.randn(2048 if device == "cuda" else 8, 2048 if device == "cuda" else 8, device=device)
+    side = torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else contextlib.nullcontext()
+    with wrap_blocks(model, use_reentrant=reentrant, offload="cpu"):
+        for _ in range(5):
+            with side:
+                for _ in range(20):
+                    busy = torch.tanh(busy @ busy)
+            assert equal(gradients(model, inputs), expected)
+
+
+@both_modes
+def test_a_step_on_a_stream_of_its_own(reentrant: bool, device: str) -> None:
+    if device == "cpu":
+        pytest.skip("the processor has no streams")
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant, offload="cpu"):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = gradients(model, inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        assert equal(result, expected)
+
+
+def test_memory_that_is_given_back_is_not_read_again(device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+
+    def poison(*_: object) -> None:
+        """Take what was given back, and write over it, while copies may still be under way."""
+        for _ in range(8):
+            torch.full((2, 32, 64), torch.nan, device=device)
+
+    for layer in model.get_submodule("model.layers").children():
+        layer.register_forward_pre_hook(poison)
+    with wrap_blocks(model, offload="cpu"):
+        for _ in range(5):
+            assert equal(gradients(model, inputs), expected)

@@ -1,0 +1,86 @@
+"""`wrap_blocks` on a device: gradients to the bit, random numbers of the device, half precision, and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import wrap_blocks
+from tests.gpu.models import DROPOUT, SIZES, batch, close, equal, gradients, model_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+
+
+@both_modes
+@pytest.mark.parametrize("name", SIZES)
+def test_gradients_are_those_without_checkpointing(name: str, reentrant: bool, device: str) -> None:
+    model, inputs = model_of(name, device), batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant):
+        assert (close if reentrant else equal)(gradients(model, inputs), expected)
+    assert equal(gradients(model, inputs), expected), "undone, it is the model that it was"
+
+
+@both_modes
+def test_dropout_masks_of_the_device_are_drawn_again(reentrant: bool, device: str) -> None:
+    model, inputs = model_of("GPTBigCodeForCausalLM", device, **DROPOUT), batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant):
+        assert equal(gradients(model, inputs), expected)
+    with wrap_blocks(model, use_reentrant=reentrant, preserve_rng_state="unsafe"):
+        assert not equal(gradients(model, inputs), expected), "the masks would not have mattered"
+
+
+@both_modes
+def test_generators_of_the_device_end_where_they_end_without_checkpointing(reentrant: bool, device: str) -> None:
+    model, inputs = model_of("GPTBigCodeForCausalLM", device, **DROPOUT), batch(device)
+    gradients(model, inputs)
+    expected = torch.rand(4, device=device)
+    with wrap_blocks(model, use_reentrant=reentrant):
+        gradients(model, inputs)
+        assert torch.equal(torch.rand(4, device=device), expected)
+
+
+@both_modes
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_recompute_is_in_the_autocast_of_its_forward(dtype: torch.dtype, reentrant: bool, device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+
+    def step() -> dict[str, Tensor]:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast(device, dtype):
+            loss = model(**inputs).loss
+        torch.autograd.backward(loss)
+        return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+    expected = step()
+    with wrap_blocks(model, use_reentrant=reentrant):
+        assert equal(step(), expected)
+
+
+def test_memory_between_forward_and_backward_falls(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("the processor has no counter of allocated bytes")
+
+    def kept(model: nn.Module, inputs: dict[str, Any]) -> int:
+        before = torch.cuda.memory_allocated()
+        loss = model(**inputs).loss
+        held = int(torch.cuda.memory_allocated()) - before
+        torch.autograd.backward(loss)
+        model.zero_grad(set_to_none=True)
+        return held
+
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device, tokens=512)
+    kept(model, inputs)  # the workspaces of the kernels stay
+    without = kept(model, inputs)
+    with wrap_blocks(model):
+        assert kept(model, inputs) < without / 2
