@@ -19,6 +19,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 
 
+def new_stream() -> torch.cuda.Stream:
+    """A stream of the device beside the current one."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
 @both_modes
 def test_gradients_are_those_without_offload(reentrant: bool, device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
@@ -35,7 +40,7 @@ def test_streams_that_lag_change_nothing(reentrant: bool, device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
     expected = gradients(model, inputs)
     busy = torch.randn(2048 if device == "cuda" else 8, 2048 if device == "cuda" else 8, device=device)
-    side = torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else contextlib.nullcontext()
+    side = torch.cuda.stream(new_stream()) if device == "cuda" else contextlib.nullcontext()
     with wrap_blocks(model, use_reentrant=reentrant, offload="cpu"):
         for _ in range(5):
             with side:
@@ -51,7 +56,7 @@ def test_a_step_on_a_stream_of_its_own(reentrant: bool, device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
     expected = gradients(model, inputs)
     with wrap_blocks(model, use_reentrant=reentrant, offload="cpu"):
-        stream = torch.cuda.Stream()
+        stream = new_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             result = gradients(model, inputs)
@@ -63,7 +68,7 @@ def test_memory_that_is_given_back_is_not_read_again(device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
     expected = gradients(model, inputs)
 
-    def poison(*_: object) -> None:
+    def poison(*arguments: object) -> None:
         """Take what was given back, and write over it, while copies may still be under way."""
         for _ in range(8):
             torch.full((2, 32, 64), torch.nan, device=device)

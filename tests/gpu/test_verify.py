@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+
 from ckpt_surgery import verify, wrap_blocks
 from tests.gpu.models import DROPOUT, SIZES, batch, model_of
 
