@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-HEAD = """\
-from torch import nn
+from tests.codemods.tools import FOO, files_of
 
-from ...modeling_utils import PreTrainedModel
-
-
-"""
-LAYER = """\
-class FooLayer(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.self_attn = FooAttention(config)
-
+_CACHED = """
+class FooLayer:
     def forward(self, hidden_states, attention_mask=None, past_key_values=None):
         return self.self_attn(hidden_states)
 
-
-"""
-MODEL = """\
-class FooModel(PreTrainedModel):
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_hidden_layers)])
-
+class FooModel:
     def forward(self, hidden_states, attention_mask=None, past_key_values=None):
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask)
         return hidden_states
 """
-PLAIN = HEAD + LAYER + MODEL
+PLAIN = files_of(f"# prelude: plain\n{_CACHED}")[1][FOO]
 """One safe CKPT001, on the line of `class FooLayer`."""
 
-GCL_IMPORT = "from ...modeling_layers import GradientCheckpointingLayer\n"
-LAYERED = PLAIN.replace("from ...modeling_utils", GCL_IMPORT + "from ...modeling_utils").replace(
-    "class FooLayer(nn.Module)", "class FooLayer(GradientCheckpointingLayer)"
-)
+LAYERED = files_of(f"# prelude: gcl\n{_CACHED}")[1][FOO]
 """What the repair makes of PLAIN: nothing is wrong with it."""
 
+HEAD = PLAIN[: PLAIN.index("class FooAttention")]
+LAYER = PLAIN[PLAIN.index("class FooLayer") : PLAIN.index("class FooModel")]
+MODEL = PLAIN[PLAIN.index("class FooModel") :]
+GCL_IMPORT = "from ...modeling_layers import GradientCheckpointingLayer\n"
 CALL = "layer(hidden_states, attention_mask)"
 BY_KEYWORD = LAYERED.replace(CALL, "layer(hidden_states=hidden_states, attention_mask=attention_mask)")
 """One safe CKPT003."""
