@@ -115,7 +115,7 @@ def test_check_finds_with_it_and_apply_repairs(copy: Path, tmp_path: Path) -> No
     root = tree(tmp_path, MODEL)
     command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
     (finding,) = json.loads(run(copy, *command, folder=root))["findings"]
-    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", 11, "FooLayer takes *args")
+    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", 15, "FooLayer takes *args")
     run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
     assert "def forward(self, hidden_states, attention_mask=None):" in (root / FOO).read_text(encoding="utf-8")
 
