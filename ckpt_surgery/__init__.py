@@ -12,7 +12,6 @@ from pathlib import Path
 
 _LIST = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _HOMES = {name: home for home, name in re.findall(r"^from (\S+) import (\w+) as \2$", _LIST, re.MULTILINE)}
-_NEEDED = {"torch", "transformers"}
 
 __all__ = list(_HOMES)
 
@@ -23,14 +22,11 @@ def __getattr__(name: str) -> object:
     try:
         value: object = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
-            raise
-        from ckpt_surgery.errors import MissingPackageError
+        from ckpt_surgery.optional import RUNTIME_PACKAGES, missing_package
 
-        raise MissingPackageError(
-            f"{name} needs {error.name}, which is not installed: run `python -m pip install ckpt-surgery[torch]`",
-            name=error.name,
-        ) from None
+        if error.name not in RUNTIME_PACKAGES:
+            raise
+        raise missing_package(name, error.name) from None
     globals()[name] = value
     return value
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 ROOMS = (
     {"errors", "text", "version"},
+    {"optional"},
     {"model_patches"},
     {"codemods"},
     {"static"},

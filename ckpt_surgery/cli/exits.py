@@ -1,8 +1,4 @@
-"""How a command ends: with an exit code, and with one line on standard error where something went wrong.
-
-Exit codes: 0 clean, 1 findings, 2 bad input or an internal error, 130 interrupted, 143 ended by SIGTERM, 129 by
-SIGHUP.
-"""
+"""How a command ends: with an exit code, and with one line on standard error where something went wrong."""
 
 from __future__ import annotations
 
@@ -12,108 +8,90 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from enum import IntEnum
 from types import FrameType
 
 import typer
 
-from ckpt_surgery.cli.config import ConfigError
-from ckpt_surgery.cli.terminal import OutputError, say
+from ckpt_surgery.cli.terminal import say
+from ckpt_surgery.errors import CkptSurgeryError
 
-_ENDINGS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+_TERMINATING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """The signals that ask a process to end: a plain kill, and a terminal that is closed."""
 
 
+class ExitCode(IntEnum):
+    """The exit codes of every command. One that a signal ended exits with 128 and the signal's number."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    ERROR = 2
+    """Bad input, or an internal error."""
+
+
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by a signal: all that an interrupt from the keyboard undoes is undone."""
+    """A signal asked the process to end. It unwinds like Ctrl-C, so that everything is cleaned up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-def finish(body: Callable[[], int], interrupted: Callable[[], str] | None = None) -> None:
-    """Run the body of a command and leave with its exit code; whatever goes wrong becomes one line.
+def finish(body: Callable[[], int], after_interrupt: Callable[[], str] | None = None) -> None:
+    """Run the body of a command and exit with its code; any error becomes one line.
 
-    `interrupted` tells, after an interrupt, what is left as what.
+    `after_interrupt` says what an interrupt leaves behind.
     """
     try:
         code = body()
-    except (ConfigError, OutputError) as error:
+    except CkptSurgeryError as error:
         code = fail(str(error))
     except KeyboardInterrupt as interrupt:
-        state = interrupted() if interrupted else "every file is whole, as it was or repaired"
-        asked = isinstance(interrupt, Terminated)
+        state = after_interrupt() if after_interrupt else "every file is whole, as it was or repaired"
+        terminated = isinstance(interrupt, Terminated)
         number = interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT
-        say(f"ckpt_surgery: {f'ended by {signal.Signals(number).name}' if asked else 'interrupted'}; {state}")
+        say(f"ckpt_surgery: {f'ended by {signal.Signals(number).name}' if terminated else 'interrupted'}; {state}")
         code = 128 + number
     except Exception as error:
-        from ckpt_surgery.static.discover import TransformersNotFound
-
-        code = fail(str(error)) if isinstance(error, TransformersNotFound) else _fail_as_bug(error)
-    raise typer.Exit(code)
+        code = _fail_as_bug(error)
+    raise typer.Exit(int(code))
 
 
 @contextmanager
-def heeding_endings() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise Terminated, the first time: processes and temporary folders are cleared away.
+def termination_raises() -> Iterator[None]:
+    """Have the first SIGTERM or SIGHUP raise Terminated, so that processes and temporary folders are cleaned up.
 
-    A SIGHUP that is ignored, as under nohup, stays so.
+    A SIGHUP that is ignored, as under nohup, stays ignored.
     """
 
     def terminate(number: int, _frame: FrameType | None) -> None:
-        for one in before:
-            signal.signal(one, signal.SIG_IGN)  # a second one must not interrupt the clearing
+        for handled in previous:
+            signal.signal(handled, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set a handler
         return
-    before = {one: handler for one in _ENDINGS if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, terminate)
+    previous = {
+        number: handler for number in _TERMINATING if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+    for number in previous:
+        signal.signal(number, terminate)
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def fail(message: str) -> int:
-    """Say what is wrong; the exit code that goes with it."""
+def fail(message: str) -> ExitCode:
+    """Say what is wrong, and return the exit code for it."""
     say(f"ckpt_surgery: error: {message}")
-    return 2
+    return ExitCode.ERROR
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write what `--output` asks for. Raises OutputError where that cannot be done."""
-    try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise OutputError(f"--output {path} cannot be written to: {error.strerror or error}") from None
-
-
-def check_place(path: Path) -> None:
-    """Notice before the work, not after it, that `--output` cannot be written to; nothing in a file is changed.
-
-    Raises ConfigError.
-    """
-    parent = path.absolute().parent
-    try:
-        why = "it is a folder" if path.is_dir() else "" if parent.is_dir() else f"there is no folder {parent}"
-        new = not why and not path.exists()
-        if new or path.is_file():  # a pipe would wait for its reader
-            path.open("ab").close()
-        if new:
-            path.unlink()
-    except OSError as error:
-        why = error.strerror or str(error)
-    if why:
-        raise ConfigError(f"--output {path} cannot be written to: {why}")
-
-
-def _fail_as_bug(error: Exception) -> int:
+def _fail_as_bug(error: Exception) -> ExitCode:
     if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
         traceback.print_exc()
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    return fail(f"{what}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
+    description = " ".join(f"{type(error).__name__}: {error}".split())
+    return fail(f"{description}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")

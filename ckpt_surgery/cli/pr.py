@@ -1,6 +1,6 @@
 """The command `pr`: read the options, have the series prepared, say what was made and what comes next.
 
-Nothing is pushed or opened, here or anywhere else.
+Nothing is ever pushed or opened.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt_surgery.cli.config import ConfigError, expand_codes, load_config
-from ckpt_surgery.cli.exits import finish, heeding_endings
+from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
+from ckpt_surgery.cli.options import Jobs, Select
 from ckpt_surgery.cli.terminal import progress_bar, say, write_lines
 from ckpt_surgery.upstream.plan.layout import UPSTREAM
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.upstream.run.prepare import Delivered, Outcome
 
 OUT = Path("ckpt_surgery-pr")
-"""Where the folders of the series go that `--out` gives no place."""
+"""Where the folders of the series go without `--out`."""
 
 _ISSUE = re.compile(rf"https://github\.com/{UPSTREAM}/(issues|pull)/\d+(#[\w-]+)?")
 
@@ -41,9 +42,7 @@ def pr_command(
         typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), with commas or given again."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model folder that is not deprecated.")] = False,
-    select: Annotated[
-        list[str] | None, typer.Option(metavar="CODES", help="Only these rules: codes or the start of codes.")
-    ] = None,
+    select: Select = None,
     group_by: Annotated[
         GroupBy,
         typer.Option(help="A series for each family, for each model with its copies and heirs (root), or one."),
@@ -59,9 +58,7 @@ def pr_command(
     include_unreproduced: Annotated[
         bool, typer.Option("--include-unreproduced", help="Also families in which verify shows no fault: to look at.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
-    ] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Make patch series for transformers, with the evidence beside them. Nothing is pushed or opened.
 
@@ -85,17 +82,17 @@ def pr_command(
             jobs=jobs or load_config().jobs,
         )
         try:
-            with heeding_endings(), progress_bar() as progress:
+            with termination_raises(), progress_bar() as progress:
 
                 def step(text: str) -> None:
                     if progress:
                         progress(text, 0, 1)
 
                 outcome = prepare(checkout, wishes, progress=progress, step=step, finished=done.append)
-        except UpstreamError as error:
+        except UpstreamError:
             if done:
                 say(_kept(done))
-            raise ConfigError(str(error)) from None
+            raise
         write_lines(_lines(outcome))
         return _exit_code(outcome)
 
@@ -162,8 +159,9 @@ def _repaired(made: Delivered) -> set[str]:
 def _exit_code(outcome: Outcome) -> int:
     """1 where a series is not ready, or faults were found and there is no series."""
     if any(made.evidence.status == "not ready" for made in outcome.series):
-        return 1
-    return int(not outcome.series and bool(outcome.left_out or outcome.idle))
+        return ExitCode.FINDINGS
+    repaired_none = not outcome.series and bool(outcome.left_out or outcome.idle)
+    return ExitCode.FINDINGS if repaired_none else ExitCode.CLEAN
 
 
 def _kept(done: list[Delivered]) -> str:

@@ -1,6 +1,6 @@
-"""The terminal: lines with colour where one reads them, machine documents as they are, and a progress bar.
+"""Where output goes: lines with colour to a terminal, documents as they are, and a progress bar.
 
-rich is loaded only where a terminal is on the other end.
+rich is loaded only if a terminal is on the other end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ckpt_surgery.errors import CkptSurgeryError
@@ -29,17 +30,25 @@ _STYLES = {
 _DIFF_STYLES = {r"^\+.*$": "green", r"^-.*$": "red", r"^@@.*$": "cyan", r"^(\+\+\+|---) .*$": "bold"}
 
 
+PLAIN_WIDTH = 80
+"""Columns of a text that no terminal shows."""
+
+
 class OutputError(CkptSurgeryError, OSError):
     """Standard output, or the file given instead, cannot be written to."""
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns to write: the terminal's own, 80 where there is none."""
-    return max(40, shutil.get_terminal_size((80, 24)).columns) if stream.isatty() else 80
+    """Columns to write: the terminal's own, `PLAIN_WIDTH` where there is none."""
+    return max(40, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
 
 
 def write(text: str) -> None:
-    """Write to standard output exactly this text. A reader that has gone away (`| head`) is no error."""
+    """Write exactly this text to standard output. A reader that has gone away (`| head`) is no error.
+
+    Raises:
+        OutputError: standard output cannot be written to.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -71,8 +80,55 @@ def write_lines(lines: Sequence[str], *, diff: bool = False) -> None:
     write(capture.get())
 
 
+def write_document(text: str, path: Path | None) -> None:
+    """Write exactly this text to the file that `--output` names, or to standard output.
+
+    Raises:
+        OutputError: there it cannot be written.
+    """
+    if path is None:
+        write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise OutputError(f"--output {path} cannot be written to: {error.strerror or error}") from None
+
+
+def write_report(lines: Sequence[str], path: Path | None) -> None:
+    """Write lines to the file that `--output` names, or to standard output, there in colour if it is a terminal.
+
+    Raises:
+        OutputError: there they cannot be written.
+    """
+    if path is None:
+        write_lines(lines)
+    else:
+        write_document("\n".join(lines) + "\n", path)
+
+
+def check_writable(path: Path) -> None:
+    """Notice before the work, not after it, that `--output` cannot be written to. No file is changed.
+
+    Raises:
+        OutputError: it is a folder, its folder does not exist, or permission is missing.
+    """
+    parent = path.absolute().parent
+    try:
+        reason = "it is a folder" if path.is_dir() else "" if parent.is_dir() else f"there is no folder {parent}"
+        new = not reason and not path.exists()
+        if new or path.is_file():  # a pipe would wait for its reader
+            path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise OutputError(f"--output {path} cannot be written to: {reason}")
+
+
 def say(message: str) -> None:
-    """One line to standard error."""
+    """Print one line to standard error."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
 
@@ -98,8 +154,8 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def _silence(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, so that the interpreter's own flush at exit stays quiet."""
+    """Redirect the stream to /dev/null, so that the interpreter's own flush at exit stays quiet."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

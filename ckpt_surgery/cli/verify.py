@@ -1,6 +1,6 @@
 """The command `verify`: read the options, have the models examined, render the reports.
 
-Neither torch nor transformers is imported in this process: workers do that, and work out what a name means too.
+Neither torch nor transformers is imported in this process: worker processes do that, and resolve the names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -17,9 +16,19 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ckpt_surgery.cli.config import ConfigError, load_config
-from ckpt_surgery.cli.exits import check_place, fail, finish, heeding_endings, write_file
-from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write, write_lines
+from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
+from ckpt_surgery.cli.options import ExitZero, Jobs, Output, Timeout
+from ckpt_surgery.cli.terminal import (
+    PLAIN_WIDTH,
+    check_writable,
+    progress_bar,
+    say,
+    width_of,
+    write_document,
+    write_report,
+)
 from ckpt_surgery.measure import TIMEOUT
+from ckpt_surgery.optional import need_runtime
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.survey.worker_pool import WorkerPool
 
 HTML_FILE = Path("ckpt_surgery-report.html")
-"""Where a page goes that `--output` gives no place."""
+"""Where an HTML page goes without `--output`."""
 
 _MOST_DETAILS = 3
 _Word = TypeVar("_Word", bound=str)
@@ -63,58 +72,59 @@ def verify_command(
         typer.Option(metavar="LEVELS", help="all, or some of recompute, set, values, state, cost, ranks."),
     ] = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Examine each model once more after wrap_blocks; that decides over the exit.")
+        bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
     ] = False,
-    output_format: Annotated[VerifyFormat, typer.Option(help="How to report.")] = VerifyFormat.TEXT,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Write the report to this file (html: {HTML_FILE}).")
-    ] = None,
+    output_format: Annotated[
+        VerifyFormat, typer.Option(help=f"How to report; html goes to {HTML_FILE} without --output.")
+    ] = VerifyFormat.TEXT,
+    output: Output = None,
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only part I of N of the models.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For building, the reference and each mode of a model.")
-    ] = TIMEOUT,
+    jobs: Jobs = None,
+    timeout: Timeout = TIMEOUT,
     resume: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep finished reports here, and skip those that are here.")
     ] = None,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code that a model's folder brings along.")
+        bool, typer.Option("--trust-remote-code", help="Run the code in a model's folder.")
     ] = False,
     show_unbuilt: Annotated[bool, typer.Option("--show-unbuilt", help="Say why a model was not built.")] = False,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 also where a verdict fails.")] = False,
+    exit_zero: ExitZero = False,
 ) -> None:
     """Run tiny models, and prove that checkpointing works.
 
-    Each is trained for a step with and without checkpointing; whatever differs is a fault.
+    Each is trained for one step with and without checkpointing; every difference is a fault.
     """
 
     def body() -> int:
         start = perf_counter()
         place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
         _check_output(place, output_format)
-        wanted = _Wanted(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
+        request = _Request(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
         workers = jobs or load_config().jobs
-        with heeding_endings():
-            reports = _survey(wanted, fix, workers, resume)
-        _emit(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
+        with termination_raises():
+            reports = _survey(request, fix, workers, resume)
+        _write(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
             return max(fail(_problem(report)) for report in unbuilt)
         from ckpt_surgery.report.summary import stays_broken
 
-        return 1 if any(map(stays_broken, reports)) and not exit_zero else 0
+        return ExitCode.FINDINGS if any(map(stays_broken, reports)) and not exit_zero else ExitCode.CLEAN
 
-    def interrupted() -> str:
+    def after_interrupt() -> str:
         if resume is None:
             return "--resume FILE keeps what is finished"
         return f"what is finished is kept in {resume}" if resume.exists() else "nothing was finished yet"
 
-    finish(body, interrupted)
+    finish(body, after_interrupt)
 
 
-class _Wanted:
-    """What the command line asks for, checked. Raises ConfigError."""
+class _Request:
+    """What the command line asks for, validated.
+
+    Raises:
+        ConfigError: a word or number that an option does not take.
+        MissingPackageError: torch or transformers is not installed.
+    """
 
     def __init__(
         self,
@@ -131,15 +141,13 @@ class _Wanted:
 
         if not names and not everything:
             raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
-        for package in ("torch", "transformers"):
-            if find_spec(package) is None:
-                raise ConfigError(f"verify needs {package}, which is not installed: pip install ckpt_surgery[torch]")
+        need_runtime("verify")
         self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
         self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
-        words = _chosen(levels, ("all", *LEVELS), "--levels")
+        chosen = _chosen(levels, ("all", *LEVELS), "--levels")
         self.levels: str | tuple[Level, ...] = "all"
-        if words and "all" not in words:
-            self.levels = tuple(level for level in LEVELS if level in words)
+        if chosen and "all" not in chosen:
+            self.levels = tuple(level for level in LEVELS if level in chosen)
         try:
             option = "--timeout"
             self.timeout = checked_timeout(timeout)
@@ -149,76 +157,66 @@ class _Wanted:
             raise ConfigError(f"{option} {error}") from None
 
     def targets(self, pool: WorkerPool) -> list[SurveyTarget]:
-        """What the names mean. Raises TargetError where one means nothing."""
+        """The models that the names mean. Raises TargetError for a name that means none."""
         from ckpt_surgery.survey.targets import resolve_in
 
-        trusted = self.trust_remote_code
-        return resolve_in(pool, names=self.names, everything=self.everything, trust_remote_code=trusted)
+        return resolve_in(pool, names=self.names, everything=self.everything, trust_remote_code=self.trust_remote_code)
 
 
-def _survey(wanted: _Wanted, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
+def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
     from ckpt_surgery.survey import survey
-    from ckpt_surgery.survey.targets import TargetError
-    from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
+    from ckpt_surgery.survey.worker_pool import WorkerPool
 
-    try:
-        with WorkerPool() as pool, progress_bar() as progress:
-            targets = wanted.targets(pool)
-            reports = survey(
-                targets,
-                modes=wanted.modes,
-                levels=wanted.levels,
-                fix=fix,
-                workers=workers,
-                timeout=wanted.timeout,
-                resume=resume,
-                shard=wanted.shard,
-                progress=progress,
-                pool=pool,
-            )
-    except (TargetError, WorkerPoolError) as error:
-        raise ConfigError(str(error)) from None
-    if wanted.shard and not reports:
-        index, count = wanted.shard
-        say(f"ckpt_surgery: part {index} of {count} is empty: {len(targets)} in all are to be verified")
+    with WorkerPool() as pool, progress_bar() as progress:
+        targets = request.targets(pool)
+        reports = survey(
+            targets,
+            modes=request.modes,
+            levels=request.levels,
+            fix=fix,
+            workers=workers,
+            timeout=request.timeout,
+            resume=resume,
+            shard=request.shard,
+            progress=progress,
+            pool=pool,
+        )
+    if request.shard and not reports:
+        index, count = request.shard
+        say(f"ckpt_surgery: part {index} of {count} is empty: there are {len(targets)} models to verify")
     return reports
 
 
-def _chosen(given: Sequence[str] | None, known: Sequence[_Word], option: str) -> tuple[_Word, ...]:
-    """The words that an option lists, in the order of `known`; dashes and underscores are one."""
+def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) -> tuple[_Word, ...]:
+    """The choices that an option lists, in the order of `choices`. Dashes count as underscores."""
     words = [word.strip().lower().replace("-", "_") for entry in given or () for word in entry.split(",")]
     words = [word for word in words if word]
     if given and not words:
-        raise ConfigError(f"{option} names nothing: it takes {', '.join(known)}")
+        raise ConfigError(f"{option} names nothing: it takes {', '.join(choices)}")
     for word in words:
-        if word not in known:
-            near = get_close_matches(word, known, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+        if word not in choices:
+            near = get_close_matches(word, choices, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
             raise ConfigError(f"{option} does not know {word}: {meant}")
-    return tuple(word for word in known if word in words)
+    return tuple(choice for choice in choices if choice in words)
 
 
 def _check_output(place: Path | None, output_format: VerifyFormat) -> None:
-    """Notice before the work, not after it, that the report could not be made or written. Raises ConfigError."""
+    """Notice before the work, not after it, that the report could not be made or written."""
     if output_format is VerifyFormat.HTML:
-        from ckpt_surgery.report.plots import PlotError, need_matplotlib
+        from ckpt_surgery.report.plots import need_matplotlib
 
-        try:
-            need_matplotlib()
-        except PlotError as error:
-            raise ConfigError(str(error)) from None
+        need_matplotlib()
     if place is not None:
-        check_place(place)
+        check_writable(place)
 
 
 def _problem(report: Report) -> str:
-    """Why there is no verdict on a model that was named, with that name."""
-    problem = report.problem or "nothing was measured"
-    name = report.target or report.label
-    return problem if name in problem else f"{name}: {problem}"
+    """Why there is no verdict on a model that was named."""
+    return f"{report.target or report.label}: {report.problem or 'nothing was measured'}"
 
 
-def _emit(
+def _write(
     reports: Sequence[Report],
     output_format: VerifyFormat,
     place: Path | None,
@@ -228,25 +226,17 @@ def _emit(
     unbuilt: bool,
 ) -> None:
     """Write the report: the document alone to standard output or to a file, the rest to standard error."""
-    from ckpt_surgery.report.text import survey_lines
+    from ckpt_surgery.report.text import survey_summary, survey_tables
 
-    width = 80 if place else width_of(sys.stdout)
-    # of a model that is named, standard error tells why it was not built
-    lines = survey_lines(reports, width=width, seconds=seconds, show_unbuilt=unbuilt, hint=not detailed)
+    width = PLAIN_WIDTH if place else width_of(sys.stdout)
+    # a model that was named needs no hint: standard error says why it was not built
+    summary = survey_summary(reports, width=width, seconds=seconds, hint=not detailed and not unbuilt)
     if output_format is VerifyFormat.TEXT:
-        lines = _details(reports, width) + lines if detailed else lines
-        if place is None:
-            write_lines(lines)
-        else:
-            write_file(place, "\n".join(lines) + "\n")
+        details = _details(reports, width) if detailed else []
+        write_report([*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt), *summary], place)
         return
-    document = _document(reports, output_format, seconds)
-    if place is None:
-        write(document)
-    else:
-        write_file(place, document)
-    summary = next((i for i, line in enumerate(lines) if line.startswith("Verified ")), len(lines))
-    for line in [*lines[summary:], *([f"The report is in {place}."] if place else [])]:
+    write_document(_document(reports, output_format, seconds), place)
+    for line in [*summary, *([f"The report is in {place}."] if place else [])]:
         say(line)
 
 
@@ -265,7 +255,7 @@ def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: f
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:
-    """All about the only model, or about the first ones with something wrong."""
+    """The full report on the only model, or on the first ones that fail."""
     from ckpt_surgery.report.summary import worth_telling
 
     shown = reports if len(reports) == 1 else list(filter(worth_telling, reports))[:_MOST_DETAILS]

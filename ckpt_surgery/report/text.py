@@ -39,10 +39,13 @@ def survey_lines(
     show_unbuilt: bool = False,
     hint: bool = True,
 ) -> list[str]:
-    """The table of many models: what failed, in which modes and levels, why, and how many there are of each kind.
+    """`survey_tables` and below them `survey_summary`, which names --show-unbuilt where `hint` asks for it."""
+    tables = survey_tables(reports, width=width, show_unbuilt=show_unbuilt)
+    return tables + survey_summary(reports, width=width, seconds=seconds, hint=hint and not show_unbuilt)
 
-    Why some were not built is told with `show_unbuilt`; without it, `hint` names the option that tells.
-    """
+
+def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool = False) -> list[str]:
+    """What failed, in which modes and levels, and why; with `show_unbuilt` also why models were not built."""
     failed = of_status(reports, "failed")
     lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
     lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
@@ -53,13 +56,22 @@ def survey_lines(
         for report in unbuilt:
             lines += wrapped(f"{report.label}: {report.problem or 'no mode was run'}", width, "  ", "    ")
         lines.append("")
+    return lines
+
+
+def survey_summary(
+    reports: Sequence[Report], *, width: int, seconds: float | None = None, hint: bool = True
+) -> list[str]:
+    """How many models there are of each kind; `hint` names the option that says why some were not built."""
     found = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
     took = "" if seconds is None else f" in {_duration(seconds)}"
     said = f": {', '.join(found)}" if found else ""
     then = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
     said += f"; after wrap_blocks: {', '.join(then)}" if then else ""
-    hidden = " The reasons why some were not built: --show-unbuilt." if unbuilt and hint and not show_unbuilt else ""
-    return lines + wrapped(f"Verified {plural(len(reports), 'class', 'classes')}{took}{said}.{hidden}", width)
+    hidden = (
+        " The reasons why some were not built: --show-unbuilt." if hint and of_status(reports, "not built") else ""
+    )
+    return wrapped(f"Verified {plural(len(reports), 'class', 'classes')}{took}{said}.{hidden}", width)
 
 
 def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:

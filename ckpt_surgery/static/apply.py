@@ -10,12 +10,12 @@ from pathlib import Path
 from time import perf_counter
 
 from ckpt_surgery.codemods.edits.imports import unused_imports
-from ckpt_surgery.codemods.facts.source_text import SourceText as Positions
+from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.static.cache import Read, Reader, read_sources, without_gc
 from ckpt_surgery.static.check import Snapshot, line_length, selection, take
 from ckpt_surgery.static.copies import parted_copies
-from ckpt_surgery.static.discover import SourceText, discover
+from ckpt_surgery.static.discover import SourceFile, discover
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem, Progress
 from ckpt_surgery.static.write import read_only, write_atomically
 
@@ -28,7 +28,7 @@ class _Work:
     """The tree between two rounds."""
 
     snapshot: Snapshot
-    original: dict[str, SourceText]
+    original: dict[str, SourceFile]
     reads_before: dict[str, Read]
     codes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     frozen: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ def _tidy(work: _Work, copies_follow: bool) -> None:
         before = work.original[path].text
         if source.text != before:
             facts = work.snapshot.reads[path].facts
-            edits[path] += unused_imports(path, facts, before, Positions(source.text), width)
+            edits[path] += unused_imports(path, facts, before, SourceText(source.text), width)
     for edit, note in parted_copies(work.snapshot, work.original, work.reads_before, follow=copies_follow):
         work.notes.append(note)
         edits[edit.path].append(edit)

@@ -25,7 +25,7 @@ from platformdirs import user_cache_dir
 from ckpt_surgery import codemods, model_patches
 from ckpt_surgery.codemods.facts.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
-from ckpt_surgery.static.discover import SourceText, read_source
+from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import NONE, Suppressions, read_suppressions
 
@@ -82,7 +82,7 @@ def store_entry(key: str, data: bytes) -> None:
         os.replace(name, folder / key)
 
 
-def read_one(source: SourceText, *, use_cache: bool) -> Read | Problem:
+def read_one(source: SourceFile, *, use_cache: bool) -> Read | Problem:
     """The facts of one file's text, from the cache where it has them."""
     known = load_entry(source.digest) if use_cache else None
     return _read(source, known if _is_entry(known) else _extracted(source, use_cache))
@@ -92,13 +92,13 @@ def _is_entry(known: object) -> TypeGuard[_Entry]:
     return isinstance(known, tuple) and tuple(map(type, known)) == (FileFacts, Suppressions)
 
 
-def _extracted(source: SourceText, use_cache: bool) -> _Entry | str:
+def _extracted(source: SourceFile, use_cache: bool) -> _Entry | str:
     """What a text says, or why it cannot be told; kept in the cache."""
     data = _extract(source, use_cache)
     return data if isinstance(data, str) else _loads(data)
 
 
-def _extract(source: SourceText, use_cache: bool) -> bytes | str:
+def _extract(source: SourceFile, use_cache: bool) -> bytes | str:
     """The same, pickled once for the cache and for the way between processes."""
     try:
         facts = extract(source.text)
@@ -118,7 +118,7 @@ def _loads(data: bytes) -> _Entry:
     return entry
 
 
-def _read(source: SourceText, entry: _Entry | str) -> Read | Problem:
+def _read(source: SourceFile, entry: _Entry | str) -> Read | Problem:
     """An entry under the path that its text has now."""
     if isinstance(entry, str):
         return Problem(source.path, entry)
@@ -157,7 +157,7 @@ class Reader:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def read(self, sources: Sequence[SourceText], step: str = "reading") -> list[Read | Problem]:
+    def read(self, sources: Sequence[SourceFile], step: str = "reading") -> list[Read | Problem]:
         """The facts of every file, in the order given."""
         known = {source.path: load_entry(source.digest) for source in sources} if self.use_cache else {}
         entries: dict[str, _Entry | str] = {path: one for path, one in known.items() if _is_entry(one)}
@@ -168,7 +168,7 @@ class Reader:
             self._tell(step, len(entries), len(sources))
         return [_read(source, entries[source.path]) for source in sources]
 
-    def _extract_all(self, sources: Sequence[SourceText]) -> Iterator[tuple[str, _Entry | str]]:
+    def _extract_all(self, sources: Sequence[SourceFile]) -> Iterator[tuple[str, _Entry | str]]:
         if self.jobs == 1 or len(sources) < _WORTH_A_POOL:
             for source in sources:
                 yield source.path, _extracted(source, self.use_cache)
@@ -188,12 +188,12 @@ class Reader:
             self.progress(step, done, total)
 
 
-def _extract_chunk(chunk: tuple[Sequence[SourceText], bool]) -> list[tuple[str, bytes | str]]:
+def _extract_chunk(chunk: tuple[Sequence[SourceFile], bool]) -> list[tuple[str, bytes | str]]:
     sources, use_cache = chunk
     return [(source.path, _extract(source, use_cache)) for source in sources]
 
 
-def read_sources(paths: Sequence[Path]) -> tuple[list[SourceText], list[Problem]]:
+def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]]:
     """The texts of the files that can be read, and a problem for each other one."""
     read = [read_source(path) for path in paths]
-    return [one for one in read if isinstance(one, SourceText)], [one for one in read if isinstance(one, Problem)]
+    return [one for one in read if isinstance(one, SourceFile)], [one for one in read if isinstance(one, Problem)]

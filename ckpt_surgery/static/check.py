@@ -16,7 +16,7 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.index import TreeIndex
 from ckpt_surgery.static.cache import Read, Reader, load_entry, read_one, read_sources, store_entry, without_gc
-from ckpt_surgery.static.discover import SourceText, discover, installed_models, read_source
+from ckpt_surgery.static.discover import SourceFile, discover, installed_models, read_source
 from ckpt_surgery.static.results import CheckResult, Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
 
@@ -28,15 +28,15 @@ _WIDTH = 119
 class Snapshot:
     """The files of one analysis: their texts and facts, and those loaded beside them to understand them."""
 
-    sources: dict[str, SourceText]
+    sources: dict[str, SourceFile]
     reads: dict[str, Read]
     use_cache: bool
-    beside: dict[str, SourceText | None] = field(default_factory=dict)
+    beside: dict[str, SourceFile | None] = field(default_factory=dict)
 
     def load(self, path: str) -> FileFacts | None:
         """A file that an import leads to, outside the checked ones."""
         source = read_source(path) if Path(path).is_file() else None
-        known = source if isinstance(source, SourceText) else None
+        known = source if isinstance(source, SourceFile) else None
         self.beside[path] = known
         if known is None:
             return None
@@ -136,7 +136,7 @@ def selection(select: Collection[str], ignore: Collection[str]) -> frozenset[str
 
 
 def take(
-    sources: Sequence[SourceText], *, jobs: int | None, cache: bool, progress: Progress | None
+    sources: Sequence[SourceFile], *, jobs: int | None, cache: bool, progress: Progress | None
 ) -> tuple[Snapshot, list[Problem]]:
     """Read all facts of some files."""
     reads: dict[str, Read] = {}
@@ -174,7 +174,7 @@ class _Outcome:
     suppressed: int = 0
 
 
-def _key(sources: Sequence[SourceText], selected: frozenset[str], include_unsupported: bool) -> str:
+def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupported: bool) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
@@ -194,6 +194,6 @@ def _recall(key: str) -> _Outcome | None:
         return None
     for path, digest in known.beside:
         source = read_source(path) if Path(path).is_file() else None
-        if (source.digest if isinstance(source, SourceText) else "") != digest:
+        if (source.digest if isinstance(source, SourceFile) else "") != digest:
             return None
     return known

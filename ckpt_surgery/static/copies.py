@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts, Span
-from ckpt_surgery.codemods.facts.source_text import SourceText as Positions
+from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.static.cache import Read
 from ckpt_surgery.static.check import Snapshot
-from ckpt_surgery.static.discover import SourceText
+from ckpt_surgery.static.discover import SourceFile
 
 
 def parted_copies(
-    snapshot: Snapshot, original: Mapping[str, SourceText], reads_before: Mapping[str, Read], *, follow: bool = False
+    snapshot: Snapshot, original: Mapping[str, SourceFile], reads_before: Mapping[str, Read], *, follow: bool = False
 ) -> Iterator[tuple[Edit, str]]:
     """For every copy that was equal to its source before and is not any more: the edit that drops the
     comment, and a sentence for the summary. With `follow`, a copy that is as it was keeps its comment.
@@ -35,7 +35,7 @@ def parted_copies(
                 continue
             equal_before = _equal(original[path].text, then, original[home].text, was)
             if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):
-                positions = Positions(snapshot.text(path))
+                positions = SourceText(snapshot.text(path))
                 start = positions.offset(copy.line, 0)
                 end = positions.offset(copy.line + 1, 0)
                 note = (

@@ -47,7 +47,7 @@ class TransformersNotFound(CkptSurgeryError, LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceText:
+class SourceFile:
     """One file, decoded. `text` has the file's own line endings and no byte order mark.
 
     `digest` is the hexadecimal blake2b (16 bytes) of the bytes on disk.
@@ -213,7 +213,7 @@ class _Walk:
         self.problems.append(Problem(path, message))
 
 
-def read_source(path: str | Path) -> SourceText | Problem:
+def read_source(path: str | Path) -> SourceFile | Problem:
     """Read and decode one file as Python would (PEP 263), or say in one line why that cannot be done."""
     name = os.fspath(path)
     try:
@@ -232,7 +232,7 @@ def read_source(path: str | Path) -> SourceText | Problem:
             text.encode("utf-8")  # some codecs decode to lone surrogates, which no parser takes
     except (SyntaxError, LookupError, ValueError) as error:
         return Problem(name, f"cannot be decoded: {_one_line(error)}; declare its encoding or save it as UTF-8")
-    return SourceText(
+    return SourceFile(
         path=name,
         text=text,
         encoding="utf-8" if encoding == "utf-8-sig" else encoding,

@@ -1,4 +1,4 @@
-"""The frozen results of `check` and `apply`: what the command line renders and Python callers read."""
+"""The results of `check` and `apply`: what Python callers read and the command line renders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Protocol
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
+FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
+"""The findings of these kinds make the exit code 1; the others inform."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file or path that could not be dealt with, in one line: what, where, why, what to do."""
+    """A file or path that could not be read, checked or written; the message is one line: why, and what to do."""
 
     path: str
     message: str
@@ -23,7 +26,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file as it was and as the codemods make it. `codes` names the rules that changed it."""
+    """One file before and after the repairs. `codes` are those of the rules that changed it."""
 
     path: str
     before: str
@@ -45,7 +48,7 @@ def _lines(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What `check` saw. `findings` are sorted by place; `suppressed` counts the `# ckpt: ignore` ones."""
+    """What `check` found, sorted by place. `suppressed` counts what comments and per-file ignores took out."""
 
     findings: tuple[Finding, ...]
     problems: tuple[Problem, ...]
@@ -56,18 +59,20 @@ class CheckResult:
     @property
     def faults(self) -> tuple[Finding, ...]:
         """The findings that make the exit code 1: safe and unsafe ones."""
-        return tuple(f for f in self.findings if f.applicability in (Applicability.SAFE, Applicability.UNSAFE))
+        return tuple(finding for finding in self.findings if finding.applicability in FAULTS)
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What `apply` did, or would do where `written` is False.
+    """What `apply` did, or would do if `written` is False.
 
-    `found` are the findings before, `left` those after the changes. `notes` are sentences for the
-    summary: a `# Copied from` comment that had to go and why, a file left alone because a second run
-    would change it again. `together` are paths that one repair edits at once: each alone would be half of it.
-    `repaired` are the findings whose repairs were made, round after round: those of later rounds are not among the
-    `found`, and their lines are those of the text that they were found in.
+    Attributes:
+        found: the findings before the changes.
+        left: the findings after them.
+        notes: sentences for the summary: why a `# Copied from` comment was removed, why a file is left alone.
+        together: groups of paths that one repair edits at once; a part of such a group is half a repair.
+        repaired: the findings that were repaired, round by round. Those of later rounds are not in `found`, and
+            their lines are those of the text in which they were found.
     """
 
     changes: tuple[FileChange, ...]
@@ -81,8 +86,13 @@ class ApplyResult:
     together: tuple[tuple[str, ...], ...] = ()
     repaired: tuple[Finding, ...] = ()
 
+    @property
+    def repairs_left(self) -> tuple[Finding, ...]:
+        """The findings that should have been repaired and were not: safe ones."""
+        return tuple(finding for finding in self.left if finding.applicability is Applicability.SAFE)
+
 
 class Progress(Protocol):
-    """Called as work goes on: `done` of `total` files in the step named `step`."""
+    """Called as work progresses: `done` of `total` files in the step named `step`."""
 
     def __call__(self, step: str, done: int, total: int) -> None: ...

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckpt_surgery.measure import TIMEOUT
+from ckpt_surgery.errors import MissingPackageError
+from ckpt_surgery.measure import TIMEOUT, TIMEOUT_HELP
+from ckpt_surgery.optional import need_runtime
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
@@ -50,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=TIMEOUT,
         metavar="SECONDS",
-        help=f"for building, the reference run and each mode of a model (default: {TIMEOUT:g})",
+        help=TIMEOUT_HELP,
     )
 
 
@@ -111,10 +113,12 @@ class _Models:
         names = [name for entry in given.split(",") if (name := entry.strip())]
         if not names:
             raise pytest.UsageError(f"{_OPTION} names nothing: give model types or classes with commas, or `all`")
-        _need_torch()
         options: dict[str, Any] = {"names": [name for name in names if name != "all"], "everything": "all" in names}
         try:
+            need_runtime(_OPTION)
             return [target.to_dict() for target in resolve_in(self.pool(), **options)]
+        except MissingPackageError as error:
+            raise pytest.UsageError(str(error)) from None
         except (WorkerPoolError, TargetError) as error:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
 
@@ -219,11 +223,3 @@ def _timeout(config: pytest.Config) -> float:
         return checked_timeout(config.getoption("--ckpt-timeout"))
     except TargetError as error:
         raise pytest.UsageError(f"--ckpt-timeout {error}") from None
-
-
-def _need_torch() -> None:
-    from importlib.util import find_spec
-
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise pytest.UsageError(f"{_OPTION} needs {package}: python -m pip install {package}")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import ckpt_surgery
+from ckpt_surgery import optional
 from ckpt_surgery.cli import verify as verify_command
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.measure import TIMEOUT
@@ -88,7 +89,7 @@ def survey(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Survey:
     stand_in = Survey()
     monkeypatch.setattr("ckpt_surgery.survey.survey", stand_in)
     monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", stand_in.pool)
-    monkeypatch.setattr(verify_command, "find_spec", lambda name: name)
+    monkeypatch.setattr(optional, "find_spec", lambda name: name)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -291,10 +292,11 @@ class TestErrors:
         monkeypatch: pytest.MonkeyPatch,
         package: str,
     ) -> None:
-        monkeypatch.setattr(verify_command, "find_spec", lambda name: None if name == package else name)
+        monkeypatch.setattr(optional, "find_spec", lambda name: None if name == package else name)
         assert run("bert") == 2
         assert capsys.readouterr().err == (
-            f"ckpt_surgery: error: verify needs {package}, which is not installed: pip install ckpt_surgery[torch]\n"
+            f"ckpt_surgery: error: verify needs {package}, which is not installed: "
+            "run `python -m pip install ckpt-surgery[torch]`\n"
         )
 
 

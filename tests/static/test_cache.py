@@ -10,15 +10,15 @@ import pytest
 from ckpt_surgery import codemods
 from ckpt_surgery.static import cache as facts_store
 from ckpt_surgery.static.cache import Read, Reader, read_one, read_sources, without_gc
-from ckpt_surgery.static.discover import SourceText, read_source
+from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem
 from tests.codemods.snippets import INLINE, PLAIN
 from tests.codemods.tools import FOO, tree
 
 
-def source(root: Path, text: str = PLAIN) -> SourceText:
+def source(root: Path, text: str = PLAIN) -> SourceFile:
     found = read_source(tree(root, text) / FOO)
-    assert isinstance(found, SourceText)
+    assert isinstance(found, SourceFile)
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from ckpt_surgery.static.discover import (
     MAX_BYTES,
     SKIPPED_PREFIXES,
-    SourceText,
+    SourceFile,
     TransformersNotFound,
     discover,
     installed_models,
@@ -251,7 +251,7 @@ def test_transformers_that_is_missing_or_has_no_models_is_a_clear_error(
         installed_models()
 
 
-def read(tmp_path: Path, data: bytes) -> SourceText | Problem:
+def read(tmp_path: Path, data: bytes) -> SourceFile | Problem:
     file = tmp_path / "a.py"
     file.write_bytes(data)
     return read_source(file)
@@ -261,7 +261,7 @@ def read(tmp_path: Path, data: bytes) -> SourceText | Problem:
 def test_text_keeps_its_line_endings(tmp_path: Path, ending: str) -> None:
     data = f"a = 1{ending}b = 2{ending}".encode()
     source = read(tmp_path, data)
-    assert isinstance(source, SourceText)
+    assert isinstance(source, SourceFile)
     assert source.text.encode() == data
     assert (source.encoding, source.bom) == ("utf-8", False)
     assert source.digest == blake2b(data, digest_size=16).hexdigest()
@@ -269,13 +269,13 @@ def test_text_keeps_its_line_endings(tmp_path: Path, ending: str) -> None:
 
 def test_a_byte_order_mark_is_kept_apart_from_the_text(tmp_path: Path) -> None:
     source = read(tmp_path, b"\xef\xbb\xbfa = 1\n")
-    assert isinstance(source, SourceText)
+    assert isinstance(source, SourceFile)
     assert (source.text, source.encoding, source.bom) == ("a = 1\n", "utf-8", True)
 
 
 def test_a_declared_encoding_is_followed(tmp_path: Path) -> None:
     source = read(tmp_path, b"# -*- coding: latin-1 -*-\na = '\xe9'\n")
-    assert isinstance(source, SourceText)
+    assert isinstance(source, SourceFile)
     assert source.text.endswith("a = 'é'\n")
     assert source.text.encode(source.encoding) == (tmp_path / "a.py").read_bytes()
 
@@ -302,7 +302,7 @@ def test_a_file_that_is_no_text_is_one_line_that_says_what_to_do(tmp_path: Path,
 
 
 def test_a_file_over_the_size_limit_is_not_read_and_one_at_the_limit_is(tmp_path: Path) -> None:
-    assert isinstance(read(tmp_path, b"#" * MAX_BYTES), SourceText)
+    assert isinstance(read(tmp_path, b"#" * MAX_BYTES), SourceFile)
     problem = read(tmp_path, b"#" * (MAX_BYTES + 1))
     assert isinstance(problem, Problem)
     assert "is larger than 5 MiB" in problem.message

@@ -15,7 +15,7 @@ from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.model_patches import family_of
-from ckpt_surgery.static.discover import SourceText, read_source
+from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.write import write_atomically
 from ckpt_surgery.upstream.evidence.results import Commit, Ran, Regression, Row
@@ -208,7 +208,7 @@ def _replace(path: Path, text: str) -> None:
         raise UpstreamError(f"{path.name} is a symbolic link in the checkout: what it leads to is not to be changed")
     source = read_source(path)
     problem: Problem | None
-    if isinstance(source, SourceText):
+    if isinstance(source, SourceFile):
         problem = write_atomically(path, source.text, text, encoding=source.encoding, bom=source.bom)
     else:
         problem = source

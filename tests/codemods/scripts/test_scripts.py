@@ -10,8 +10,9 @@ import pytest
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.facts.extract import extract
 from ckpt_surgery.static.check import check
-from ckpt_surgery.static.render.machine import to_sarif
-from ckpt_surgery.static.render.text import finding_lines, report
+from ckpt_surgery.static.render.report import check_report
+from ckpt_surgery.static.render.sarif import to_sarif
+from ckpt_surgery.static.render.text import finding_lines
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
@@ -38,7 +39,7 @@ def test_a_script_with_nothing_to_say_takes_no_room() -> None:
 
 def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree(tmp_path, {"train.py": SCRIPT}))
-    shown = report(check(["train.py"], select=CODES), RULES)
+    shown = check_report(check(["train.py"], select=CODES), RULES)
     assert finding_lines(shown, width=200)[:2] == [
         "train: 1 finding",
         "  train.py:6:5 CKPT101 [unsafe] train: ddp.module(...) runs the module inside DistributedDataParallel: the "

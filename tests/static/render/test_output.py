@@ -19,15 +19,13 @@ import pysarif
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
+from ckpt_surgery.static.render.github import to_github
+from ckpt_surgery.static.render.json import to_json
+from ckpt_surgery.static.render.report import CheckReport, check_report, display_path, statistics
+from ckpt_surgery.static.render.sarif import to_sarif
 from ckpt_surgery.static.render.text import (
-    Report,
     apply_lines,
-    display_path,
     finding_lines,
-    repairs_left,
-    report,
-    statistics,
     statistics_lines,
     summary_lines,
 )
@@ -64,8 +62,8 @@ def finding(code: str = "CKPT003", kind: Applicability = SAFE, **other: Any) -> 
     return Finding(code, applicability=kind, **values)
 
 
-def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> Report:
-    return report(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
+def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> CheckReport:
+    return check_report(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
 
 
 EDITS = (
@@ -189,7 +187,7 @@ class TestApplySummary:
         assert apply_lines(applied((), (), written=False), RULES) == ["Would change 1 of 9 files in 2.0 s."]
 
     def test_only_safe_findings_are_ones_that_it_should_have_repaired(self) -> None:
-        assert repairs_left(applied((), EVERY_KIND)) == EVERY_KIND[:1]
+        assert applied((), EVERY_KIND).repairs_left == EVERY_KIND[:1]
 
 
 class TestJson:

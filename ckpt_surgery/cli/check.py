@@ -1,0 +1,104 @@
+"""The command `check`: read the options, run the rules, render what they find."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_surgery.cli.config import OutputFormat, load_config
+from ckpt_surgery.cli.exits import ExitCode, finish
+from ckpt_surgery.cli.options import (
+    ExitZero,
+    Ignore,
+    IncludeUnsupported,
+    Jobs,
+    NoCache,
+    Output,
+    Select,
+    analysis_options,
+)
+from ckpt_surgery.cli.terminal import PLAIN_WIDTH, progress_bar, say, width_of, write_document, write_report
+from ckpt_surgery.version import __version__
+
+if TYPE_CHECKING:
+    from ckpt_surgery.static.render.report import CheckReport
+
+
+def check_command(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATHS",
+            help="Files, folders or a transformers checkout (default: the installed transformers).",
+        ),
+    ] = None,
+    output_format: Annotated[OutputFormat | None, typer.Option(help="How to report (default: text).")] = None,
+    output: Output = None,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Counts by rule instead of findings.")] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    exit_zero: ExitZero = False,
+    jobs: Jobs = None,
+    show_unknown: Annotated[
+        bool | None,
+        typer.Option("--show-unknown/--no-show-unknown", help="Also show what could not be decided."),
+    ] = None,
+    show_info: Annotated[bool, typer.Option("--show-info", help="Also show what is no fault.")] = False,
+    include_unsupported: IncludeUnsupported = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Report checkpointing that does not work, without running the code."""
+
+    def body() -> int:
+        from ckpt_surgery.codemods import RULES
+        from ckpt_surgery.static.check import check
+        from ckpt_surgery.static.render.report import check_report
+
+        config = load_config(paths[0] if paths else None)
+        options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
+        with progress_bar() as progress:
+            result = check(paths or None, progress=progress, **options)
+        unknown = config.show_unknown if show_unknown is None else show_unknown
+        report = check_report(result, RULES, show_info=show_info, show_unknown=unknown)
+        for problem in result.problems:
+            say(f"error: {problem}")
+        if not result.files and not result.problems:
+            say("warning: no Python file to check was found in the given paths")
+        _write(report, output_format or config.output_format, output, statistics)
+        if result.problems:
+            return ExitCode.ERROR
+        return ExitCode.FINDINGS if result.faults and not exit_zero else ExitCode.CLEAN
+
+    finish(body)
+
+
+def _write(report: CheckReport, output_format: OutputFormat, output: Path | None, statistics: bool) -> None:
+    """Write the report: the document alone to standard output or `output`, everything else to standard error."""
+    from ckpt_surgery.static.render.text import finding_lines, statistics_lines, summary_lines
+
+    width = PLAIN_WIDTH if output else width_of(sys.stdout)
+    counts = statistics_lines(report, width=width) if statistics else []
+    summary = summary_lines(report, width=width)
+    if output_format is OutputFormat.TEXT:
+        write_report([*(counts or finding_lines(report, width=width)), *summary], output)
+        return
+    write_document(_document(report, output_format), output)
+    for line in [*counts, *summary]:
+        say(line)
+
+
+def _document(report: CheckReport, output_format: OutputFormat) -> str:
+    if output_format is OutputFormat.JSON:
+        from ckpt_surgery.static.render.json import to_json
+
+        return to_json(report, __version__)
+    if output_format is OutputFormat.GITHUB:
+        from ckpt_surgery.static.render.github import to_github
+
+        return to_github(report)
+    from ckpt_surgery.static.render.sarif import to_sarif
+
+    return to_sarif(report, __version__)

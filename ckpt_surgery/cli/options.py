@@ -1,0 +1,83 @@
+"""The long options that several commands take, each declared once, and what `check` and `apply` make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypedDict
+
+import typer
+
+from ckpt_surgery.cli.config import Config, ConfigError, expand_codes
+from ckpt_surgery.measure import TIMEOUT_HELP
+
+Select: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CODES", help="Only these rules: codes or the start of codes, with commas or given again."),
+]
+Ignore: TypeAlias = Annotated[list[str] | None, typer.Option(metavar="CODES", help="Not these rules; as in --select.")]
+IncludeUnsupported: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--include-unsupported/--no-include-unsupported",
+        help="Also look at models without supports_gradient_checkpointing = True.",
+    ),
+]
+NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Read every file anew.")]
+Jobs: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
+]
+Output: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file.")]
+ExitZero: TypeAlias = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever is found.")]
+Timeout: TypeAlias = Annotated[float, typer.Option(metavar="SECONDS", help=TIMEOUT_HELP, show_default=False)]
+
+
+class AnalysisOptions(TypedDict):
+    """The keyword arguments that the functions `check` and `apply` share."""
+
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    include_unsupported: bool
+    jobs: int | None
+    cache: bool
+    exclude: tuple[str, ...]
+    per_file_ignores: Mapping[str, tuple[str, ...]]
+
+
+def analysis_options(
+    config: Config,
+    select: list[str] | None,
+    ignore: list[str] | None,
+    jobs: int | None,
+    include_unsupported: bool | None,
+    no_cache: bool,
+) -> AnalysisOptions:
+    """Merge the command line with `config`; the command line wins.
+
+    --select also overrides the configuration's `ignore`: whoever names a rule wants to see it.
+
+    Raises:
+        ConfigError: a code that no rule has, or options that leave no rule.
+    """
+    from ckpt_surgery.codemods import RULES
+
+    codes = [rule.code for rule in RULES]
+    file = str(config.path)
+    selected = expand_codes(select or (), codes, "--select") or expand_codes(config.select, codes, f"{file}: select")
+    ignored = expand_codes(ignore or (), codes, "--ignore")
+    if not select and not ignore:
+        ignored = expand_codes(config.ignore, codes, f"{file}: ignore")
+    if not set(selected or codes) - set(ignored):
+        raise ConfigError("the options leave no rule to check: --ignore takes all that --select chooses")
+    return {
+        "select": selected,
+        "ignore": ignored,
+        "include_unsupported": config.include_unsupported if include_unsupported is None else include_unsupported,
+        "jobs": jobs or config.jobs,
+        "cache": not no_cache,
+        "exclude": config.exclude,
+        "per_file_ignores": {
+            pattern: expand_codes(ignores, codes, f"{file}: per-file-ignores")
+            for pattern, ignores in config.per_file_ignores.items()
+        },
+    }

@@ -1,0 +1,28 @@
+"""The packages that the runtime half needs and the static half does not: one sentence where they are missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ckpt_surgery.errors import MissingPackageError
+
+RUNTIME_PACKAGES = ("torch", "transformers")
+
+
+def missing_package(wanted: str, package: str) -> MissingPackageError:
+    """The error for `wanted` (a name, command or option) that needs a package which is not installed."""
+    return MissingPackageError(
+        f"{wanted} needs {package}, which is not installed: run `python -m pip install ckpt-surgery[torch]`",
+        name=package,
+    )
+
+
+def need_runtime(wanted: str) -> None:
+    """Make sure, without importing them, that torch and transformers are installed.
+
+    Raises:
+        MissingPackageError: one of them is not.
+    """
+    for package in RUNTIME_PACKAGES:
+        if find_spec(package) is None:
+            raise missing_package(wanted, package)

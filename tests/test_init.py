@@ -1,0 +1,149 @@
+"""The front of the package: one list of names, each of which resolves, or says in one sentence what it needs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import ckpt_surgery
+from ckpt_surgery.errors import CkptSurgeryError, MissingPackageError
+from ckpt_surgery.optional import RUNTIME_PACKAGES, missing_package
+
+ROOT = Path(__file__).parent.parent
+STUB = ast.parse((ROOT / "ckpt_surgery/__init__.pyi").read_text(encoding="utf-8"))
+HOMES = {
+    alias.asname: node.module
+    for node in STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.name == alias.asname
+}
+"""The names that type checkers see, and the module of each."""
+
+TINY = ["tiny_config", "tiny_inputs", "tiny_model"]
+NEED_TORCH = ["assert_checkpointing", "verify", "wrap_blocks", *TINY]
+WITHOUT = """
+import sys
+sys.modules[{package!r}] = None  # as if it were not installed
+"""
+REFUSED = """
+try:
+    from ckpt_surgery import {name}
+except ImportError as error:
+    print(type(error).__name__, error.name, error)
+"""
+RESOLVE = """
+import ckpt_surgery
+missing = []
+for name in ckpt_surgery.__all__:
+    try:
+        getattr(ckpt_surgery, name)
+    except ckpt_surgery.MissingPackageError as error:
+        missing.append(name)
+print(*missing)
+"""
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
+    assert list(HOMES) == ckpt_surgery.__all__
+    imported = [alias for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert len(imported) == len(HOMES), "each line of the stub must read `from MODULE import NAME as NAME`"
+
+
+def test_what_users_type_is_there() -> None:
+    functions = {"check", "apply", "verify", "assert_checkpointing", "wrap_blocks"}
+    functions |= {"tiny_model", "tiny_config", "tiny_inputs"}
+    results = {"ApplyResult", "CheckResult", "Cost", "Finding", "ModeReport", "Problem", "Report", "Surgery"}
+    errors = {"CkptSurgeryError", "MissingPackageError", "SurgeryError", "VerifyError"}
+    assert functions | results | errors <= set(ckpt_surgery.__all__)
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("name", HOMES)
+def test_each_name_is_that_of_its_module(name: str) -> None:
+    assert getattr(ckpt_surgery, name) is getattr(import_module(HOMES[name]), name)
+
+
+def test_dir_lists_every_name() -> None:
+    assert {*ckpt_surgery.__all__, "__all__", "__doc__"} <= set(dir(ckpt_surgery))
+
+
+@pytest.mark.both
+def test_a_star_import_brings_every_name() -> None:
+    names: dict[str, object] = {}
+    exec("from ckpt_surgery import *", names)
+    assert set(ckpt_surgery.__all__) <= set(names)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'ckpt_surgery' has no attribute 'nothing'$"):
+        getattr(ckpt_surgery, "nothing")  # noqa: B009 - type checkers know that it is not there
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        *((name, "torch") for name in NEED_TORCH),
+        *(pytest.param(name, "transformers", marks=pytest.mark.both) for name in TINY),
+    ],
+)
+def test_without_a_package_one_sentence_says_what_to_install(name: str, package: str) -> None:
+    done = python(WITHOUT.format(package=package) + REFUSED.format(name=name))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"MissingPackageError {package} {name} needs {package}, which is not installed: "
+        "run `python -m pip install ckpt-surgery[torch]`\n",
+        "",
+    )
+
+
+def test_without_torch_the_static_names_resolve_and_only_the_others_do_not() -> None:
+    done = python(WITHOUT.format(package="torch") + RESOLVE)
+    assert done.returncode == 0, done.stderr
+    assert set(NEED_TORCH) <= set(done.stdout.split())
+    assert not {"Applicability", "Finding", "Problem", "apply", "check"} & set(done.stdout.split())
+
+
+def test_another_missing_module_is_not_called_a_missing_package() -> None:
+    done = python(WITHOUT.format(package="platformdirs") + "from ckpt_surgery import apply\n")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+    assert "MissingPackageError" not in done.stderr
+
+
+def test_the_error_is_one_of_ours_and_an_import_error() -> None:
+    error = missing_package("wrap_blocks", "torch")
+    assert isinstance(error, CkptSurgeryError)
+    assert isinstance(error, ImportError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (MissingPackageError, str(error))
+
+
+@pytest.mark.parametrize("package", RUNTIME_PACKAGES)
+def test_the_command_verify_says_it_too(package: str) -> None:
+    script = "from ckpt_surgery.cli.main import main\nsys.exit(main(['verify', 'bert']))\n"
+    # the other one may be missing as well: the first that is missing is named
+    other = "import types, importlib.machinery\n" + "".join(
+        f"sys.modules[{name!r}] = types.ModuleType({name!r})\n"
+        f"sys.modules[{name!r}].__spec__ = importlib.machinery.ModuleSpec({name!r}, None)\n"
+        for name in RUNTIME_PACKAGES
+        if name != package
+    )
+    done = python(WITHOUT.format(package=package) + other + script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"ckpt_surgery: error: verify needs {package}, which is not installed: "
+        "run `python -m pip install ckpt-surgery[torch]`\n"
+    )
