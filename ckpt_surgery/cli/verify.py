@@ -29,6 +29,7 @@ from ckpt_surgery.cli.terminal import (
 )
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.text import plural
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
@@ -183,7 +184,9 @@ def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | No
         )
     if request.shard and not reports:
         index, count = request.shard
-        say(f"ckpt_surgery: part {index} of {count} is empty: there are {len(targets)} models to verify")
+        say(
+            f"ckpt_surgery: part {index} of {count} is empty: the names mean {plural(len(targets), 'class', 'classes')}"
+        )
     return reports
 
 
@@ -203,12 +206,12 @@ def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) 
 
 def _check_output(place: Path | None, output_format: VerifyFormat) -> None:
     """Notice before the work, not after it, that the report could not be made or written."""
+    if place is not None:
+        check_writable(place)
     if output_format is VerifyFormat.HTML:
         from ckpt_surgery.report.plots import need_matplotlib
 
         need_matplotlib()
-    if place is not None:
-        check_writable(place)
 
 
 def _problem(report: Report) -> str:

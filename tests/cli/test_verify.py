@@ -170,7 +170,7 @@ class TestExitCodes:
         survey.reports = (UNBUILT,)
         run("OddModel")
         captured = capsys.readouterr()
-        assert captured.err == f"ckpt_surgery: error: {UNBUILT.problem}\n"
+        assert captured.err == f"ckpt_surgery: error: OddModel: {UNBUILT.problem}\n"
         assert "--show-unbuilt" not in captured.out
 
     def test_each_such_error_names_its_model(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +186,7 @@ class TestExitCodes:
     ) -> None:
         survey.reports = ()
         assert run("bert --shard 1/9") == 0
-        assert capsys.readouterr().err == "ckpt_surgery: part 1 of 9 is empty: 1 in all are to be verified\n"
+        assert capsys.readouterr().err == "ckpt_surgery: part 1 of 9 is empty: the names mean 1 class\n"
         survey.reports = (GOOD,)
         run("bert --shard 9/9")
         assert capsys.readouterr().err == ""
