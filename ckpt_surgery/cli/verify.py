@@ -184,9 +184,8 @@ def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | No
         )
     if request.shard and not reports:
         index, count = request.shard
-        say(
-            f"ckpt_surgery: part {index} of {count} is empty: the names mean {plural(len(targets), 'class', 'classes')}"
-        )
+        classes = plural(len(targets), "class", "classes")
+        say(f"ckpt_surgery: part {index} of {count} is empty: the names mean {classes}")
     return reports
 
 
