@@ -21,7 +21,7 @@ STUB = ast.parse((ROOT / "ckpt_surgery/__init__.pyi").read_text(encoding="utf-8"
 HOMES = {
     alias.asname: node.module
     for node in STUB.body
-    if isinstance(node, ast.ImportFrom)
+    if isinstance(node, ast.ImportFrom) and node.module
     for alias in node.names
     if alias.name == alias.asname
 }
