@@ -1,4 +1,4 @@
-"""The checks of this project: lint, types, and the tests under transformers 5 and under transformers 4.
+"""The checks of this project: lint, types, the pages, and the tests under transformers 5 and under transformers 4.
 
 An environment is installed once and again only when what it is made from has changed.
 """
@@ -13,11 +13,11 @@ import nox
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "tests_5", "tests_4"]
+nox.options.sessions = ["lint", "types", "docs", "tests_5", "tests_4"]
 
 ROOT = Path(__file__).parent
 TORCH = "torch==2.13.0"
-TYPED = ("ckpt_surgery", "benchmarks", "examples", "tests", "noxfile.py")
+TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # two test workers share the machine
@@ -39,6 +39,14 @@ def types(session: nox.Session) -> None:
     """The types, strictly. torch is installed because its types matter to the runtime half."""
     install(session, "base", TORCH, "mypy", "nox", project="test")
     session.run("mypy", *TYPED)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, strictly: a link that leads nowhere or a page that is out of date is an error."""
+    install(session, "docs", project="docs")
+    session.run("python", "-m", "docs.generate", "--check")
+    session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -34,20 +34,29 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The table as read. `path` is the file it stands in, None where there is none.
+    """The table as read. Relative patterns with a slash are anchored at the folder of `path`.
 
-    Relative patterns with a slash in `exclude` and `per_file_ignores` are anchored at that file's folder.
+    The reference of the keys is made from the strings below the fields.
     """
 
     path: Path | None = None
+    """The file that the table stands in; None where there is none."""
     select: tuple[str, ...] = ()
+    """Only these rules: codes, or the start of codes. All rules if empty."""
     ignore: tuple[str, ...] = ()
+    """Not these rules: codes, or the start of codes."""
     exclude: tuple[str, ...] = ()
+    """Glob patterns of files and folders to skip."""
     include_unsupported: bool = False
+    """Also check models without `supports_gradient_checkpointing = True`."""
     show_unknown: bool = False
+    """Also show what could not be decided."""
     jobs: int | None = None
+    """Worker processes."""
     output_format: OutputFormat = OutputFormat.TEXT
+    """How `check` writes its report."""
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Glob pattern of files to the codes of rules that are ignored in them."""
 
 
 def load_config(start: str | Path | None = None) -> Config:

@@ -1,4 +1,4 @@
-"""What `verify` finds in the installed release of transformers, by name, and that docs/coverage-*.md says the same.
+"""What `verify` finds in the installed release of transformers, by name, and that docs/coverage/*.md says the same.
 
 One survey for all of it, as the command runs it: each class in a worker process, with a limit on its time.
 """
@@ -119,7 +119,7 @@ def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
 @pytest.fixture(scope="module")
 def page() -> Page:
     """The page of the release that is installed."""
-    return read((DOCS / f"coverage-{importlib.metadata.version('transformers')}.md").read_text(encoding="utf-8"))
+    return read((DOCS / f"coverage/{importlib.metadata.version('transformers')}.md").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

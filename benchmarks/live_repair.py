@@ -1,0 +1,129 @@
+"""What does `wrap_blocks` save where checkpointing silently does nothing? GPTBigCode in transformers 4.57.6.
+
+Two measurements, each without checkpointing, after `gradient_checkpointing_enable()`, and after `wrap_blocks`: the
+bytes that autograd keeps from the forward to the backward pass of a tiny model, and the peak memory of a process that
+trains a model of StarCoder's shape for two steps on the CPU. Writes json; `docs/pictures.py` draws it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.figures import lacking, machine
+
+WAYS = ("without", "enabled", "wrapped")
+TINY = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4}
+LAYERS, WIDTH, BATCH, TOKENS = 12, 768, 4, 1024
+STEPS = 2
+"""The first step also makes the gradients, so that only a later one is timed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0, or 2 where it could not run."""
+    parser = argparse.ArgumentParser(prog="live_repair", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "out" / "live_repair.json", help="the json (default: out/live_repair.json)"
+    )
+    parser.add_argument("--peak", choices=WAYS, help="only train in this process, and print what it needed")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if lacking("live_repair", "torch", "transformers"):
+        return 2
+    if options.peak:
+        print(json.dumps(trained(options.peak)))
+        return 0
+    document = json.dumps(measured(), indent=2) + "\n"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(document, encoding="utf-8")
+    print(document, end="")
+    return 0
+
+
+def measured() -> dict[str, Any]:
+    """Both measurements, and what they were made with."""
+    import torch
+    import transformers
+
+    peaks = {}
+    for way in WAYS:
+        command = [sys.executable, __file__, "--peak", way]
+        peaks[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__}
+        | {"transformers": transformers.__version__},
+        "tiny": {"model": TINY, "kept_bytes": kept_bytes()},
+        "real": {"layers": LAYERS, "width": WIDTH, "batch": BATCH, "tokens": TOKENS} | peaks,
+    }
+
+
+def kept_bytes() -> dict[str, int]:
+    """Bytes that autograd keeps from the forward to the backward pass of the tiny model, each way."""
+    import torch
+    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
+
+    from ckpt_surgery import verify, wrap_blocks
+
+    model = GPTBigCodeForCausalLM(GPTBigCodeConfig(**TINY)).train()
+    batch = dict.fromkeys(["input_ids", "labels"], torch.arange(32).reshape(2, 16))
+    model.gradient_checkpointing_enable()
+    before = verify(model, batch).modes[0].cost
+    wrap_blocks(model)
+    after = verify(model, batch).modes[0].cost
+    assert before is not None
+    assert after is not None
+    return dict(zip(WAYS, (before.reference_kept_bytes, before.kept_bytes, after.kept_bytes), strict=True))
+
+
+def trained(way: str) -> dict[str, float]:
+    """Train for two steps: the peak memory of this process in bytes, the loss, and the seconds of the last step."""
+    import torch
+    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
+
+    from ckpt_surgery import wrap_blocks
+
+    torch.manual_seed(0)
+    config = GPTBigCodeConfig(
+        vocab_size=8192,
+        n_positions=TOKENS,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=WIDTH // 64,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+    )
+    model = GPTBigCodeForCausalLM(config).train()
+    if way == "enabled":
+        model.gradient_checkpointing_enable()
+    elif way == "wrapped":
+        wrap_blocks(model)
+    ids = torch.randint(config.vocab_size, (BATCH, TOKENS))
+    for _ in range(STEPS):
+        model.zero_grad(set_to_none=False)
+        start = perf_counter()
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        seconds = perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {"peak_bytes": peak, "loss": loss.item(), "seconds": seconds}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,242 @@
+"""Write the generated pages: one for each rule, and the reference of the commands, the configuration and the names.
+
+`python -m docs.generate` writes them; with `--check` it only says whether they are up to date, and exits with 1 if
+not. Neither torch nor transformers is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import ckpt_surgery
+from ckpt_surgery.cli import config
+from ckpt_surgery.cli.main import app
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.text import code, markdown_table
+
+DOCS = Path(__file__).parent
+STUB = Path(ckpt_surgery.__file__).with_suffix(".pyi")
+RULE_HEADER = ("code", "name", "finds", "repaired")
+REPAIRED = {"Safe": "yes", "Unsafe": "with `--unsafe`", "Reported": "reported"}
+"""What the table of rules says, by the first word of a rule's own section on fix safety."""
+RULES_INDEX = """\
+{notice}
+
+# Rules
+
+Codes below CKPT100 are about models, the others about training scripts. `ckpt_surgery rule CKPT003` prints a
+rule in the terminal.
+
+{table}
+
+"yes" means: where the repair is safe. The finding says `unsafe` where it is not.
+"""
+COMMANDS = """\
+{notice}
+
+# Commands
+
+`ckpt_surgery`, `ckpt-surgery` and `python -m ckpt_surgery` are the same command.
+
+{sections}"""
+CONFIGURATION = """\
+{notice}
+
+# Configuration
+
+`check` and `apply` read the table `[tool.ckpt_surgery]` of the nearest pyproject.toml that has it, starting at the
+first path and going up. The command line wins. There is [an example](../how-to/source.md#configure).
+
+{table}
+"""
+PYTHON = """\
+{notice}
+
+# Python
+
+Import the names of the first three sections from `ckpt_surgery`, and the others from the package in the heading.
+
+{sections}"""
+PACKAGES = ("distributed", "testing", "tiny")
+"""Packages whose own `__all__` the Python reference documents."""
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its path below docs/."""
+    written = {f"rules/{rule.code}.md": rule_page(rule) for rule in RULES}
+    return written | {
+        "rules/index.md": rules_index(),
+        "reference/cli.md": cli_page(),
+        "reference/config.md": config_page(),
+        "reference/python.md": python_page(),
+    }
+
+
+def notice(source: str) -> str:
+    """The comment at the top of a generated page."""
+    return f"<!-- Written by `python -m docs.generate`: edit {source} instead. -->"
+
+
+def rules_index() -> str:
+    """The table of all rules."""
+    safety = [re.findall(r"## Fix safety\n(\w+)", rule.documentation)[0] for rule in RULES]
+    rows = [
+        [f"[{rule.code}]({rule.code}.md)", code(rule.name), rule.summary, REPAIRED[word]]
+        for rule, word in zip(RULES, safety, strict=True)
+    ]
+    return RULES_INDEX.format(
+        notice=notice("the docstrings in codemods/rules/"), table=markdown_table(RULE_HEADER, rows)
+    )
+
+
+def rule_page(rule: Rule) -> str:
+    """The page of one rule: its docstring."""
+    source = notice(f"the docstring of codemods/rules/{rule.name}.py")
+    return f"{source}\n\n# {rule.code}: {rule.name}\n\n{rule.documentation.strip()}\n"
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    root: Any = typer.main.get_command(app)
+    sections = [command_section(name, command) for name, command in root.commands.items()]
+    return COMMANDS.format(notice=notice("ckpt_surgery/cli/"), sections="\n".join(sections))
+
+
+def command_section(name: str, command: Any) -> str:
+    """One command as its `--help` tells it; `command` is typer's."""
+    context = command.context_class(command, info_name=name)
+    usage = " ".join(["ckpt_surgery", name, *command.collect_usage_pieces(context)])
+    rows = []
+    for parameter in command.get_params(context):
+        names, text = parameter.get_help_record(context)
+        rows.append([code(names if parameter.param_type_name == "option" else parameter.metavar), text])
+    table = markdown_table(["argument or option", "meaning"], rows)
+    return f"## {name}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help)}\n\n{table}\n"
+
+
+def config_page() -> str:
+    """Every key of `[tool.ckpt_surgery]`, from the fields of `Config`."""
+    meanings = attribute_docstrings(config.Config)
+    rows = [
+        [code(field.name.replace("_", "-")), type_in_words(field), default_of(field), meanings[field.name]]
+        for field in fields(config.Config)
+        if field.name != "path"
+    ]
+    table = markdown_table(["key", "type", "default", "meaning"], rows)
+    return CONFIGURATION.format(notice=notice("ckpt_surgery/cli/config.py"), table=table)
+
+
+def attribute_docstrings(cls: type) -> dict[str, str]:
+    """The strings below the attributes of a class, by attribute."""
+    (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for attribute, below in zip(definition.body, definition.body[1:], strict=False):
+        match attribute, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def type_in_words(field: Field[Any]) -> str:
+    """The type of a key as TOML has it."""
+    return {
+        "tuple[str, ...]": "list of strings",
+        "bool": "boolean",
+        "int | None": "integer",
+        "OutputFormat": ", ".join(map(code, config.OutputFormat)),
+        "Mapping[str, tuple[str, ...]]": "table of lists",
+    }[str(field.type)]
+
+
+def default_of(field: Field[Any]) -> str:
+    """The default of a key as TOML has it."""
+    match field.default:
+        case bool(value):
+            return code(str(value).lower())
+        case str(value):
+            return code(f'"{value}"')
+        case ():
+            return code("[]")
+        case None:
+            return "one for each core"
+    return code("{}")
+
+
+def python_page() -> str:
+    """The public names of the package, by kind; mkdocstrings reads their docstrings when the site is built."""
+    homes = re.findall(r"^from (\S+) import (\w+) as \2$", STUB.read_text(encoding="utf-8"), re.MULTILINE)
+    public = [f"{home}.{name}" for home, name in homes if not name.startswith("_")]
+    errors = [path for path in public if path.startswith("ckpt_surgery.errors.")]
+    functions = [path for path in public if path.rpartition(".")[2].islower()]
+    sections = {"Functions": functions, "Results": [path for path in public if path not in {*errors, *functions}]}
+    sections["Errors"] = errors
+    for package in PACKAGES:
+        sections[f"ckpt_surgery.{package}"] = [path for path in exported(package) if path not in public]
+    listed = (f"## {title}\n\n" + "\n".join(f"::: {path}\n" for path in paths) for title, paths in sections.items())
+    return PYTHON.format(notice=notice("ckpt_surgery/__init__.pyi"), sections="\n".join(listed))
+
+
+def exported(package: str) -> Iterator[str]:
+    """Where the names in the `__all__` of one of our packages are defined, read without importing it."""
+    module = f"ckpt_surgery.{package}"
+    tree = ast.parse((STUB.parent / package / "__init__.py").read_text(encoding="utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ckpt_surgery.")
+        for alias in node.names
+    }
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List(names)):
+                yield from (f"{homes.get(name, module)}.{name}" for name in map(ast.literal_eval, names))
+
+
+def differences() -> list[str]:
+    """The generated pages that are not as they should be, and rule pages without a rule."""
+    expected = pages()
+    wrong = [name for name, text in expected.items() if not (DOCS / name).is_file() or _text(name) != text]
+    return sorted(wrong + [name for name in _rule_pages() if name not in expected])
+
+
+def _text(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def _rule_pages() -> list[str]:
+    return [path.relative_to(DOCS).as_posix() for path in (DOCS / "rules").glob("*.md")]
+
+
+def main() -> int:
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
+    if parser.parse_args().check:
+        wrong = differences()
+        for name in wrong:
+            print(f"docs/{name} is out of date: run python -m docs.generate")
+        return int(bool(wrong))
+    expected = pages()
+    for name in _rule_pages():
+        if name not in expected:
+            (DOCS / name).unlink()
+    for name, text in expected.items():
+        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / name).write_text(text, encoding="utf-8")
+    print(f"{len(expected)} pages written.")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""A small transformers checkout, and the user's files around it: where the commands of the pages run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+MODELS = "src/transformers/models"
+CALL = "hidden_states = layer(hidden_states, mask, encoder_hidden_states=memory)"
+FOO = f"""\
+from torch import nn
+
+from ...modeling_utils import PreTrainedModel
+
+
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = FooAttention(config)
+
+    def forward(self, hidden_states, attention_mask=None, encoder_hidden_states=None):
+        return hidden_states + self.self_attn(hidden_states, attention_mask, encoder_hidden_states)
+
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(config.num_layers)])
+        self.gradient_checkpointing = False
+
+    def forward(self, hidden_states, mask, memory):
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, mask)
+            else:
+                {CALL}
+        return hidden_states
+"""
+LAYERS = """\
+from torch import nn
+
+
+class GradientCheckpointingLayer(nn.Module):
+    gradient_checkpointing = False
+"""
+FILES = {
+    f"{MODELS}/foo/modeling_foo.py": FOO,
+    "src/transformers/modeling_layers.py": LAYERS,
+    "my_model/modeling_my.py": FOO.replace("...modeling_utils", "transformers"),
+    "my_config/config.json": json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+    "my_models.py": """\
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def gradient_checkpointing_enable(self, options): ...
+    def forward(self, values):
+        return self.linear(values)
+
+def make():
+    return Mine(), {"values": torch.ones(1, 2)}
+""",
+    "my_remote_model/config.json": json.dumps(
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.MineConfig", "AutoModel": "mine.MineModel"}}
+    ),
+    "my_remote_model/mine.py": """\
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+class MineConfig(PretrainedConfig):
+    model_type = "mine"
+
+class MineLayer(GradientCheckpointingLayer):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden_states):
+        return torch.tanh(self.linear(hidden_states))
+
+class MineModel(PreTrainedModel):
+    config_class = MineConfig
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = nn.Embedding(64, 8)
+        self.layers = nn.ModuleList([MineLayer(), MineLayer()])
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def forward(self, input_ids):
+        hidden_states = self.embed(input_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return (hidden_states,)
+""",
+}
+
+
+def plant() -> None:
+    """Write the checkout into the working folder, over whatever a command made of it."""
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)

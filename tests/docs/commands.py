@@ -1,0 +1,173 @@
+"""Run the commands that the pages show, each once for all pages, and compare what they print with what is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.releases import CACHE_VARIABLE
+from ckpt_surgery.cli.main import main
+from tests.docs.checkout import FILES, plant
+from tests.upstream.released import repository
+
+ROOT = Path(__file__).parents[2]
+CACHE = os.environ.get(CACHE_VARIABLE)
+GENERATORS = ("docs.generate", "docs.pictures")
+"""Our own modules that write pages or pictures: they are not run here, because they would write into the project."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line behind `$ ` in a console block, and what is shown below it."""
+
+    line: str
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a command ended, what it printed, and the files of the working folder that are new or other than before."""
+
+    code: int
+    printed: str
+    changed: frozenset[str]
+
+
+def commands(text: str) -> Iterator[Command]:
+    """The commands of a console block."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, *shown = part.rstrip("\n").split("\n")
+        yield Command(line, tuple(shown))
+
+
+def command_faults(command: Command) -> list[str]:
+    """Run one command, or check it without running it where it would take minutes or change this project."""
+    match shlex.split(command.line):
+        case ["ckpt_surgery", "pr", *_]:
+            return run_faults(command, accepted=(0,))
+        case ["ckpt_surgery" | "pytest", *_]:
+            return run_faults(command, accepted=(0, 1))
+        case ["torchrun", *_, script] if (ROOT / script).is_file():
+            return run_faults(command, accepted=(0,))
+        case ["python", "-m", "libcst.tool", *_]:
+            changed = run(command.line).changed & FILES.keys()
+            return run_faults(command, accepted=(0,)) or ([] if changed else [f"{command.line} changes nothing"])
+        case ["python", "-m", "pip", "install", what]:
+            return [] if what in ("git+ADDRESS", ".") else [f"nobody knows how to install {what}"]
+        case ["python", script, *arguments] if (ROOT / script).is_file() and script.startswith("benchmarks/"):
+            return help_faults(command.line, run(f"python {shlex.join([script, *arguments, '--help'])}"), arguments)
+        case ["python" | ".venv/bin/python", "-m", module, *arguments] if module in GENERATORS:
+            return help_faults(command.line, run(f"python -m {shlex.join([module, '--help'])}"), arguments)
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+            existing = re.findall(r"^([a-z]+):.*##", makefile, re.MULTILINE)
+            return [f"no target {target}" for target in targets or ["none"] if target not in existing]
+        case [".venv/bin/nox", "-s", session, *arguments]:
+            sessions = re.findall(r"^def (\w+)\(session:", (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.M)
+            missing = [f"no session {session}"] if session not in sessions else []
+            paths = [word for word in arguments if "/" in word]
+            return missing + [f"no file {path}" for path in paths if not (ROOT / path).exists()]
+        case ["git", "config", "core.symlinks", "true"]:
+            return []
+    return [f"not known: {command.line}"]
+
+
+def run_faults(command: Command, accepted: tuple[int, ...]) -> list[str]:
+    """What is wrong with a command that is run: its exit code, or what it prints."""
+    done = run(command.line)
+    faults = [] if done.code in accepted else [f"{command.line}: {done.printed}"]
+    return faults if fits(command.shown, done.printed) else [*faults, f"{command.line} prints {done.printed}"]
+
+
+def help_faults(line: str, helped: Run, arguments: list[str]) -> list[str]:
+    """What is wrong with a command that was only asked for its help."""
+    options = re.findall(r"--[a-z-]+", helped.printed)
+    unknown = [word for word in arguments if word.startswith("--") and word not in options]
+    return [f"{line}: {helped.printed}"] if helped.code or unknown else []
+
+
+@cache
+def run(line: str) -> Run:
+    """Run a command in the working folder, after writing the checkout there."""
+    plant()
+    before = _contents()
+    match shlex.split(line):
+        case ["ckpt_surgery", "verify", *arguments] if "--all" in arguments:  # one model of them all
+            arguments = [word for word in arguments if not re.fullmatch(r"--shard|\d+/\d+", word)]
+            code, printed = ours("verify", *arguments, "--shard", "1/1500")
+        case ["ckpt_surgery", "pr", checkout, *arguments]:
+            with pytest.MonkeyPatch.context() as patch:
+                if CACHE is None:
+                    patch.delenv(CACHE_VARIABLE)
+                else:
+                    patch.setenv(CACHE_VARIABLE, CACHE)
+                repository("5.23.0", Path(checkout))
+                code, printed = ours("pr", checkout, *arguments)
+        case ["ckpt_surgery", *arguments]:
+            code, printed = ours(*arguments)
+        case ["pytest", *arguments]:
+            code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
+        case ["torchrun", *arguments, script]:
+            code, printed = process("-m", "torch.distributed.run", *arguments, str(ROOT / script))
+        case ["python", "-m", module, *arguments]:
+            code, printed = process("-m", module, *arguments)
+        case ["python", script, *arguments]:
+            code, printed = process(str(ROOT / script), *arguments)
+        case words:
+            raise ValueError(f"not a command that is run: {words}")
+    after = _contents()
+    return Run(code, printed, frozenset(name for name in after if after[name] != before.get(name)))
+
+
+def _contents() -> dict[str, bytes]:
+    """The files of the working folder that are not in a git checkout of some size."""
+    names = [path for path in Path().glob("*") if path.name != "transformers"]
+    files = [path for top in names for path in (top.rglob("*") if top.is_dir() else [top]) if path.is_file()]
+    return {path.as_posix(): path.read_bytes() for path in files}
+
+
+def fits(shown: tuple[str, ...], printed: str) -> bool:
+    """Whether `printed` is what is shown: `...` stands for any lines, and every time in seconds for any other."""
+    if not shown:
+        return True
+    patterns = (r"(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + r"\s*\n" for line in shown)
+    pattern = re.sub(r"\d+\\\.\d\\ s", r"\\d+\\.\\d s", "".join(patterns))
+    return re.fullmatch(pattern, printed) is not None
+
+
+@cache
+def options() -> frozenset[str]:
+    """All options of the command line and of the pytest plugin."""
+    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify", "pr")] + [ours("--help")[1]]
+    helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]
+    texts.append(" ".join(re.findall(r"--ckpt-[a-z]+", helped)))
+    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
+
+
+def ours(*arguments: str) -> tuple[int, str]:
+    """Run the command line in this process: its exit code and all that it printed."""
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        code = main(arguments)
+    return code, out.getvalue() + error.getvalue()
+
+
+def process(*words: str) -> tuple[int, str]:
+    """Run a Python command in a process of its own."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    # in continuous integration pytest shortens no line of its summary
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}  # torchrun warns where the number is not set
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr

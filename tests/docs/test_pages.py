@@ -1,0 +1,202 @@
+"""What the pages say is so: their commands and examples run, and the names and links in them exist.
+
+Everything runs in a small transformers checkout that is written for it. The checker is also run on broken snippets.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import ckpt_surgery
+from benchmarks.releases import CACHE_VARIABLE
+from ckpt_surgery.cli.config import Config, OutputFormat
+from ckpt_surgery.cli.verify import VerifyFormat
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.static import check as analyze
+from ckpt_surgery.static import commands as libcst_commands
+from tests.docs.checkout import CALL, MODELS, plant
+from tests.docs.commands import ROOT, options
+from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
+
+PAGES = page_paths()
+FRAGMENTS = [page for page in PAGES if page.startswith("docs/rules/CKPT")]
+RUN = [page for page in PAGES if page not in FRAGMENTS and fenced(read(page))]
+SESSIONS = [page for page in RUN if any(block.language == "pycon" for block in fenced(read(page)))]
+SOURCE = "docs/how-to/source.md"
+VERIFY = "docs/how-to/verify.md"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small checkout as the working folder; "the installed transformers" is the one in it."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(analyze, "installed_models", lambda: Path(MODELS))
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.chdir(tmp_path / "checkout")
+    plant()
+    return tmp_path / "checkout"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_and_links_to_exists(page: str) -> None:
+    assert prose_faults(read(page), page) == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_and_examples_of_a_page_work(page: str) -> None:
+    assert block_faults(read(page)) == []
+
+
+@pytest.mark.parametrize("page", FRAGMENTS)
+def test_the_example_of_a_rule_parses(page: str) -> None:
+    blocks = fenced(read(page))
+    assert {block.language for block in blocks} == {"python"}
+    assert [fault for block in blocks for fault in fragment_faults(block.text)] == []
+
+
+@pytest.mark.transformers4
+@pytest.mark.parametrize("page", SESSIONS)
+def test_the_session_with_transformers_4_prints_what_a_page_shows(page: str) -> None:
+    (session,) = [block.text for block in fenced(read(page)) if block.language == "pycon"]
+    assert session_faults(session) == []
+
+
+@pytest.mark.transformers4
+def test_a_session_that_prints_something_else_is_seen() -> None:
+    assert session_faults(">>> 1 + 1\n2\n") == []
+    assert session_faults(">>> 1 + 1\n3\n")
+    assert session_faults("no session")
+
+
+def test_there_are_pages_of_every_kind() -> None:
+    assert len(FRAGMENTS) == len(RULES)
+    assert {"README.md", SOURCE, VERIFY} <= set(RUN)
+    assert "README.md" in SESSIONS
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "fault"),
+    [
+        ("console", "$ ckpt_surgery chekc src\n", "No such command"),
+        ("console", "$ ckpt_surgery check --selct CKPT003 src\n", "No such option"),
+        ("console", "$ ckpt_surgery check src --select CKPT03\n", "no rule has the code"),
+        ("console", "$ ckpt_surgery check nowhere\n", "does not exist"),
+        ("console", "$ ckpt_surgery rule CKPT011\n", "no rule CKPT011"),
+        ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 9 findings\n...\n", "foo: 2 findings"),
+        ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
+        ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
+        ("console", "$ make dmeo\n", "no target dmeo"),
+        ("console", "$ .venv/bin/nox -s dosc\n", "no session dosc"),
+        ("console", "$ .venv/bin/nox -s docs -- tests/nothing\n", "no file tests/nothing"),
+        ("console", "$ python -m docs.generate --chekc\n", "usage: python -m docs.generate"),
+        ("console", "$ python -m docs.publish\n", "not known"),
+        ("console", "$ torchrun --nproc-per-node 2 examples/one_gpu.py\n", "not known"),
+        ("console", "$ torchrun --nproc-per-nodes 2 examples/several_gpus.py\n", "unrecognized arguments"),
+        ("console", "$ python -m pip install .[cuda]\n", "install .[cuda]"),
+        ("console", "$ python benchmarks/reply.py 4.52.4 4.53.0\n", "not known"),
+        ("console", "$ python benchmarks/replay.py 1.0.0 4.53.0\n", "invalid choice"),
+        ("console", "$ python benchmarks/replay.py 4.52.4 4.53.0 --jsn x\n", "usage: replay"),
+        ("console", f"$ python -m libcst.tool codemod -x ckpt_surgery.static.commands.Fix {MODELS}\n", "Fix"),
+        ("console", "$ ckpt-surgeon check\n", "not known"),
+        ("console", "ckpt_surgery check\n", "no command"),
+        ("python", "from ckpt_surgery import chek\n", "ImportError"),
+        ("python", f"import ckpt_surgery\nprint(ckpt_surgery.apply(['{MODELS}'], wirte=False))\n", "TypeError"),
+        ("python", f"import ckpt_surgery\nckpt_surgery.check(['{MODELS}'])\n", "prints nothing"),
+        ("py", f"{CALL}  # ckpt: ignore[CKPT004] the wrong one\n", "takes out 0"),
+        ("py", f"{CALL}  # ckpt: ignroe[CKPT003] misspelt\n", "takes out 0"),
+        ("toml", '[tool.ckpt_surgery]\nselct = ["CKPT0"]\n', "did you mean select"),
+        ("toml", '[tool.ckpt_surgery]\nselect = ["CKPT2"]\n', "no rule has the code"),
+        ("toml", "[tool.other]\n", "Checked"),
+        ("yaml", "repos: [{repo: A, rev: B, hooks: [{id: ckpt-surgery-fix}]}]\n", "no hook ckpt-surgery-fix"),
+        ("yaml", "jobs: {a: {steps: [{run: ckpt_surgery check src --format json}]}}\n", "No such option"),
+        ("yaml", "jobs: {a: {steps: [{uses: x, with: {sarif_file: a.sarif}}]}}\n", "no step writes a.sarif"),
+        ("yaml", "other: 1\n", "neither hooks nor steps"),
+        ("mermaid", "\n", "empty"),
+        ("bash", "ckpt_surgery check\n", "what is bash?"),
+    ],
+)
+def test_a_broken_code_block_is_seen(language: str, text: str, fault: str) -> None:
+    page = f"Words.\n\n```{language}\n{text}```\n"
+    assert fault in "\n".join([*prose_faults(page), *block_faults(page)])
+
+
+def test_an_example_that_does_not_parse_is_seen() -> None:
+    assert fragment_faults("if rank == 0:\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("It finds CKPT011.", "no rule CKPT011"),
+        ("Use `check --stats`.", "no option --stats"),
+        ("See `benchmarks/speed.py`.", "no file benchmarks/speed.py"),
+        ("It lies in `model_patch/`.", "no file model_patch/"),
+        ("See [the guide](docs/guide.md).", "no target docs/guide.md"),
+        ("See [rules](docs/rules/index.md#safe).", "no target docs/rules/index.md#safe"),
+        ("See [below](#no-such-heading).", "no target #no-such-heading"),
+        ("Set `CKPT_SURGERY_JOBS`.", "nothing reads CKPT_SURGERY_JOBS"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_seen(text: str, fault: str) -> None:
+    assert prose_faults(text) == [fault]
+
+
+def test_a_link_is_relative_to_its_page() -> None:
+    assert prose_faults("[rules](rules/index.md)", "docs/index.md") == []
+    assert prose_faults("[rules](rules/index.md)", "README.md") == ["no target rules/index.md"]
+
+
+def test_the_changelog_has_an_entry_for_this_version() -> None:
+    assert f"## [{ckpt_surgery.__version__}]" in read("CHANGELOG.md")
+
+
+def test_every_option_key_and_format_is_documented() -> None:
+    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "".join(map(read, PAGES)))) | {"--help", "--version"}
+    assert {name for name in options() if not name.startswith("--no-")} - documented == set()
+    (table,) = [block.text for block in fenced(read(SOURCE)) if block.language == "toml"]
+    keys = {field.name.replace("_", "-") for field in fields(Config)} - {"path"}
+    assert set(tomllib.loads(table)["tool"]["ckpt_surgery"]) == keys
+    sentences = [re.findall(r"`--output-format` is (.*?)[.(]", read(page)) for page in (SOURCE, VERIFY)]
+    formats = [set(re.findall(r"`(\w+)`", sentence)) for (sentence,) in sentences]
+    assert formats == [set(OutputFormat), set(VerifyFormat)]
+
+
+def test_the_libcst_commands_are_those_that_exist() -> None:
+    (section,) = re.findall(r"^## As libcst codemods\n(.*)", read(SOURCE), re.DOTALL | re.MULTILINE)
+    classes = {name: value for name, value in vars(libcst_commands).items() if isinstance(value, type)}
+    existing = {name for name, value in classes.items() if issubclass(value, libcst_commands.Repair)}
+    assert set(re.findall(r"`([A-Z]\w+)`", section)) == existing
+
+
+def test_the_figures_of_the_front_page_are_those_of_the_coverage_page() -> None:
+    coverage = read("docs/coverage/5.23.0.md")
+    before, _, after = coverage.partition("| after wrap_blocks |")
+    (failed, ok), (still,) = (
+        [int(re.findall(rf"^\| {row} \| ([\d,]+) ", text, re.MULTILINE)[0].replace(",", "")) for row in rows]
+        for text, rows in ((before, ("failed", "ok")), (after, ("failed",)))
+    )
+    front = read("README.md")
+    assert f"{failed + ok:,} model classes of transformers 5.23.0" in front
+    assert f"[{failed} fail]" in front
+    assert still == 0
+    assert f"[{len(RULES)} rules]" in front
+
+
+def test_the_front_page_is_one_screen() -> None:
+    assert len(read("README.md").splitlines()) <= 120
+
+
+def test_the_versions_that_are_installed_are_those_that_are_named() -> None:
+    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    front = read("README.md")
+    for pin in re.findall(r"`(torch==[\d.]+)`", front):
+        assert f'"{pin}"' in noxfile
+    (versions,) = re.findall(r"once with transformers ([\d.]+) and once with ([\d.]+)\. ", front.replace("\n", " "))
+    assert set(versions) == set(re.findall(r"transformers==([\d.]+)", noxfile))
