@@ -10,7 +10,7 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,32 @@ import ckpt_surgery
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
 from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.declaration import RepairKind, Subject
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.text import code, markdown_table
 
 DOCS = Path(__file__).parent
 STUB = Path(ckpt_surgery.__file__).with_suffix(".pyi")
-RULE_HEADER = ("code", "name", "finds", "repaired")
-REPAIRED = {"Safe": "yes", "Unsafe": "with `--unsafe`", "Reported": "reported"}
-"""What the table of rules says, by the first word of a rule's own section on fix safety."""
+REPAIRED = {
+    RepairKind.SAFE: "yes, where it is safe",
+    RepairKind.UNSAFE: "with `--unsafe`",
+    RepairKind.NONE: "by hand",
+}
 RULES_INDEX = """\
 {notice}
 
 # Rules
 
-Codes below CKPT100 are about models, the others about training scripts. `ckpt_surgery rule CKPT003` prints a
-rule in the terminal.
+`ckpt_surgery rule CKPT003` prints a rule in the terminal. A finding says `unsafe` where the repair of a rule that is
+usually safe is not.
 
-{table}
+## Models
 
-"yes" means: where the repair is safe. The finding says `unsafe` where it is not.
+{models}
+
+## Training scripts
+
+{scripts}
 """
 COMMANDS = """\
 {notice}
@@ -88,15 +95,15 @@ def notice(source: str) -> str:
 
 
 def rules_index() -> str:
-    """The table of all rules."""
-    safety = [re.findall(r"## Fix safety\n(\w+)", rule.documentation)[0] for rule in RULES]
-    rows = [
-        [f"[{rule.code}]({rule.code}.md)", code(rule.name), rule.summary, REPAIRED[word]]
-        for rule, word in zip(RULES, safety, strict=True)
-    ]
-    return RULES_INDEX.format(
-        notice=notice("the docstrings in codemods/rules/"), table=markdown_table(RULE_HEADER, rows)
-    )
+    """The tables of all rules."""
+    models, scripts = (rules_table([rule for rule in RULES if rule.subject is subject]) for subject in Subject)
+    return RULES_INDEX.format(notice=notice("the docstrings in codemods/rules/"), models=models, scripts=scripts)
+
+
+def rules_table(rules: Iterable[Rule]) -> str:
+    """Code, name, summary and repair of each rule."""
+    rows = ([f"[{rule.code}]({rule.code}.md)", code(rule.name), rule.summary, REPAIRED[rule.repair]] for rule in rules)
+    return markdown_table(["code", "name", "finds", "repaired"], rows)
 
 
 def rule_page(rule: Rule) -> str:

@@ -65,6 +65,8 @@ def command_faults(command: Command) -> list[str]:
             return run_faults(command, accepted=(0,)) or ([] if changed else [f"{command.line} changes nothing"])
         case ["python", "-m", "pip", "install", what]:
             return [] if what in ("git+ADDRESS", ".") else [f"nobody knows how to install {what}"]
+        case ["python", "-m", module, *arguments] if module.startswith("benchmarks."):
+            return help_faults(command.line, run(f"python -m {shlex.join([module, *arguments, '--help'])}"), arguments)
         case ["python", script, *arguments] if (ROOT / script).is_file() and script.startswith("benchmarks/"):
             return help_faults(command.line, run(f"python {shlex.join([script, *arguments, '--help'])}"), arguments)
         case ["python" | ".venv/bin/python", "-m", module, *arguments] if module in GENERATORS:

@@ -23,7 +23,8 @@ from tests.conftest import installed_major
 from tests.docs.checkout import CALL, FOO, MODELS, plant
 from tests.docs.commands import ROOT, Command, command_faults, commands, options, ours, run
 
-CODES = {rule.code for rule in RULES}
+CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT011"}
+"""The rules that there are, the start of codes in the example of a configuration, and the rule that is made up."""
 DOCUMENTS = ("body.md", "evidence.md", "siblings.md")
 """What `ckpt_surgery pr` writes."""
 
@@ -52,13 +53,14 @@ def read(path: str) -> str:
 
 
 def fenced(text: str) -> list[Block]:
-    """The code blocks of a page."""
-    return [Block(*found) for found in re.findall(r"^```(\S*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+    """The code blocks of a page. A Python block with a title is a file or a part of one, and called a fragment."""
+    blocks = re.findall(r"^(`{3,})([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
+    return [Block("fragment" if info.startswith("python title=") else info, body) for _, info, body in blocks]
 
 
 def prose(text: str) -> str:
     """A page without its code blocks."""
-    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def prose_faults(text: str, path: str = "README.md") -> list[str]:
@@ -179,6 +181,7 @@ def drawing_faults(text: str) -> list[str]:
 
 CHECKERS: dict[str, Callable[[str], list[str]]] = {
     "console": console_faults,
+    "fragment": fragment_faults,
     "mermaid": drawing_faults,
     "py": suppression_faults,
     "pycon": session_faults,

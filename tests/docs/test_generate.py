@@ -42,7 +42,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_table_of_rules_says_which_are_repaired() -> None:
     index = generate.rules_index()
     rows = dict(re.findall(r"^\| \[(CKPT\d+)\].* \| (.*) \|$", index, re.MULTILINE))
-    assert list(rows) == [rule.code for rule in RULES]
-    assert rows["CKPT003"] == "yes"
+    assert set(rows) == {rule.code for rule in RULES}
+    assert rows["CKPT003"] == "yes, where it is safe"
     assert rows["CKPT005"] == "with `--unsafe`"
-    assert rows["CKPT006"] == "reported"
+    assert rows["CKPT006"] == "by hand"

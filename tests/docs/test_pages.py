@@ -19,6 +19,7 @@ from ckpt_surgery.cli.verify import VerifyFormat
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
+from tests.codemods.rules.test_new_rule import RULE as MADE_UP_RULE
 from tests.docs.checkout import CALL, MODELS, plant
 from tests.docs.commands import ROOT, options
 from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
@@ -88,7 +89,7 @@ def test_there_are_pages_of_every_kind() -> None:
         ("console", "$ ckpt_surgery check --selct CKPT003 src\n", "No such option"),
         ("console", "$ ckpt_surgery check src --select CKPT03\n", "no rule has the code"),
         ("console", "$ ckpt_surgery check nowhere\n", "does not exist"),
-        ("console", "$ ckpt_surgery rule CKPT011\n", "no rule CKPT011"),
+        ("console", "$ ckpt_surgery rule CKPT012\n", "no rule CKPT012"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 9 findings\n...\n", "foo: 2 findings"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
         ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
@@ -100,9 +101,10 @@ def test_there_are_pages_of_every_kind() -> None:
         ("console", "$ torchrun --nproc-per-node 2 examples/one_gpu.py\n", "not known"),
         ("console", "$ torchrun --nproc-per-nodes 2 examples/several_gpus.py\n", "unrecognized arguments"),
         ("console", "$ python -m pip install .[cuda]\n", "install .[cuda]"),
-        ("console", "$ python benchmarks/reply.py 4.52.4 4.53.0\n", "not known"),
-        ("console", "$ python benchmarks/replay.py 1.0.0 4.53.0\n", "invalid choice"),
-        ("console", "$ python benchmarks/replay.py 4.52.4 4.53.0 --jsn x\n", "usage: replay"),
+        ("console", "$ python benchmarks/step_costs.py\n", "not known"),
+        ("console", "$ python -m benchmarks.reply 4.52.4 4.53.0\n", "No module named"),
+        ("console", "$ python -m benchmarks.replay 1.0.0 4.53.0\n", "invalid choice"),
+        ("console", "$ python -m benchmarks.replay 4.52.4 4.53.0 --jsn x\n", "usage: replay"),
         ("console", f"$ python -m libcst.tool codemod -x ckpt_surgery.static.commands.Fix {MODELS}\n", "Fix"),
         ("console", "$ ckpt-surgeon check\n", "not known"),
         ("console", "ckpt_surgery check\n", "no command"),
@@ -134,7 +136,7 @@ def test_an_example_that_does_not_parse_is_seen() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("It finds CKPT011.", "no rule CKPT011"),
+        ("It finds CKPT012.", "no rule CKPT012"),
         ("Use `check --stats`.", "no option --stats"),
         ("See `benchmarks/speed.py`.", "no file benchmarks/speed.py"),
         ("It lies in `model_patch/`.", "no file model_patch/"),
@@ -151,6 +153,11 @@ def test_a_name_that_does_not_exist_is_seen(text: str, fault: str) -> None:
 def test_a_link_is_relative_to_its_page() -> None:
     assert prose_faults("[rules](rules/index.md)", "docs/index.md") == []
     assert prose_faults("[rules](rules/index.md)", "README.md") == ["no target rules/index.md"]
+
+
+def test_the_rule_of_the_instructions_is_the_one_that_is_tested() -> None:
+    (file,) = [block.text for block in fenced(read("CONTRIBUTING.md")) if block.language == "fragment"]
+    assert file == MADE_UP_RULE
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:
@@ -170,8 +177,7 @@ def test_every_option_key_and_format_is_documented() -> None:
 
 def test_the_libcst_commands_are_those_that_exist() -> None:
     (section,) = re.findall(r"^## As libcst codemods\n(.*)", read(SOURCE), re.DOTALL | re.MULTILINE)
-    classes = {name: value for name, value in vars(libcst_commands).items() if isinstance(value, type)}
-    existing = {name for name, value in classes.items() if issubclass(value, libcst_commands.Repair)}
+    existing = {libcst_commands.RepairAll.__name__, *libcst_commands.COMMANDS}
     assert set(re.findall(r"`([A-Z]\w+)`", section)) == existing
 
 
