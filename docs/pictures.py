@@ -73,7 +73,7 @@ def svg(figure: Figure) -> str:
     from matplotlib import rc_context
 
     drawn = io.StringIO()
-    style = {"svg.fonttype": "none", "svg.hashsalt": "ckpt_surgery", "font.family": "sans-serif"}
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "ckpt_surgery", "font.family": "sans-serif"}
     with rc_context(style):
         metadata: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(drawn, format="svg", metadata=metadata, facecolor="white")
