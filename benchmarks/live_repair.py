@@ -2,7 +2,7 @@
 
 Two measurements, each without checkpointing, after `gradient_checkpointing_enable()`, and after `wrap_blocks`: the
 bytes that autograd keeps from the forward to the backward pass of a tiny model, and the peak memory of a process that
-trains a model of StarCoder's shape for one step on the CPU. Writes json; `docs/pictures.py` draws it.
+trains a model of StarCoder's shape for one step on the CPU. Writes json; `docs/draw.py` draws it.
 """
 
 from __future__ import annotations

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.live_repair import TINY, WAYS, kept_bytes
-from docs import pictures
+from docs import draw
 
-FIGURES = json.loads((pictures.FOLDER / "live_repair.json").read_text(encoding="utf-8"))
+FIGURES = json.loads((draw.FOLDER / "live_repair.json").read_text(encoding="utf-8"))
 MOST_BYTES = 60_000
 
 
 def drawn(name: str) -> str:
-    return (pictures.FOLDER / name).read_text(encoding="utf-8")
+    return (draw.FOLDER / name).read_text(encoding="utf-8")
 
 
 def test_the_pictures_show_what_is_drawn_from_the_figures() -> None:
     pytest.importorskip("matplotlib")
-    for name, picture in pictures.pictures().items():
-        assert pictures.words(drawn(name)) == pictures.words(picture), "run: python -m docs.pictures"
+    for name, picture in draw.pictures().items():
+        assert draw.words(drawn(name)) == draw.words(picture), "run: python -m docs.draw"
 
 
 def test_a_picture_of_other_figures_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,10 +29,10 @@ def test_a_picture_of_other_figures_is_seen(tmp_path: Path, monkeypatch: pytest.
     changed = json.loads(json.dumps(FIGURES))
     changed["tiny"]["kept_bytes"]["wrapped"] += 1
     (tmp_path / "live_repair.json").write_text(json.dumps(changed), encoding="utf-8")
-    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
-    picture = pictures.pictures()["live-repair.svg"]
+    monkeypatch.setattr(draw, "FOLDER", tmp_path)
+    picture = draw.pictures()["live-repair.svg"]
     monkeypatch.undo()
-    assert pictures.words(picture) != pictures.words(drawn("live-repair.svg"))
+    assert draw.words(picture) != draw.words(drawn("live-repair.svg"))
 
 
 @pytest.mark.transformers4
@@ -48,6 +48,6 @@ def test_checkpointing_that_is_only_switched_on_saves_nothing() -> None:
 
 
 def test_pictures_are_small() -> None:
-    sizes = {path.name: path.stat().st_size for path in pictures.FOLDER.glob("*.svg")}
+    sizes = {path.name: path.stat().st_size for path in draw.FOLDER.glob("*.svg")}
     assert {"live-repair.svg", "conditions.svg"} <= sizes.keys()
     assert [name for name, size in sizes.items() if size > MOST_BYTES] == []

@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages: `python -m docs.pictures` (with matplotlib).
+"""Draw the pictures of the pages: `python -m docs.draw` (with matplotlib).
 
 The figures come from docs/pictures/live_repair.json, which `benchmarks/live_repair.py` measures.
 """
@@ -87,7 +87,7 @@ def words(picture: str) -> list[str]:
 
 def main() -> int:
     """Write the pictures."""
-    argparse.ArgumentParser(prog="python -m docs.pictures", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m docs.draw", description=__doc__).parse_args()
     for name, picture in pictures().items():
         (FOLDER / name).write_text(picture, encoding="utf-8")
         print(f"docs/pictures/{name}: {len(picture.encode()):,} bytes")
