@@ -65,7 +65,8 @@ def tests_4(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, markers: str) -> None:
     """Run the tests that the expression over markers selects, on two workers; none at all is a failure."""
-    selection = ("-n", "2", "--dist", "loadfile", "--fail-if-none-ran", "-m", markers)
+    spread = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
+    selection = (*spread, "--fail-if-none-ran", "-m", markers)
     session.run("python", "-m", "pytest", *selection, *session.posargs, env=TEST_ENVIRONMENT)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs another transformers, or a torch that is not here."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs another transformers, or a torch that is not here; on several workers, begin with slow files."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=start_order(items))
     transformers = installed_major("transformers")
     for item in items:
         marks = frozenset(mark.name for mark in item.iter_markers())
@@ -28,6 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = missing(marks, transformers, torch=torch, gpu="gpu" in marks and torch and gpu_is_there())
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def start_order(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, int, Path]]:
+    """The key that sorts files with a slow test first, then files with many tests, and keeps each file together.
+
+    xdist hands out whole files. One of minutes that comes last leaves every other worker without work.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    count = Counter(item.path for item in items)
+    return lambda item: (item.path not in slow, -count[item.path], item.path)
 
 
 def gpu_is_there() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -97,3 +98,21 @@ def test_a_mark_that_is_not_declared_fails(tmp_path: Path) -> None:
     code, output = run(tmp_path, "import pytest\n@pytest.mark.transformer4\ndef test_it(): ...\n", "4.57.6")
     assert code != 0
     assert "'transformer4' not found in `markers`" in output
+
+
+@pytest.mark.parametrize(
+    ("workers", "order"),
+    [
+        ((), ["test_it.py", "test_it.py", "test_late.py"]),
+        (("-n", "1", "--dist", "loadfile", "--no-loadscope-reorder"), ["test_late.py", "test_it.py", "test_it.py"]),
+    ],
+    ids=["in one process", "on workers"],
+)
+def test_files_with_a_slow_test_start_first_on_workers(
+    tmp_path: Path, workers: tuple[str, ...], order: list[str]
+) -> None:
+    (tmp_path / "test_late.py").write_text("import pytest\n\n@pytest.mark.slow\ndef test_slow(): ...\n")
+    code, output = run(tmp_path, "def test_first(): ...\ndef test_second(): ...\n", "5.23.0", "test_late.py", *workers)
+    assert code == 0, output
+    passed = re.findall(r"(test_\w+\.py)::\w+ PASSED|PASSED (test_\w+\.py)", output)
+    assert ["".join(names) for names in passed] == order
