@@ -5,10 +5,11 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu clean tools
+.PHONY: help demo check test gpu clean tools
 
 help:  ## show this help
 	@echo "make demo   repair a copy of transformers 4.57.6 and show what changed (out/demo)"
+	@echo "make check  lint, types and the tests of the static half, in under two minutes"
 	@echo "make test   lint, types and all tests, with transformers 5 and with transformers 4"
 	@echo "make gpu    measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
 	@echo "make clean  remove .venv, .nox, out and the tools' caches"
@@ -31,6 +32,9 @@ demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what chan
 
 gpu: tools  ## measure and test on a CUDA GPU, and write docs/gpu.md
 	@python=$$($(PYTHON) benchmarks/gpu/environment.py) && "$$python" -m benchmarks.gpu $(if $(DRY),--dry)
+
+check: tools $(READY)  ## lint, types and the tests of the static half
+	$(VENV)/bin/python -m nox --session lint types static
 
 test: tools $(READY)  ## lint, types and all tests
 	$(VENV)/bin/python -m nox

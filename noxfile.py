@@ -1,4 +1,4 @@
-"""The checks of this project: lint, types, the pages, and the tests under transformers 5 and under transformers 4.
+"""The checks of this project: lint, types, the pages, the static half without torch, and all tests.
 
 An environment is installed once and again only when what it is made from has changed.
 """
@@ -18,6 +18,12 @@ nox.options.sessions = ["lint", "types", "docs", "tests_5", "tests_4"]
 ROOT = Path(__file__).parent
 TORCH = "torch==2.13.0"
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
+STATIC_TESTS = (
+    *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
+    *(f"tests/test_{name}.py" for name in ("conftest", "init", "layout", "make", "markdown", "packaging", "property")),
+)
+"""What `make check` tests. The half that needs no torch is tested where there is none."""
+
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # two test workers share the machine
@@ -50,6 +56,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def static(session: nox.Session) -> None:
+    """The tests of the static half and of the packaging, without torch and transformers."""
+    install(session, "base", "ruff", project="static-test")
+    run_tests(session, "not slow", *STATIC_TESTS)
+
+
+@nox.session
 def tests_5(session: nox.Session) -> None:
     """Every test but those that need the live package of transformers 4."""
     install(session, "transformers-5", TORCH, "transformers==5.23.0", project="test")
@@ -63,11 +76,14 @@ def tests_4(session: nox.Session) -> None:
     run_tests(session, "transformers4 or both")
 
 
-def run_tests(session: nox.Session, markers: str) -> None:
-    """Run the tests that the expression over markers selects, on two workers; none at all is a failure."""
+def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
+    """Run the tests below `paths` that the expression over markers selects, on two workers; none is a failure.
+
+    What follows `--` on the command line of nox takes the place of `paths`.
+    """
     spread = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
     selection = (*spread, "--fail-if-none-ran", "-m", markers)
-    session.run("python", "-m", "pytest", *selection, *session.posargs, env=TEST_ENVIRONMENT)
+    session.run("python", "-m", "pytest", *selection, *(session.posargs or paths), env=TEST_ENVIRONMENT)
 
 
 def install(session: nox.Session, constraints: str, *requirements: str, project: str = "") -> None:

@@ -1,0 +1,78 @@
+"""The targets of `make` and the sessions of nox: what is offered is explained, and exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+NOXFILE = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+SESSIONS = {node.name for node in NOXFILE.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+NEED_TORCH = {"torch", "transformers", "accelerate", "peft"}
+
+
+def constant(name: str) -> ast.expr:
+    """The value that the noxfile gives to a name."""
+    return next(
+        node.value
+        for node in NOXFILE.body
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets)
+    )
+
+
+def requirements(extra: str) -> set[str]:
+    """The distributions that an extra of the project asks for, through other extras too."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    names: set[str] = set()
+    for requirement in extras[extra]:
+        inner = re.match(r"ckpt-surgery\[(.*)\]", requirement)
+        names |= requirements(inner[1]) if inner else {re.split(r"[^\w-]", requirement)[0]}
+    return names
+
+
+def make(*arguments: str) -> str:
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_explains_every_target() -> None:
+    targets = re.findall(r"^(\w+):.*## ", MAKEFILE, re.MULTILINE)
+    shown = re.findall(r"^make (\w+) ", make("help"), re.MULTILINE)
+    assert {"demo", "check", "test", "clean"} <= set(targets)
+    assert sorted(shown) == sorted(set(targets) - {"help"})
+    assert re.search(r"^\.DEFAULT_GOAL := (\w+)$", MAKEFILE, re.MULTILINE)[1] == "help"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("target", "sessions"), [("check", {"lint", "types", "static"}), ("test", set())])
+def test_make_runs_sessions_that_there_are(target: str, sessions: set[str]) -> None:
+    (command,) = (line for line in make("--dry-run", target).splitlines() if "-m nox" in line)
+    named = set(command.partition("--session")[2].split())
+    assert named == sessions
+    assert named <= SESSIONS
+
+
+def test_make_test_runs_everything() -> None:
+    default = next(
+        node.value
+        for node in NOXFILE.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "nox.options.sessions"
+    )
+    # `static` tests what tests_5 tests as well
+    assert set(ast.literal_eval(default)) >= {"lint", "types", "tests_5", "tests_4"}
+
+
+def test_what_make_check_tests_is_there() -> None:
+    paths = eval(ast.unparse(constant("STATIC_TESTS")))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert {"tests/static", "tests/codemods", "tests/test_packaging.py"} <= set(paths)
+
+
+def test_the_static_half_is_tested_without_torch() -> None:
+    assert requirements("static-test").isdisjoint(NEED_TORCH)
+    assert requirements("test") >= {"peft", "pytest"}, "extras inside extras are followed"
