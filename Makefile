@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## show this help
 	@echo "make demo   repair a copy of transformers 4.57.6 and show what changed (out/demo)"
 	@echo "make check  lint, types and the tests of the static half, in under two minutes"
-	@echo "make test   lint, types and all tests, with transformers 5 and with transformers 4"
+	@echo "make test   lint, types, the pages and all tests, with transformers 5 and with transformers 4"
 	@echo "make gpu    measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
 	@echo "make clean  remove .venv, .nox, out and the tools' caches"
 	@echo "            PYTHON=python3.12 picks another interpreter (3.11 or later)"
