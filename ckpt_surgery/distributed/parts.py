@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -16,9 +15,9 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
+from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, enclosing, find_blocks
-from ckpt_surgery.runtime.library_switch import FLAG, options_of, takes_switch
+from ckpt_surgery.runtime.library_switch import FLAG, FUNCTION, options_of, takes_switch
 
 _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
 """Names of inputs of a model that may come from token ids."""
@@ -200,7 +199,7 @@ def without_reentrant(model: nn.Module) -> None:
 def _non_reentrant(function: Callable[..., Any]) -> Callable[..., Any]:
     """The checkpointing function without reentrant mode; itself where it has none, or is a foreign one."""
     if isinstance(function, Checkpointing):
-        return replace(function, use_reentrant=False) if function.use_reentrant else function
+        return function.changed(use_reentrant=False) if function.options.use_reentrant else function
     known = options_of(function)
     if known is None or known[0].get("use_reentrant") is False:
         return function

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.shards import SEQUENCE, Tiles
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.block import BlockForward
+from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
@@ -104,7 +104,7 @@ class Tiling(Undoable):
 class TiledForward:
     """The `forward` of one module, as an attribute of the module itself: what was there before, on shards.
 
-    `beneath` is the forward that was on the instance before; None for that of the class.
+    `original` is the forward that was on the instance before; None for that of the class.
     """
 
     def __init__(self, module: nn.Module, num_shards: int | None, shard_size: int | None, wide: bool) -> None:
@@ -112,15 +112,15 @@ class TiledForward:
         self.num_shards = num_shards
         self.shard_size = shard_size
         self.wide = wide
-        self.beneath: Callable[..., Any] | None = vars(module).get("forward")
+        self.original: Callable[..., Any] | None = vars(module).get("forward")
         self.retired = False
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         """What runs the module untiled; never a checkpointed block, as shards are recomputed anyway."""
-        if self.beneath is None:
+        if self.original is None:
             return partial(type(self.module).forward, self.module)
-        return self.beneath.__wrapped__ if isinstance(self.beneath, BlockForward) else self.beneath
+        return self.original.__wrapped__ if isinstance(self.original, BlockForward) else self.original
 
     @property
     def __self__(self) -> nn.Module:
@@ -129,7 +129,7 @@ class TiledForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on shards of the one tensor that it is given. Raises SurgeryError where it is given more."""
         if self.retired:
-            return (self.beneath or self.__wrapped__)(*args, **kwargs)
+            return (self.original or self.__wrapped__)(*args, **kwargs)
         forward = self.__wrapped__
         values = self._only(args, kwargs)
         if kwargs:
@@ -138,18 +138,18 @@ class TiledForward:
         return Tiles(self._place, self.module, forward, self._count(values.shape[SEQUENCE]), self.wide).run(values)
 
     def retire(self) -> None:
-        """Leave the module, and do nothing from now on but run what is beneath: somebody may still call this."""
+        """Leave the module. From now on only run the original: somebody may still call this."""
         self.retired = True
-        beneath = self.beneath
-        while isinstance(beneath, (BlockForward, TiledForward)) and beneath.retired:
-            beneath = beneath.beneath
+        original = self.original
+        while isinstance(original, (BlockForward, TiledForward)) and original.retired:
+            original = original.original
         attributes = vars(self.module)
         if attributes.get("forward") is not self:
             return
-        if beneath is None:
+        if original is None:
             del attributes["forward"]
         else:
-            attributes["forward"] = beneath
+            attributes["forward"] = original
 
     @property
     def _place(self) -> str:
@@ -232,5 +232,5 @@ def _is_tiled(module: nn.Module) -> bool:
     while forward is not None:
         if isinstance(forward, TiledForward) and not forward.retired:
             return True
-        forward = getattr(forward, "beneath", None)
+        forward = getattr(forward, "original", None)
     return False

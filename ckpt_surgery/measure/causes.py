@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Fault, Mode
 from ckpt_surgery.measure.step import RunRecord
-from ckpt_surgery.runtime.block import BlockForward
+from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block
 
 USES_NO_CACHE = (

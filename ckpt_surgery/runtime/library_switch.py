@@ -1,6 +1,6 @@
-"""What transformers itself keeps on a model about checkpointing: flags, its switch, and hooks on embeddings.
+"""What transformers itself keeps on a model about checkpointing: flags, a switch, a function, hooks on embeddings.
 
-While a surgery is in place the layers' own machinery is off and the flags tell the truth about the model.
+While a surgery is in place the layers' own checkpointing is off, and the flags say what is checkpointed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from ckpt_surgery.runtime.discovery import is_layer
 
 FLAG = "gradient_checkpointing"
 SWITCH = "_set_gradient_checkpointing"
+FUNCTION = "_gradient_checkpointing_func"
+"""The attribute that holds the function which checkpoints a block. On a block of a surgery None switches it off."""
+EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
+"""The attributes that hold the handles of hooks on embeddings."""
 INLINE_FLAGS = (FLAG, "use_checkpoint", "use_checkpointing", "with_cp", "grad_checkpointing")
 _EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
 
@@ -49,7 +53,7 @@ def needs_cache(module: nn.Module) -> bool:
 
 
 def set_flags(module: nn.Module, value: bool) -> None:
-    """Let a module that has a flag tell whether checkpointing is on; where the flag would do harm, it stays off."""
+    """Set the flags of a module that has any; they stay off where they would make it checkpoint by itself."""
     own = checkpoints_itself(module) or needs_cache(module)
     for name in INLINE_FLAGS if own else (FLAG,):
         if isinstance(getattr(module, name, None), bool):
@@ -57,7 +61,7 @@ def set_flags(module: nn.Module, value: bool) -> None:
 
 
 def takes_switch(module: nn.Module) -> bool:
-    """Whether this is a model of transformers, which can switch checkpointing on."""
+    """Whether this is a model of transformers, which has a method to switch checkpointing on and off."""
     return hasattr(type(module), SWITCH)
 
 
@@ -76,7 +80,7 @@ def takes_embedding_hook(model: nn.Module) -> bool:
 
 
 def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], bool] | None:
-    """The options and the offloading in a function that transformers made to checkpoint; None for a foreign one."""
+    """The options in a function that transformers made to checkpoint, and whether it offloads; None for others."""
     options = dict(function.keywords) if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
     if inner is checkpoint:

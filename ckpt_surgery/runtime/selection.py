@@ -1,4 +1,4 @@
-"""Which blocks of a model to checkpoint: the outermost ones of every stack, as far as the options want them.
+"""Which blocks of a model to checkpoint: the outermost ones of every stack that the options name.
 
 Decides only; nothing is changed.
 """
@@ -7,76 +7,94 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
+from ckpt_surgery.runtime.options import SurgeryOptions
 
-_WORDS = {str: "a name", type: "a class"}
+
+class LeftAlone(Enum):
+    """Why a block is not checkpointed."""
+
+    BLOCKS = auto()
+    """The option `blocks` names other classes."""
+    TOWERS = auto()
+    """The option `towers` names other stacks."""
+    SWITCHED_OFF = auto()
+    EVERY_N = auto()
+    FROZEN = auto()
+    """Neither its parameters nor its inputs need gradient; the inputs of a later call may."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StackPlan:
-    """The blocks of one stack in their order; `wanted` tells whether the options name it, and if not, `why`."""
+class SelectedStack:
+    """The blocks of one stack in their order; `left_alone` says why the options leave the stack out, if they do."""
 
     name: str
     blocks: tuple[Block, ...]
-    wanted: bool
-    why: str = ""
+    left_alone: LeftAlone | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the options name the stack."""
+        return self.left_alone is None
 
 
-def make_plan(
-    model: nn.Module, towers: str | Iterable[str] | None, classes: str | type | Iterable[str | type] | None
-) -> tuple[StackPlan, ...]:
-    """Every stack of `model`; raises SurgeryError where there is none, or where an option names what is not there."""
-    found = find_blocks(model, unsupported=True)
-    names = None if classes is None else _class_names(classes)
+def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedStack, ...]:
+    """Every stack of `model`; one whose blocks are named only in part comes as two.
+
+    Raises SurgeryError where there is none, or where an option names what is not there.
+    """
+    names, patterns = options.blocks, options.towers
+    blocks = find_blocks(model, unsupported=True)
     if names is not None:
-        found = _of_classes(model, found, names)
-    outermost = [block for block in found if not block.inside]
+        blocks = _with_named(model, blocks, names)
+    outermost = [block for block in blocks if not block.inside]
     if not outermost:
         raise SurgeryError(
-            f"{type(model).__name__} has no blocks to checkpoint: no stack of repeated modules was found"
+            f"{type(model).__name__} has no blocks to checkpoint: no stack of repeated modules was found; name the "
+            "class of its blocks with blocks="
         )
     stacks: dict[tuple[str, bool], list[Block]] = {}
     for block in outermost:
         stacks.setdefault((block.stack, names is None or type(block.module).__name__ in names), []).append(block)
-    patterns = None if towers is None else _patterns(towers)
-    if patterns is not None:
-        _check_patterns(patterns, list(dict.fromkeys(name for name, _ in stacks)))
-    plans = tuple(_stack_plan(name, blocks, named, patterns) for (name, named), blocks in stacks.items())
-    if not any(plan.wanted for plan in plans):
+    _check_patterns(patterns or (), list(dict.fromkeys(name for name, _ in stacks)))
+    selected = tuple(
+        SelectedStack(name, tuple(members), _left_alone(name, named, patterns))
+        for (name, named), members in stacks.items()
+    )
+    if not any(stack.wanted for stack in selected):
         raise SurgeryError(
             f"no block of {' or '.join(names or ())} in the towers {', '.join(patterns or ())}: give fewer of the two"
         )
-    return plans
+    return selected
 
 
-def _stack_plan(name: str, blocks: Sequence[Block], named: bool, patterns: list[str] | None) -> StackPlan:
-    why = "" if named else "not among the blocks"
-    if patterns is not None and not any(_matches(name, pattern) for pattern in patterns):
-        why = "not among the towers"
-    return StackPlan(name, tuple(blocks), not why, why)
+def _left_alone(stack: str, named: bool, patterns: Sequence[str] | None) -> LeftAlone | None:
+    if patterns is not None and not any(_matches(stack, pattern) for pattern in patterns):
+        return LeftAlone.TOWERS
+    return None if named else LeftAlone.BLOCKS
 
 
-def _of_classes(model: nn.Module, found: Sequence[Block], names: list[str]) -> tuple[Block, ...]:
-    """What was found, but those of the named classes as they are: the outermost of them, whatever is around them."""
+def _with_named(model: nn.Module, blocks: Sequence[Block], names: Sequence[str]) -> tuple[Block, ...]:
+    """`blocks`, but in place of those around or inside modules of the named classes the outermost of these."""
     named = {path: module for path, module in model.named_modules() if type(module).__name__ in names and path}
     missing = [name for name in names if name not in {type(module).__name__ for module in named.values()}]
     if missing:
-        known = ", ".join(sorted({type(block.module).__name__ for block in found})) or "none"
+        kinds = ", ".join(sorted({type(block.module).__name__ for block in blocks})) or "none"
         raise SurgeryError(
-            f"no block of the class {missing[0]} in {type(model).__name__}: its block classes are {known}"
+            f"no block of the class {missing[0]} in {type(model).__name__}: its block classes are {kinds}"
         )
     outermost = [path for path in named if not any(path.startswith(f"{other}.") for other in named)]
     chosen = [
         Block(path, named[path], "layer" if is_layer(named[path]) else "plain", path.rpartition(".")[0])
         for path in outermost
     ]
-    others = [block for block in found if not block.inside and not _related(block.name, outermost)]
+    others = [block for block in blocks if not _related(block.name, outermost)]
     order = {path: place for place, (path, _) in enumerate(model.named_modules())}
     return tuple(sorted([*chosen, *others], key=lambda block: order[block.name]))
 
@@ -85,7 +103,7 @@ def _related(name: str, others: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in others)
 
 
-def _check_patterns(patterns: list[str], stacks: list[str]) -> None:
+def _check_patterns(patterns: Sequence[str], stacks: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(_matches(name, pattern) for name in stacks):
             raise SurgeryError(f"no tower matches {pattern!r}: the stacks are {', '.join(stacks)}")
@@ -94,21 +112,3 @@ def _check_patterns(patterns: list[str], stacks: list[str]) -> None:
 def _matches(stack: str, pattern: str) -> bool:
     """A pattern names a stack, or a module around it."""
     return fnmatchcase(stack, pattern) or fnmatchcase(stack, f"{pattern}.*")
-
-
-def _class_names(classes: str | type | Iterable[str | type]) -> list[str]:
-    return [name if isinstance(name, str) else name.__name__ for name in _several(classes, "blocks", (str, type))]
-
-
-def _patterns(towers: str | Iterable[str]) -> list[str]:
-    return _several(towers, "towers", (str,))
-
-
-def _several(given: Any, option: str, kinds: tuple[type, ...]) -> list[Any]:
-    """One value or several, each of one of these kinds. Raises SurgeryError."""
-    values = [given] if isinstance(given, kinds) or not isinstance(given, Iterable) else list(given)
-    if not values:
-        raise SurgeryError(f"{option} names nothing: leave it out for everything")
-    if not all(isinstance(value, kinds) for value in values):
-        raise SurgeryError(f"{option} is {given!r}: give {' or '.join(_WORDS[kind] for kind in kinds)}, or several")
-    return values

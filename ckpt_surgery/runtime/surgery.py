@@ -8,37 +8,38 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime import library_switch as native
-from ckpt_surgery.runtime.block import FUNCTION, BlockForward, Checkpointing, random_options
+from ckpt_surgery.runtime import library_switch as library
+from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
+from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from ckpt_surgery.runtime.rng import active_dropout
-from ckpt_surgery.runtime.selection import StackPlan
-from ckpt_surgery.runtime.stack_hooks import Guard, Switch
+from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.owner_hook import OwnerHook
+from ckpt_surgery.runtime.selection import SelectedStack, select_stacks
+from ckpt_surgery.runtime.summary import SurgerySummary, summarise
+from ckpt_surgery.runtime.table import surgery_table
 from ckpt_surgery.runtime.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""
 
-OPTIONS = "_ckpt_surgery_options"
-"""The attribute of a model that holds the options of its surgery, also while checkpointing is switched off."""
-
 _CLAIM = "supports_gradient_checkpointing"
-_EMBEDDINGS = ("_require_grads_hook", "_require_grads_hooks")
-_OURS = (*native.INLINE_FLAGS, native.SWITCH, FUNCTION, "forward", _CLAIM, SURGERY, OPTIONS)
+_OURS = (*library.INLINE_FLAGS, library.SWITCH, FUNCTION, "forward", _CLAIM, SURGERY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noted:
-    """An attribute of a module as it was; there was none where it is not `present`."""
+class NotedAttribute:
+    """An attribute of a module before the surgery; there was none unless it is `present`."""
 
     module: nn.Module
     name: str
@@ -49,23 +50,26 @@ class Noted:
 class Surgery(Undoable):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
-    Printing it gives a table of the model's stacks.
+    `stacks` are the stacks of the model, those that the options leave alone among them. Printing it gives a table of
+    them.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.stacks: tuple[StackPlan, ...] = ()
-        self.every_n = 1
-        self.skip_frozen = True
+        self.stacks: tuple[SelectedStack, ...] = ()
+        self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
-        self._noted: list[Noted] = []
-        self._guards: list[RemovableHandle] = []
-        self._hooks = set(native.embedding_hooks(model))
+        self._noted: list[NotedAttribute] = []
+        self._owner_hooks: list[RemovableHandle] = []
+        self._embedding_hooks = set(library.embedding_hooks(model))
 
     def __str__(self) -> str:
-        from ckpt_surgery.runtime.table import surgery_table
+        return surgery_table(self.summary())
 
-        return surgery_table(self)
+    @property
+    def options(self) -> SurgeryOptions:
+        """What `wrap_blocks` was asked for, with what was changed when checkpointing was switched on later."""
+        return self._checkpointing.options
 
     @property
     def checkpointing(self) -> Callable[..., Any] | None:
@@ -82,48 +86,42 @@ class Surgery(Undoable):
         """Whether a block is checkpointed now."""
         return block.name in self._forwards and vars(block.module).get(FUNCTION) is not None
 
-    def operate(
-        self, stacks: Sequence[StackPlan], checkpointing: Checkpointing, *, every_n: int, skip_frozen: bool
-    ) -> None:
-        """Do it, or do it otherwise where it was done before."""
-        self._take_down(_OURS)
-        self.stacks = tuple(stacks)
-        self.every_n = every_n
-        self.skip_frozen = skip_frozen
-        kept = {(noted.module, noted.name): noted for noted in self._noted if noted.name in _EMBEDDINGS}
-        self._noted = [
-            kept.get((module, name)) or Noted(module, name, name in vars(module), vars(module).get(name))
-            for module in self.model.modules()
-            for name in (*_OURS, *_EMBEDDINGS)
-        ]
-        wanted = [block for stack in self.stacks if stack.wanted for block in stack.blocks]
-        for block in wanted:
-            beneath = vars(block.module).get("forward")
-            forward = BlockForward(block.name, block.module, skip_frozen=skip_frozen, beneath=beneath)
-            self._forwards[block.name] = vars(block.module)["forward"] = forward
-        inside = {block.module for block in wanted}
-        vars(self.model).update({SURGERY: self, OPTIONS: checkpointing})
-        for module in self.model.modules():
-            if native.takes_switch(module):
-                vars(module)[native.SWITCH] = Switch(self, module)
-                claims = getattr(module, _CLAIM, True) or inside.isdisjoint(module.modules())
-                if not claims and native.takes_embedding_hook(module):
-                    vars(module)[_CLAIM] = True
-        for owner, guard in self._guarded():
-            self._guards.append(owner.register_forward_pre_hook(guard, prepend=True, with_kwargs=True))
-        self._set(self.model, checkpointing, every_n)
+    def summary(self) -> SurgerySummary:
+        """What is checkpointed now in each stack, and why the rest is left alone."""
+        return summarise(
+            self.model, self.stacks, self.checkpointing, self.checkpoints, skip_frozen=self.options.skip_frozen
+        )
+
+    def apply(self, options: SurgeryOptions) -> None:
+        """Apply the options, in place of those that were applied before, and switch checkpointing on.
+
+        Raises SurgeryError, and changes nothing, where they do not go with the model.
+        """
+        stacks = select_stacks(self.model, options)
+        chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
+        options.check_blocks(block.module for block in chosen)
+        self._restore(_OURS)
+        self._note_attributes()
+        self.stacks = stacks
+        self._checkpointing = Checkpointing.of(options)
+        vars(self.model)[SURGERY] = self
+        self._wrap(chosen, skip_frozen=options.skip_frozen)
+        self._take_switches({block.module for block in chosen})
+        self._hook_owners()
+        self._set(self.model, self._checkpointing, options.every_n)
 
     def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
         """Checkpoint the blocks inside `model`, a module of this one, with the options in a checkpoint function.
 
-        What the function does not say stays as it is. A function that is not torch's is called itself. Raises
+        Options that it does not give stay as they are. A function that is not torch's is called itself. Raises
         SurgeryError where its options do not go with the model.
         """
-        known = native.options_of(function)
-        self._set(model, function if known is None else self._with(*known), every_n if every_n > 1 else self.every_n)
+        given = library.options_of(function)
+        checkpointing = function if given is None else self._merge(*given)
+        self._set(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
 
     def disable(self, model: nn.Module) -> None:
-        """Let the blocks inside `model` run as they are."""
+        """Run the blocks inside `model` without checkpointing."""
         self._set(model, None, 1)
 
     def undo(self) -> None:
@@ -142,64 +140,96 @@ class Surgery(Undoable):
                 raise SurgeryError(
                     f"{forward.place} is no longer at its place in {name}: put it back before the surgery is undone"
                 )
-        self._take_down((*_OURS, *_EMBEDDINGS))
-        for module, key in set(native.embedding_hooks(self.model)) - self._hooks:
+        self._restore((*_OURS, *library.EMBEDDING_HANDLES))
+        for module, key in set(library.embedding_hooks(self.model)) - self._embedding_hooks:
             module._forward_hooks.pop(key)
         self._undone = True
 
-    def _take_down(self, names: Iterable[str]) -> None:
-        """Put these attributes back, and take the guards off."""
-        for guard in self._guards:
-            guard.remove()
-        theirs = {f.block: current for f in self._forwards.values() if (current := self._put_over(f)) is not None}
+    def _note_attributes(self) -> None:
+        """Note all that the surgery or transformers may set; handles on embeddings only the first time."""
+        before = {(n.module, n.name): n for n in self._noted if n.name in library.EMBEDDING_HANDLES}
+        self._noted = [
+            before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
+            for module in self.model.modules()
+            for name in (*_OURS, *library.EMBEDDING_HANDLES)
+        ]
+
+    def _restore(self, names: Iterable[str]) -> None:
+        """Put these attributes back, and take the hooks off the owners of stacks."""
+        for hook in self._owner_hooks:
+            hook.remove()
+        later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
         for noted in (noted for noted in self._noted if noted.name in names):
             attributes = vars(noted.module)
             if noted.present:
                 attributes[noted.name] = noted.value
             else:
                 attributes.pop(noted.name, None)
-        for block, later in theirs.items():
-            vars(block)["forward"] = later
+        for block, current in later.items():
+            vars(block)["forward"] = current
         for forward in self._forwards.values():
             forward.retire()
-        self._guards.clear()
+        self._owner_hooks.clear()
         self._forwards.clear()
 
-    def _put_over(self, forward: BlockForward) -> Callable[..., Any] | None:
-        """A forward that another library put on the block after the surgery."""
-        current = vars(forward.block).get("forward")
-        return forward.over if current is forward else current
+    def _wrap(self, blocks: Iterable[Block], *, skip_frozen: bool) -> None:
+        for block in blocks:
+            original = vars(block.module).get("forward")
+            forward = BlockForward(block.name, block.module, skip_frozen=skip_frozen, original=original)
+            self._forwards[block.name] = vars(block.module)["forward"] = forward
 
-    def _with(self, options: dict[str, Any], offload: bool) -> Checkpointing:
-        """The checkpointing of now, or that before it was switched off, with other options."""
-        base: Checkpointing = vars(self.model)[OPTIONS]
-        known: dict[str, Any] = {
-            name: options[name] for name in ("use_reentrant", "preserve_rng_state", "context_fn") if name in options
-        }
-        more = {name: value for name, value in options.items() if name not in known}
-        if "preserve_rng_state" in known:
-            known |= random_options(known["preserve_rng_state"])
-        if known.get("use_reentrant") and base.context_fn is not None:
-            # transformers 4 asks for it by itself, so this need not be anybody's wish
+    def _take_switches(self, blocks: set[nn.Module]) -> None:
+        """Let transformers' methods that switch checkpointing on and off switch the surgery."""
+        for module in self.model.modules():
+            if library.takes_switch(module):
+                vars(module)[library.SWITCH] = CheckpointingSwitch(self, module)
+                claims = getattr(module, _CLAIM, True) or blocks.isdisjoint(module.modules())
+                if not claims and library.takes_embedding_hook(module):
+                    vars(module)[_CLAIM] = True
+
+    def _hook_owners(self) -> None:
+        for owner, hook in self._owners():
+            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
+
+    def _owners(self) -> Iterator[tuple[nn.Module, OwnerHook]]:
+        """The modules around the blocks, as their forwards run them, and the model: another module may run them."""
+        modules = dict(self.model.named_modules())
+        owned: dict[str, list[BlockForward]] = {}
+        for path, forward in self._forwards.items():
+            around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
+            owned.setdefault(next(around, ""), []).append(forward)
+        yield self.model, OwnerHook(self.model, list(self._forwards.values()), stops_cache="" in owned)
+        for path, forwards in owned.items():
+            if path:
+                yield modules[path], OwnerHook(modules[path], forwards, stops_cache=True)
+
+    def _merge(self, given: dict[str, Any], offload: bool) -> Checkpointing:
+        """The present checkpointing with the options that a checkpoint function was given."""
+        names = ("use_reentrant", "preserve_rng_state", "context_fn")
+        own: dict[str, Any] = {name: given[name] for name in names if name in given}
+        more = {name: value for name, value in given.items() if name not in own}
+        if own.get("use_reentrant") and self.options.context_fn is not None:
+            # transformers 4 sets it by default, so nobody need have asked for it
             warnings.warn("context_fn needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
-            known["use_reentrant"] = False
-        changed = replace(base, **known, more={**base.more, **more})
-        if offload and changed.offloader is None:
-            changed = replace(changed, offloader=Offloader())
-        check_options(changed, [forward.block for forward in self._forwards.values()])
-        vars(self.model)[OPTIONS] = changed
+            own["use_reentrant"] = False
+        if offload:
+            own["offload"] = "cpu"
+        changed = self._checkpointing.changed(more, **own)
+        changed.options.check_blocks(forward.block for forward in self._forwards.values())
+        self._checkpointing = changed
         return changed
 
     def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
-        """Give the blocks inside `scope` this function, every n-th of each stack, and let flags tell."""
+        """Give this function to every n-th block of each stack inside `scope`, and set the flags accordingly."""
         inside = set(scope.modules())
         for stack in self.stacks:
             for place, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
                     vars(block.module)[FUNCTION] = function if place % every_n == 0 else None
-        self._let_flags_tell()
+        self._set_flags()
 
-    def _let_flags_tell(self) -> None:
+    def _set_flags(self) -> None:
+        """Let the flags of transformers say where blocks are checkpointed."""
         active: set[str] = set()
         for path, forward in self._forwards.items():
             if vars(forward.block).get(FUNCTION) is not None:
@@ -207,33 +237,33 @@ class Surgery(Undoable):
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for path, module in self.model.named_modules():
             value = path in active
-            if path in stacks and not native.checkpoints_itself(module):
-                vars(module)[native.FLAG] = value
+            if path in stacks and not library.checkpoints_itself(module):
+                vars(module)[library.FLAG] = value
             else:
-                native.set_flags(module, value)
-
-    def _guarded(self) -> Iterator[tuple[nn.Module, Guard]]:
-        """The modules around the blocks, as their forwards run them, and the model: another module may run them."""
-        modules = dict(self.model.named_modules())
-        owned: dict[str, list[BlockForward]] = {}
-        for path, forward in self._forwards.items():
-            around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
-            owned.setdefault(next(around, ""), []).append(forward)
-        yield self.model, Guard(self.model, list(self._forwards.values()), stops_cache="" in owned)
-        for path, forwards in owned.items():
-            if path:
-                yield modules[path], Guard(modules[path], forwards, stops_cache=True)
+                library.set_flags(module, value)
 
 
-def check_options(checkpointing: Checkpointing, blocks: Iterable[nn.Module]) -> None:
-    """Raise SurgeryError where options contradict each other, or would give other gradients on these blocks."""
-    if checkpointing.use_reentrant and checkpointing.context_fn is not None:
-        raise SurgeryError("context_fn needs use_reentrant=False: torch knows no policies in reentrant checkpointing")
-    if checkpointing.preserve_rng_state or checkpointing.random_free:
-        return
-    for block in blocks:
-        if dropping := active_dropout(block):
-            raise SurgeryError(
-                f"preserve_rng_state=False while {dropping} of {type(block).__name__} acts at random: the recompute "
-                'would draw other numbers; keep it True, set the rates to 0, or say preserve_rng_state="unsafe"'
-            )
+class CheckpointingSwitch:
+    """Stands in for the method by which transformers switches checkpointing on a model on and off."""
+
+    def __init__(self, surgery: Surgery, model: nn.Module) -> None:
+        self._surgery = surgery
+        self._model = model
+
+    def __call__(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
+        if enable:
+            self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
+        else:
+            self._surgery.disable(self._model)
+
+
+def _later_forward(forward: BlockForward) -> Callable[..., Any] | None:
+    """A forward that another library put on the block after the surgery."""
+    current = vars(forward.block).get("forward")
+    return forward.replacement if current is forward else current

@@ -1,65 +1,52 @@
-"""The table that a printed surgery shows."""
+"""The table that a printed surgery shows: the words for its summary."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from ckpt_surgery.runtime.block import Checkpointing
-from ckpt_surgery.runtime.discovery import Block, enclosing, is_layer
-from ckpt_surgery.runtime.library_switch import checkpoints_itself
-from ckpt_surgery.runtime.selection import StackPlan
+from ckpt_surgery.runtime.checkpointing import Checkpointing
+from ckpt_surgery.runtime.selection import LeftAlone
+from ckpt_surgery.runtime.summary import BlockRepair, SurgerySummary
 from ckpt_surgery.text import text_table
 
-if TYPE_CHECKING:
-    from ckpt_surgery.runtime.surgery import Surgery
+_LEFT_ALONE = {
+    LeftAlone.BLOCKS: "not among the blocks",
+    LeftAlone.TOWERS: "not among the towers",
+    LeftAlone.SWITCHED_OFF: "switched off",
+    LeftAlone.EVERY_N: "left out by every_n",
+    LeftAlone.FROZEN: "frozen: while its inputs need no gradient",
+}
+_DONE = {"layer": "calls repaired", "plain": "plain module made to checkpoint"}
 
 
-def surgery_table(surgery: Surgery) -> str:
+def surgery_table(summary: SurgerySummary) -> str:
     """What is checkpointed, and a line for each class of blocks in each stack, as plain text."""
-    rows = []
-    done = total = 0
-    for stack in surgery.stacks:
-        for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
-            blocks = [block for block in stack.blocks if type(block.module) is kind]
-            chosen = [block for block in blocks if surgery.checkpoints(block)]
-            done, total = done + len(chosen), total + len(blocks)
-            how = _how(surgery, blocks[0]) if stack.wanted else ""
-            why = _why(surgery, stack, blocks, len(chosen))
-            rows.append((stack.name or "(the model)", kind.__name__, f"{len(chosen)} of {len(blocks)}", how, why))
+    rows = [
+        (
+            stack.stack or "(the model)",
+            stack.block_class,
+            f"{stack.checkpointed} of {stack.blocks}",
+            "" if stack.repair is None else _repair(stack.repair),
+            ", ".join(_LEFT_ALONE[reason] for reason in stack.left_alone),
+        )
+        for stack in summary.stacks
+    ]
+    done, total = (sum(counts) for counts in zip(*((s.checkpointed, s.blocks) for s in summary.stacks), strict=True))
     lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
-    return "\n".join([f"{type(surgery.model).__name__}: {done} of {total} blocks {_manner(surgery)}", *lines])
+    return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines])
 
 
-def _manner(surgery: Surgery) -> str:
-    function = surgery.checkpointing
+def _manner(function: Callable[..., Any] | None) -> str:
     if function is None:
         return "checkpointed (switched off)"
     if not isinstance(function, Checkpointing):
         return f"checkpointed by {getattr(function, '__qualname__', type(function).__name__)}"
-    manner = "reentrant" if function.use_reentrant else "non-reentrant"
+    manner = "reentrant" if function.options.use_reentrant else "non-reentrant"
     return f"checkpointed, {manner}" + (", inputs kept on the host" if function.offloader else "")
 
 
-def _how(surgery: Surgery, block: Block) -> str:
-    """What was done to blocks like this one."""
-    done = ["calls repaired" if block.kind == "layer" else "plain module made to checkpoint"]
-    modules = dict(surgery.model.named_modules())
-    if any(not is_layer(modules[o]) and checkpoints_itself(modules[o]) for o in (*enclosing(block.name), "")):
-        done.append("inline branch off")
-    nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
-    if nested:
-        done.append(f"{nested} nested off")
-    return ", ".join(done)
-
-
-def _why(surgery: Surgery, stack: StackPlan, blocks: list[Block], chosen: int) -> str:
-    if not stack.wanted:
-        return stack.why
-    if surgery.checkpointing is None:
-        return "switched off"
-    reasons = []
-    if chosen < len(blocks):
-        reasons.append("left out by every_n" if chosen else "switched off")
-    if surgery.skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
-        reasons.append("frozen: while its inputs need no gradient")
-    return ", ".join(reasons)
+def _repair(repair: BlockRepair) -> str:
+    inline = ["inline branch off"] if repair.inline_off else []
+    nested = [f"{repair.nested_off} nested off"] if repair.nested_off else []
+    return ", ".join([_DONE[repair.kind], *inline, *nested])

@@ -19,7 +19,7 @@ from ckpt_surgery.measure.causes import USES_NO_CACHE
 from ckpt_surgery.measure.results import MODES, Fault, Mode, ModeReport
 from ckpt_surgery.measure.step import RunRecord, run_step
 from ckpt_surgery.measure.verify import Examination, verify
-from ckpt_surgery.runtime.block import FUNCTION
+from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from tests.measure.toys import (
     CachingLayer,

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime import block as surgery_block
+from ckpt_surgery.runtime import checkpointing as surgery_checkpointing
 from tests.ddp_models import SIZE, STEPS, Run, released, train
 from tests.rank_cases import run_cases
 
@@ -80,10 +80,10 @@ class recording:
                 self._seen.append(kwargs["use_reentrant"])
             return self._original(*args, **kwargs)
 
-        setattr(surgery_block, "checkpoint", checkpoint)  # noqa: B010 - a module takes no other function by assignment
+        setattr(surgery_checkpointing, "checkpoint", checkpoint)  # noqa: B010 - a module takes no other function by assignment
 
     def __exit__(self, *_: object) -> None:
-        setattr(surgery_block, "checkpoint", self._original)  # noqa: B010
+        setattr(surgery_checkpointing, "checkpoint", self._original)  # noqa: B010
 
 
 def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False) -> nn.Module:

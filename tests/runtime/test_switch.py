@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
-from ckpt_surgery.runtime.block import FUNCTION, Checkpointing
+from ckpt_surgery.runtime.checkpointing import Checkpointing
+from ckpt_surgery.runtime.library_switch import FUNCTION
 from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.runtime.surgery_toys import KEPT, ONCE, Step, counted, differences, step
 from tests.runtime.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
@@ -81,7 +82,7 @@ def test_enabling_later_keeps_the_repair_and_takes_the_mode(
     wrap_blocks(model, use_reentrant=not reentrant)
     for _ in range(2):
         enable(model, name, {"use_reentrant": reentrant})
-        assert one_way(model).use_reentrant is reentrant
+        assert one_way(model).options.use_reentrant is reentrant
         found = trained(model)
         assert differences(found, trained(make())) == []
         assert set(found.entries.values()) == {ONCE}
@@ -93,7 +94,7 @@ def test_without_options_the_mode_is_the_default_of_the_release(name: str) -> No
     model = small_llama()
     wrap_blocks(model, use_reentrant=RELEASE == 5)
     enable(model, name)
-    assert one_way(model).use_reentrant is (RELEASE == 4)
+    assert one_way(model).options.use_reentrant is (RELEASE == 4)
 
 
 def test_what_the_options_leave_out_stays_as_it_was() -> None:
@@ -105,9 +106,9 @@ def test_what_the_options_leave_out_stays_as_it_was() -> None:
     enable(model, options={"use_reentrant": False, "determinism_check": "none"})
     way = ways(model)[0]
     assert way is not None
-    assert way.context_fn is contexts
+    assert way.options.context_fn is contexts
     assert way.offloader is not None
-    assert way.preserve_rng_state is True
+    assert way.options.preserve_rng_state is True
     assert dict(way.more) == {"determinism_check": "none"}
     assert [one is None for one in ways(model)] == [False, True, False]
     assert surgery.stats is not None
@@ -124,7 +125,7 @@ def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) 
     way = ways(model)[0]
     assert way is not None
     assert way.offloader is not None
-    assert way.random_free
+    assert way.options.preserve_rng_state == "unsafe"
     assert [one is None for one in ways(model)] == [False, True, False]
 
 
@@ -135,8 +136,7 @@ def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced
     if value == "unsafe":
         enable(model, options={"use_reentrant": False, "preserve_rng_state": value})
         way = one_way_of(model)
-        assert way.random_free
-        assert not way.preserve_rng_state
+        assert way.options.preserve_rng_state == "unsafe"
         return
     before = one_way_of(model)
     with pytest.raises(SurgeryError, match="preserve_rng_state=False while dropout of Layer acts at random"):
@@ -145,7 +145,7 @@ def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced
     quiet = model_of(SureLayer, SureLayer)
     wrap_blocks(quiet)
     enable(quiet, options={"use_reentrant": False, "preserve_rng_state": value})
-    assert not one_way_of(quiet).preserve_rng_state
+    assert not one_way_of(quiet).options.preserve_rng_state
 
 
 def one_way_of(model: Any) -> Checkpointing:

@@ -333,7 +333,7 @@ def test_in_a_with_the_model_is_as_before_at_its_end() -> None:
     model = towers()
     before = snapshot(model)
     with wrap_blocks(model, every_n=2) as surgery:
-        assert surgery.every_n == 2
+        assert surgery.options.every_n == 2
     assert changed(before, snapshot(model)) == []
     with pytest.raises(KeyError), wrap_blocks(model):
         raise KeyError

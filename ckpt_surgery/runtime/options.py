@@ -1,0 +1,86 @@
+"""The options of `wrap_blocks`: the only place where their values are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.rng import active_dropout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurgeryOptions:
+    """What `wrap_blocks` was asked for; its docstring says what each option means.
+
+    `towers` are patterns and `blocks` names of classes. Raises SurgeryError where a value is none of those allowed,
+    or two options contradict each other.
+    """
+
+    use_reentrant: bool = False
+    every_n: int = 1
+    offload: Literal["cpu"] | None = None
+    preserve_rng_state: bool | Literal["unsafe"] = True
+    towers: tuple[str, ...] | None = None
+    skip_frozen: bool = True
+    blocks: tuple[str, ...] | None = None
+    context_fn: Callable[[], Any] | None = None
+
+    def __post_init__(self) -> None:
+        offload: object = self.offload
+        if offload not in (None, "cpu"):
+            raise SurgeryError(f'offload is {offload!r}: give "cpu", or None to keep everything where it is')
+        if type(self.use_reentrant) is not bool:
+            raise SurgeryError(f"use_reentrant is {self.use_reentrant!r}: give True or False")
+        preserve: object = self.preserve_rng_state
+        if type(preserve) not in (bool, str) or preserve not in (True, False, "unsafe"):
+            raise SurgeryError(f'preserve_rng_state is {preserve!r}: give True, False or "unsafe"')
+        contexts: object = self.context_fn
+        if contexts is not None and not callable(contexts):
+            raise SurgeryError(f"context_fn is a {type(contexts).__name__}: give a function that returns two contexts")
+        if type(self.skip_frozen) is not bool:
+            raise SurgeryError(f"skip_frozen is {self.skip_frozen!r}: give True or False")
+        if type(self.every_n) is not int or self.every_n < 1:
+            raise SurgeryError(f"every_n is {self.every_n!r}: give 1 for every block, 2 for every second, and so on")
+        if self.use_reentrant and self.context_fn is not None:
+            raise SurgeryError(
+                "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
+            )
+
+    def check_blocks(self, blocks: Iterable[nn.Module]) -> None:
+        """Raise SurgeryError where these options would give other gradients on one of the blocks."""
+        if self.preserve_rng_state is not False:
+            return
+        for block in blocks:
+            if (dropping := active_dropout(block)) is not None:
+                raise SurgeryError(
+                    f"preserve_rng_state=False while {dropping} of {type(block).__name__} acts at random: the "
+                    "recompute would draw other numbers; keep it True, set the rates to 0, or say "
+                    'preserve_rng_state="unsafe"'
+                )
+
+
+def tower_patterns(towers: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The option `towers` as a tuple of patterns. Raises SurgeryError where it names none, or is something else."""
+    return None if towers is None else _several(towers, "towers", "a name", (str,))
+
+
+def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:
+    """The option `blocks` as a tuple of names. Raises SurgeryError where it names none, or is something else."""
+    if blocks is None:
+        return None
+    kinds = _several(blocks, "blocks", "a name or a class", (str, type))
+    return tuple(kind if isinstance(kind, str) else kind.__name__ for kind in kinds)
+
+
+def _several(given: Any, option: str, wanted: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """One value or several, each of one of these kinds. Raises SurgeryError."""
+    values = (given,) if isinstance(given, kinds) or not isinstance(given, Iterable) else tuple(given)
+    if not values:
+        raise SurgeryError(f"{option} names nothing: leave it out for everything")
+    if not all(isinstance(value, kinds) for value in values):
+        raise SurgeryError(f"{option} is {given!r}: give {wanted}, or several")
+    return values

@@ -1,0 +1,91 @@
+"""What a surgery did to each stack of its model, as data. Words are made of it in `table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
+from ckpt_surgery.runtime.library_switch import checkpoints_itself
+from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRepair:
+    """What was done to the blocks of one class in one stack.
+
+    A block of kind "layer" has its calls repaired, and a "plain" one is made to checkpoint. `inline_off` says whether
+    a module around them checkpoints inline otherwise, and `nested_off` counts the checkpointing layers inside a block.
+    """
+
+    kind: Kind
+    inline_off: bool
+    nested_off: int
+
+
+@dataclass(frozen=True, slots=True)
+class StackSummary:
+    """The blocks of one class in one stack: how many of them are checkpointed, and why others are not."""
+
+    stack: str
+    block_class: str
+    checkpointed: int
+    blocks: int
+    repair: BlockRepair | None
+    left_alone: tuple[LeftAlone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SurgerySummary:
+    """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off."""
+
+    model_class: str
+    function: Callable[..., Any] | None
+    stacks: tuple[StackSummary, ...]
+
+
+def summarise(
+    model: nn.Module,
+    stacks: Iterable[SelectedStack],
+    function: Callable[..., Any] | None,
+    is_checkpointed: Callable[[Block], bool],
+    *,
+    skip_frozen: bool,
+) -> SurgerySummary:
+    """The summary of a surgery on `model`."""
+    modules = dict(model.named_modules())
+    summaries = []
+    for stack in stacks:
+        for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
+            blocks = [block for block in stack.blocks if type(block.module) is kind]
+            done = sum(map(is_checkpointed, blocks))
+            reasons = (
+                (stack.left_alone,)
+                if stack.left_alone is not None
+                else _reasons(blocks, done, on=function is not None, skip_frozen=skip_frozen)
+            )
+            repair = _repair(modules, blocks[0]) if stack.wanted else None
+            summaries.append(StackSummary(stack.name, kind.__name__, done, len(blocks), repair, reasons))
+    return SurgerySummary(type(model).__name__, function, tuple(summaries))
+
+
+def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:
+    around = [modules[name] for name in (*enclosing(block.name), "")]
+    inline = any(not is_layer(module) and checkpoints_itself(module) for module in around)
+    nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
+    return BlockRepair(block.kind, inline, nested)
+
+
+def _reasons(blocks: Sequence[Block], done: int, *, on: bool, skip_frozen: bool) -> tuple[LeftAlone, ...]:
+    """Why blocks of a stack that the options name are not checkpointed."""
+    if not on:
+        return (LeftAlone.SWITCHED_OFF,)
+    reasons = []
+    if done < len(blocks):
+        reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
+    if skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
+        reasons.append(LeftAlone.FROZEN)
+    return tuple(reasons)
