@@ -1,4 +1,14 @@
-"""The rules, and what they stand on. Decisions are made on `ast`, edits with libcst; nothing here imports torch."""
+"""The rules, and what they stand on. Decisions are made on `ast`, edits with libcst; nothing here imports torch.
+
+Each line imports those above it:
+
+    finding, facts/                 what a rule gives; what one file says
+    scripts/, tree/                 how values flow in a training script; what the files of a tree say together
+    extract, edits/, declaration    a text to its facts; the repairs; what a rule declares about itself
+    context, wording                what a rule is given; the words for what trees and edits tell it
+    rules/                          one file a rule, none of which imports another
+    rule                            finds the rules by being in rules/
+"""
 
 from __future__ import annotations
 

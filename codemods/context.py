@@ -1,77 +1,34 @@
-"""What every rule decides on: one tree of files, and how a finding about a place in it is made."""
+"""What every rule decides on: a tree of files, what is asked of it, and how a finding about a place in it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from ckpt_surgery.codemods.declaration import Declaration
-from ckpt_surgery.codemods.facts.file_facts import Span
-from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.edits.call_edit import call_edit
+from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, Spot
-from ckpt_surgery.codemods.tree.arguments import Meaning
-from ckpt_surgery.codemods.tree.blocks import Blocks
-from ckpt_surgery.codemods.tree.classes import Ref
-from ckpt_surgery.codemods.tree.index import TreeIndex
-from ckpt_surgery.codemods.tree.lineages import Lineages
-from ckpt_surgery.model_patches import family_facts, family_of
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, NewArgument
+from ckpt_surgery.codemods.tree.call_sites import CallSite
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches import family_of
 
 
-@dataclass(slots=True)
-class Context:
-    """One tree under the rules: its index, its blocks and the texts that edits are made from."""
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """One tree under the rules.
 
-    tree: TreeIndex
-    width: int = 119
-    """The tree's line length: transformers' own unless its pyproject.toml says otherwise."""
+    `selected` are the codes of the rules that run, and `argument_repairs` what these rules repair about the arguments
+    of calls: the edits of one rule never make those of another.
+    """
+
+    tree: SourceTree
     include_unsupported: bool = False
     selected: Collection[str] = ()
-    """Codes of the rules that run; edits of one rule never make those of another."""
-    blocks: Blocks = field(init=False)
-    lineages: Lineages = field(init=False)
-    _sources: dict[str, SourceText] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.blocks = Blocks(self.tree)
-        self.lineages = Lineages(self.tree)
-
-    def source(self, path: str) -> SourceText:
-        """A file's text with its positions."""
-        if path not in self._sources:
-            self._sources[path] = SourceText(self.tree.text(path))
-        return self._sources[path]
-
-    def _column(self, path: str, span: Span) -> int:
-        """The column in characters, from 1; `ast` counts bytes."""
-        if self.tree.text(path).isascii():
-            return span.column + 1
-        source = self.source(path)
-        start = source.offset(span.line, span.column)
-        return start - source.line_start(start) + 1
-
-    def meaning(self, block: Ref) -> Meaning:
-        """What the parameters of a block's forward mean: its own family's facts."""
-        return Meaning(block.name, family_facts(block.path))
-
-    def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
-        """The checked files that are training scripts, and what they say as such."""
-        for path in self.tree.checked:
-            script = self.tree.files[path].script
-            if script:
-                yield path, script
-
-    def script_finding(
-        self,
-        rule: Declaration,
-        path: str,
-        spot: Spot,
-        message: str,
-        applicability: Applicability | None = None,
-        edits: tuple[Edit, ...] = (),
-    ) -> Finding:
-        """A finding about a place in a training script; it is about the function there."""
-        return self.finding(rule, path, spot.span, spot.scope, message, applicability, edits, spot.first_line)
+    argument_repairs: Collection[ArgumentRepair] = ()
 
     def finding(
         self,
@@ -82,7 +39,7 @@ class Context:
         message: str,
         applicability: Applicability | None = None,
         edits: tuple[Edit, ...] = (),
-        first_line: int = 0,
+        first_line: int | None = None,
     ) -> Finding:
         """A finding at a span, as applicable as it says or as the rule declares of all its findings.
 
@@ -104,5 +61,53 @@ class Context:
             applicability=applicability,
             family=family_of(path),
             edits=edits,
-            first_line=first_line or span.line,
+            first_line=span.line if first_line is None else first_line,
         )
+
+    def class_finding(
+        self,
+        rule: Declaration,
+        ref: ClassRef,
+        message: str,
+        applicability: Applicability | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> Finding:
+        """A finding about a class, at its header."""
+        line = ref.cls.first_line
+        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, edits, line)
+
+    def call_finding(
+        self,
+        rule: Declaration,
+        site: CallSite,
+        message: str,
+        applicability: Applicability | None = None,
+        *,
+        span: Span | None = None,
+        arguments: tuple[NewArgument, ...] | None = None,
+    ) -> Finding:
+        """A finding about a call: at the argument's `span`, or at the call. New `arguments` are the repair."""
+        path, call = site.owner.path, site.call
+        edits = (call_edit(self.tree, path, call.span, arguments),) if arguments else ()
+        line = call.statement.line
+        return self.finding(rule, path, span or call.span, site.owner.name, message, applicability, edits, line)
+
+    def script_finding(
+        self,
+        rule: Declaration,
+        path: str,
+        spot: Spot,
+        message: str,
+        applicability: Applicability | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> Finding:
+        """A finding about a place in a training script: it is about the function there."""
+        return self.finding(rule, path, spot.span, spot.scope, message, applicability, edits, spot.first_line)
+
+    def _column(self, path: str, span: Span) -> int:
+        """The column in characters, from 1; `ast` counts bytes."""
+        if self.tree.text(path).isascii():
+            return span.column + 1
+        source = self.tree.source(path)
+        start = source.offset(span.line, span.column)
+        return start - source.line_start(start) + 1

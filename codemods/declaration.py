@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 
 
 class RepairKind(StrEnum):
@@ -64,3 +65,5 @@ class Declaration:
     """The sentences with which a verdict explains what was seen; empty where it shows in no run."""
     settles: tuple[str, ...] = ()
     """Codes whose unsafe findings are safe once this rule's repair is made with theirs."""
+    argument_repair: ArgumentRepair | None = None
+    """What its repair changes about the arguments of calls, for other rules' edits to leave to it."""

@@ -2,7 +2,7 @@
 
     RULE = Declaration(code="CKPT003", repair=RepairKind.SAFE, ...)
 
-    def find(context: Context) -> Iterator[Finding]: ...
+    def find(context: RuleContext) -> Iterator[Finding]: ...
 
 Nothing else lists them. The module's docstring documents the rule under four headings: what it does, why it is
 bad, an example, fix safety.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from types import ModuleType
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration
 from ckpt_surgery.codemods.finding import Finding
 
@@ -27,7 +27,7 @@ class Rule(Declaration):
     """A rule: what its file declares, and the file's name, function and docstring."""
 
     name: str
-    find: Callable[[Context], Iterator[Finding]]
+    find: Callable[[RuleContext], Iterator[Finding]]
     documentation: str
 
     @property

@@ -35,6 +35,16 @@ ROOMS = (
 )
 """The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+CODEMODS_ROOMS = (
+    {"finding", "facts"},
+    {"scripts", "tree"},
+    {"extract", "edits", "declaration"},
+    {"context", "wording"},
+    {"rules"},
+    {"rule"},
+)
+"""The files and folders of `codemods/` likewise. No rule imports another."""
+CODEMODS_FLOOR = {room: floor for floor, rooms in enumerate(CODEMODS_ROOMS) for room in rooms}
 OURS = {PACKAGE, "benchmarks", "tests", "codemods", "model_patches"}
 STATIC = ("codemods", "model_patches", "static")
 HEAVY = {"torch", "transformers"}
@@ -89,6 +99,21 @@ def wrong_way_imports(root: Path) -> list[str]:
             and FLOOR.get(room(module), len(ROOMS)) >= FLOOR[room(name)]
         )
     ]
+
+
+def wrong_way_inside_codemods(root: Path) -> list[str]:
+    """Imports inside `codemods/` from the same floor or above, and of one rule by another."""
+    above = f"{PACKAGE}.codemods."
+    faults = []
+    for name, path in modules(root).items():
+        here = name.removeprefix(above).split(".")
+        for line, module in imports(path, root) if name.startswith(above) else ():
+            there = module.removeprefix(above).split(".")
+            if not module.startswith(above) or there[:2] == here[:2] or (there[0] == here[0] != "rules"):
+                continue
+            if CODEMODS_FLOOR.get(there[0], len(CODEMODS_ROOMS)) >= CODEMODS_FLOOR[here[0]]:
+                faults.append(f"{path.relative_to(root)}:{line}: {here[0]} imports {module}")
+    return faults
 
 
 def import_cycles(root: Path) -> list[str]:
@@ -174,6 +199,28 @@ def test_an_import_the_other_way_is_seen(tmp_path: Path, name: str, text: str, m
     (fault,) = wrong_way_imports(write(tmp_path, f"{PACKAGE}/{name}", text))
     assert fault.startswith(f"{PACKAGE}/{name}:")
     assert fault.endswith(f" imports {module}")
+
+
+def test_imports_inside_codemods_go_one_way() -> None:
+    assert wrong_way_inside_codemods(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("facts/a.py", "scripts.extract.extract_script"),
+        ("tree/a.py", "edits.call_edit.call_edit"),
+        ("edits/a.py", "context.RuleContext"),
+        ("finding.py", "facts.syntax.Span"),
+        ("rules/a.py", "rules.b.RULE"),
+        ("rules/a.py", "rule.discover"),
+    ],
+)
+def test_an_import_the_other_way_inside_codemods_is_seen(tmp_path: Path, name: str, module: str) -> None:
+    parent, _, imported = f"{PACKAGE}.codemods.{module}".rpartition(".")
+    tree = write(tmp_path, f"{PACKAGE}/codemods/{name}", f"from {parent} import {imported}\n")
+    (fault,) = wrong_way_inside_codemods(tree)
+    assert fault.endswith(f" imports {PACKAGE}.codemods.{module}")
 
 
 def test_relative_imports_inside_a_room_are_no_fault(tmp_path: Path) -> None:

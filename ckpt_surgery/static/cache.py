@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeGuard
 from platformdirs import user_cache_dir
 
 from ckpt_surgery import codemods, model_patches
-from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem, Progress

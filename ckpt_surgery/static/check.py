@@ -11,17 +11,14 @@ from pathlib import Path
 from time import perf_counter
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.tree.index import TreeIndex
+from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.static.cache import Read, Reader, load_entry, read_one, read_sources, store_entry, without_gc
 from ckpt_surgery.static.discover import SourceFile, discover, installed_models, read_source
 from ckpt_surgery.static.results import CheckResult, Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
-
-_WIDTH = 119
-"""The line length of transformers, taken where the tree's own pyproject.toml names none."""
 
 
 @dataclass(slots=True)
@@ -48,14 +45,15 @@ class Snapshot:
         source = self.sources.get(path) or self.beside.get(path)
         return source.text if source else ""
 
-    def context(self, selected: Collection[str], include_unsupported: bool) -> Context:
+    def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
         """The rules' view of these files."""
         facts = {path: read.facts for path, read in self.reads.items()}
-        tree = TreeIndex(facts, self.load, self.text)
-        width = line_length(next(iter(facts))) if facts else _WIDTH
-        return Context(tree, width, include_unsupported, selected)
+        width = line_length(next(iter(facts))) if facts else LINE_LENGTH
+        tree = SourceTree(facts, self.load, self.text, width)
+        repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
+        return RuleContext(tree, include_unsupported, selected, repairs)
 
-    def findings(self, context: Context) -> list[Finding]:
+    def findings(self, context: RuleContext) -> list[Finding]:
         """What the selected rules find, sorted by place."""
         found = [finding for rule in RULES if rule.code in context.selected for finding in rule.find(context)]
         return sorted(found, key=lambda finding: finding.sort_key)
@@ -153,16 +151,16 @@ def take(
 
 
 def line_length(path: str) -> int:
-    """The line length that the tree's own pyproject.toml asks ruff for."""
+    """The line length that the tree's own pyproject.toml asks ruff for; that of transformers where it names none."""
     for folder in Path(path).resolve().parents:
         file = folder / "pyproject.toml"
         if file.is_file():
             try:
                 tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
-                return int(tools.get("ruff", {}).get("line-length", _WIDTH))
+                return int(tools.get("ruff", {}).get("line-length", LINE_LENGTH))
             except (OSError, ValueError, AttributeError, TypeError):
-                return _WIDTH
-    return _WIDTH
+                return LINE_LENGTH
+    return LINE_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupp
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
-    width = line_length(sources[0].path) if sources else _WIDTH
+    width = line_length(sources[0].path) if sources else LINE_LENGTH
     digest.update(f"{sorted(selected)} {include_unsupported} {width}".encode())
     return digest.hexdigest()
 

@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts, Span
+from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.static.cache import Read
 from ckpt_surgery.static.check import Snapshot

@@ -1,103 +1,126 @@
 """Making a plain class a checkpointing layer: which class to edit, its new bases, the import.
 
-Shared by the rule that finds plain blocks and the one that takes inline branches away.
+Shared by the rule that finds plain blocks and the one that removes inline branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 
-from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.imports import import_edit
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.rules import positional_past_state
-from ckpt_surgery.codemods.tree.call_sites import site_of
-from ckpt_surgery.codemods.tree.classes import GCL, Answer, Ref
+from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
+from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 _MODULES = ("nn.Module", "torch.nn.Module", "Module")
 
 
+class RefusalReason(Enum):
+    """Why a class is not made a layer."""
+
+    UNKNOWN_BASES = "unknown bases"
+    """The class has bases outside the files at hand."""
+    NOT_CHECKED = "not checked"
+    """The class to edit is in a file that is not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A class that is not made a layer: why, and the class (and its file) that this is about."""
+
+    reason: RefusalReason
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PastStateDoubt:
+    """A call that passes past state by position to a new layer, and that no safe repair puts right."""
+
+    caller: str
+    layer: str
+    plan: ArgumentPlan
+
+
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The edits that make a class a layer, or the reason why none are known."""
+    """The edits that make a class a layer, none where it is one. With a doubt they are not safe."""
 
     edits: tuple[Edit, ...] = ()
-    reason: str = ""
-    doubt: str = ""
-    """Why the edits are not safe; empty where they are."""
+    doubt: PastStateDoubt | None = None
 
 
-def convert(context: Context, ref: Ref) -> Conversion:
-    """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module."""
-    answer = context.tree.is_layer(ref)
+def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]) -> Conversion | Refusal:
+    """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
+
+    `repairs` are those that this run makes to the arguments of calls.
+    """
+    answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
         return Conversion()
-    root = _root(context, ref)
+    root = _root(tree, ref)
     if root is None or answer is Answer.UNKNOWN:
-        return Conversion(reason=f"the base classes of {ref.name} are not in the files at hand")
-    if root.path not in context.tree.checked:
-        return Conversion(reason=f"{root.name} is defined in {root.path}, which is not among the checked files")
+        return Refusal(RefusalReason.UNKNOWN_BASES, (ref.name,))
+    if root.path not in tree.checked:
+        return Refusal(RefusalReason.NOT_CHECKED, (root.name, root.path))
     twins = [
-        one
-        for one in context.lineages.same(root)
-        if one is root or (_names_module(one) and one.path in context.tree.checked)
+        twin
+        for twin in tree.lineages.same(root)
+        if twin is root or (_names_module(twin) and twin.path in tree.checked)
     ]
-    edits = [edit for one in twins for edit in (*imported(context, one.path), _bases(context, one))]
-    layers = dict.fromkeys(layer for one in twins for layer in (one, *context.tree.heirs(one)))
-    return Conversion(tuple(edits), doubt=_doubt(context, layers))
+    edits = [edit for twin in twins for edit in (*layer_import(tree, twin.path), _bases(tree, twin))]
+    layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
+    return Conversion(tuple(edits), _doubt(tree, layers, repairs))
 
 
-def _doubt(context: Context, layers: Collection[Ref]) -> str:
-    """Whether a call of the new layers passes past state by position, and no safe repair makes it a keyword."""
+def _doubt(
+    tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair]
+) -> PastStateDoubt | None:
+    """The first call of the new layers that passes past state by position after all safe repairs."""
     for layer in layers:
-        for owner, call in context.blocks.callers.get(layer, ()):
-            site = site_of(context, owner, call, layers)
-            plan = positional_past_state.lasting(context, site) if site else None
-            if plan:
-                names = " and ".join(f"`{name}`" for name in plan.positional_past)
-                passed = f"{owner.name} passes {names} to {layer.name} by position, which"
-                if plan.blocked:
-                    return f"{passed} only CKPT005 can change, a repair that is unsafe too"
-                return f"{passed} is left to a person: {plan.unknown}"
-    return ""
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            site = tree.calls.of(owner, call, layers)
+            plan = tree.calls.plan_of_past_state(site, repairs) if site else None
+            if plan and plan.repair is None:
+                return PastStateDoubt(owner.name, layer.name, plan)
+    return None
 
 
-def _names_module(ref: Ref) -> bool:
+def _names_module(ref: ClassRef) -> bool:
     return any(base in _MODULES for base in ref.cls.bases)
 
 
-def imported(context: Context, path: str) -> tuple[Edit, ...]:
+def layer_import(tree: SourceTree, path: str) -> tuple[Edit, ...]:
     """The edit that imports the layer class into a file, or nothing where it is imported already."""
-    facts = context.tree.facts(path)
+    facts = tree.names.facts(path)
     if facts is None:
         return ()
-    edit = import_edit(path, facts, context.source(path), context.width)
+    edit = import_edit(path, facts, tree.source(path), tree.width)
     return (edit,) if edit else ()
 
 
-def _root(context: Context, ref: Ref) -> Ref | None:
+def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
     """The class to edit: the one that names nn.Module, where all that inherit from it are blocks.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
-    root = next((ancestor for ancestor in context.tree.lineage(ref) if _names_module(ancestor)), None)
+    root = next((ancestor for ancestor in tree.bases.lineage(ref) if _names_module(ancestor)), None)
     if root is ref:
         return ref
-    if root is not None and all(_may_be_layer(context, one) for one in context.tree.heirs(root)):
+    if root is not None and all(_may_be_layer(tree, heir) for heir in tree.bases.heirs(root)):
         return root
-    return ref if context.tree.is_module(ref) and ref.cls.bases else None
+    return ref if tree.bases.is_module(ref) and ref.cls.bases else None
 
 
-def _may_be_layer(context: Context, ref: Ref) -> bool:
-    """A block or layer, or a class that nothing holds."""
-    if ref in context.blocks.plain or context.tree.is_layer(ref) is Answer.YES:
-        return True
-    return ref.name not in context.tree.holders
+def _may_be_layer(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether it is a block or a layer, or nothing holds it."""
+    return tree.blocks.checkpoints(ref) or ref.name not in tree.containers.holders
 
 
-def _bases(context: Context, root: Ref) -> Edit:
-    source = context.source(root.path)
+def _bases(tree: SourceTree, root: ClassRef) -> Edit:
+    source = tree.source(root.path)
     for base, span in zip(root.cls.bases, root.cls.base_spans, strict=True):
         if base in _MODULES:
             return Edit(root.path, *source.range(span), GCL)

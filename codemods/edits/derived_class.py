@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.context import Context
-from ckpt_surgery.codemods.edits.conversion import imported
+from ckpt_surgery.codemods.edits.conversion import layer_import
 from ckpt_surgery.codemods.edits.imports import by_type
 from ckpt_surgery.codemods.facts.file_facts import Import, Path
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.tree.classes import GCL, Ref
+from ckpt_surgery.codemods.tree.classes import GCL, ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 
 
-def aliased(context: Context, owner: Ref, ref: Ref) -> tuple[Edit, ...]:
+def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[Edit, ...]:
     """A class that an availability guard imports under the block's name becomes a layer of that name.
 
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
     """
-    alias = alias_of(context, owner.path, ref.name)
+    alias = alias_of(tree, owner.path, ref.name)
     if alias is None:
         return ()
-    imports = _guarded(context, owner.path)
-    source = context.source(owner.path)
+    imports = _guarded(tree, owner.path)
+    source = tree.source(owner.path)
     start, end = source.range(alias.span)
     indent = source.indent(start)
     block = source.newline.join(
@@ -29,7 +29,7 @@ def aliased(context: Context, owner: Ref, ref: Ref) -> tuple[Edit, ...]:
     )
     others = [item for item in imports if item.module == alias.module and item.name == item.original]
     guard_end = max(source.range(item.span)[1] for item in imports if item.guard == alias.guard)
-    edits = list(imported(context, owner.path))
+    edits = list(layer_import(tree, owner.path))
     if others:
         names = sorted({alias.original, *(item.original for item in others)}, key=by_type)
         low, high = source.range(others[0].span)
@@ -41,32 +41,32 @@ def aliased(context: Context, owner: Ref, ref: Ref) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def alias_of(context: Context, path: str, name: str) -> Import | None:
+def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
     """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
-    imports = _guarded(context, path)
+    imports = _guarded(tree, path)
     alias = next((item for item in imports if item.name == name != item.original != ""), None)
     return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
 
 
-def _guarded(context: Context, path: str) -> list[Import]:
-    facts = context.tree.facts(path)
+def _guarded(tree: SourceTree, path: str) -> list[Import]:
+    facts = tree.names.facts(path)
     return [item for item in facts.imports if item.guard] if facts else []
 
 
-def derive(context: Context, owner: Ref, paths: tuple[Path, ...], ref: Ref) -> tuple[Edit, ...]:
+def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: ClassRef) -> tuple[Edit, ...]:
     """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)
     if attribute is None or ref.path != owner.path:
         return ()
     name = derived[attribute]
-    source = context.source(ref.path)
+    source = tree.source(ref.path)
     _, end = source.range(ref.cls.span)
     newline = source.newline
     doc = f'"""A [`{ref.name}`] that is a block of its own in `{owner.name}`."""'
     block = newline * 3 + f"class {name}({GCL}, {ref.name}):" + newline + f"    {doc}"
-    edits = [*imported(context, ref.path), Edit(ref.path, end, end, block)]
-    for _, built in context.tree.attribute(owner, attribute):
+    edits = [*layer_import(tree, ref.path), Edit(ref.path, end, end, block)]
+    for _, built in tree.bases.attribute(owner, attribute):
         for item in built.items:
             if item.name == ref.name and item.span:
                 edits.append(Edit(owner.path, *source.range(item.span), name))

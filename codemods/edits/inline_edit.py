@@ -7,21 +7,21 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
 from ckpt_surgery.codemods.edits.layout import relaid
 from ckpt_surgery.codemods.facts.file_facts import InlineBranch
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.tree.classes import Ref
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 _STEP = "    "
 _COMMENT_LINE = re.compile(r"^([ \t]*)#.*?(?=\r?$)", re.M)
 _ELSE = re.compile(r"^[ \t]*else[ \t]*:", re.M)
 
 
-def unwrapped(context: Context, owner: Ref, inline: InlineBranch) -> Edit:
+def without_branch(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Edit:
     """Replace the whole `if` by its else branch."""
-    source = context.source(owner.path)
+    source = tree.source(owner.path)
     start, end = source.range(inline.span)
     indent = source.indent(start)
     first, _ = source.range(inline.orelse[0])
@@ -38,7 +38,7 @@ def unwrapped(context: Context, owner: Ref, inline: InlineBranch) -> Edit:
             kept = "".join(f"{indent}{_STEP}{one}{source.newline}" for one in comments)
             return Edit(owner.path, start, end, f"else:{source.newline}{kept}{source.text[below:end]}")
         statements = _dedented(source.text[below:end], len(source.indent(first)) - len(indent))
-        statements = relaid(statements, indent, context.width, source.newline)
+        statements = relaid(statements, indent, tree.width, source.newline)
     joined = source.newline.join([*(f"{indent}{comment}" for comment in comments), statements])
     if inline.guard and inline.guard_needed:
         return Edit(owner.path, start, end, _guard(source, inline) + joined)

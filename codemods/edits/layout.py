@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.tree.arguments import Piece
+from ckpt_surgery.codemods.tree.arguments import NewArgument
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -47,8 +47,8 @@ class _Line:
         return self.prefix + self.value
 
 
-def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
-    """The source of a call with its arguments as `pieces` say (None: as they are), laid out anew.
+def render_call(text: str, arguments: Sequence[NewArgument] | None, place: Place) -> str:
+    """The source of a call with its new `arguments` (None: with its own), laid out anew.
 
     Comments stay with their arguments. A list that was one argument a line (a trailing comma says so)
     stays that; otherwise the shortest of the three layouts that fits is taken.
@@ -66,19 +66,19 @@ def render_call(text: str, pieces: Sequence[Piece] | None, place: Place) -> str:
     head = blank.code_for_node(node.func)
     lines = _lines(node, blank)
     exploded = _is_exploded(node, blank)
-    if pieces is not None:
-        lines = [_line(piece, lines) for piece in pieces]
+    if arguments is not None:
+        lines = [_line(argument, lines) for argument in arguments]
     return _lay_out(head, lines, place, exploded).replace("\n", place.newline)
 
 
-def _line(piece: Piece, lines: list[_Line]) -> _Line:
-    if piece.source is None:
-        prefix = f"{piece.keyword}=" if piece.keyword else ""
-        return _Line(prefix, piece.text, f"# {piece.comment}" if piece.comment else "")
-    old = lines[piece.source]
-    if piece.keyword in ("*", "**"):
+def _line(new: NewArgument, lines: list[_Line]) -> _Line:
+    if new.source is None:
+        prefix = f"{new.keyword}=" if new.keyword else ""
+        return _Line(prefix, new.text, f"# {new.comment}" if new.comment else "")
+    old = lines[new.source]
+    if new.keyword in ("*", "**"):
         return old
-    return replace(old, prefix=f"{piece.keyword}=" if piece.keyword else "")
+    return replace(old, prefix=f"{new.keyword}=" if new.keyword else "")
 
 
 def _lay_out(head: str, lines: list[_Line], place: Place, exploded: bool) -> str:

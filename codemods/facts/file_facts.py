@@ -1,49 +1,50 @@
-"""What one file says, as plain frozen values: classes, stacks, call sites, inline branches, training scripts.
+"""What one file says, as plain frozen values: classes, stacks, calls, inline branches, and its facts as a script.
 
-No decision is taken here and nothing of another file is known, so a file's facts depend on its text
-alone and can be cached by its digest. `extract.py` makes them; `tree_index.py` joins them. What there are
-many of is a named tuple: that is made and pickled faster than a dataclass.
+No decision is made here and nothing of another file is known, so a file's facts depend on its text alone and can
+be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple: those
+are faster to make and to pickle than dataclasses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
+from ckpt_surgery.codemods.facts.syntax import Argument, Span
 
 Path: TypeAlias = tuple[str, ...]
 """How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
 
 ELEMENT = "*"
-_LARGEST = 400
 DYNAMIC = "<setattr>"
 """Stands for an attribute whose name is made at run time: `setattr(self, f"layer{i}", ...)`."""
+LOCAL = "<local>"
+"""Begins the path of a function that the method itself defines."""
+_LARGEST = 400
 
+Wrapping: TypeAlias = Literal["plain", "partial", "custom", "closure"]
+"""How a checkpoint function is given what it runs: as it is, in a `functools.partial`, as what a helper such as
+`create_custom_forward` returns, or as a function that the method defines."""
 
-class Span(NamedTuple):
-    """A range of a file as `ast` counts it: lines from 1, columns in UTF-8 bytes from 0, end exclusive."""
+BranchStatement: TypeAlias = Literal["checkpoint", "guard", "past", "function", "mirrored", "log", "other"]
+"""What a statement of an inline branch does: it checkpoints, switches a name off that checkpointing cannot go with,
+drops past state, defines a function, does what the else branch does too, logs, or something else."""
 
-    line: int
-    column: int
-    end_line: int
-    end_column: int
+ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 
-
-class Arg(NamedTuple):
-    """One argument of a call. `name` is None for a positional one, `*` or `**` for an unpacked one."""
-
-    name: str | None
-    text: str
-    shape: str
-    """The kind of expression: none, constant, name, list, tuple, dict, or other."""
-    span: Span
+BuildKind: TypeAlias = Literal[
+    "class", "container", "choice", "element", "spread", "attribute", "maker", "param", "unknown"
+]
+"""`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`. `choice`:
+one of `items`. `element`: something that `items` hold. `spread`: all that `items` hold, inside a container.
+`attribute`: `self.<name>`. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is
+given under `name`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModuleCall:
     """A call of something reached from `self`: perhaps a block."""
 
     method: str
@@ -51,18 +52,17 @@ class Call:
     statement: Span
     callee: str
     paths: tuple[Path, ...]
-    args: tuple[Arg, ...]
+    args: tuple[Argument, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCall:
-    """A direct call of a checkpoint function. `paths` is what it runs, where that can be told."""
+    """A direct call of a checkpoint function. `paths` lead to what it runs, where the file shows that."""
 
     callee: str
     paths: tuple[Path, ...]
-    args: tuple[Arg, ...]
-    wrapped: str
-    """How the callee is handed over: plain, partial, custom (a `create_custom_forward`) or closure."""
+    args: tuple[Argument, ...]
+    wrapping: Wrapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,64 +72,54 @@ class InlineBranch:
     method: str
     span: Span
     checkpoints: tuple[CheckpointCall, ...]
-    test: str = ""
+    test: str | None = None
+    """The text of the test; None for a checkpoint call that stands under none."""
     conditions: tuple[str, ...] = ()
     """The terms of the test that are not about checkpointing or training."""
     is_elif: bool = False
     body: tuple[Span, ...] = ()
-    body_kinds: tuple[str, ...] = ()
-    """One word per statement: checkpoint, guard, past, function, mirrored, log or other."""
+    body_kinds: tuple[BranchStatement, ...] = ()
+    """One for each statement of the body."""
     orelse: tuple[Span, ...] = ()
     orelse_is_elif: bool = False
-    direct: tuple[Call, ...] = ()
+    direct: tuple[ModuleCall, ...] = ()
     """The block calls of the else branch."""
-    guard: str = ""
-    """The name that a guard statement of the branch switches off (`use_cache`), or empty."""
+    guard: str | None = None
+    """The name that a guard statement of the branch switches off (`use_cache`)."""
     guard_needed: bool = False
     """Whether code after the branch reads that name."""
 
-    @property
-    def bare(self) -> bool:
-        """Whether the checkpoint call stands under no test."""
-        return not self.test
-
 
 class Parameter(NamedTuple):
-    """A parameter of a block's forward. `kind`: positional, keyword, `*` or `**`."""
+    """A parameter of a block's forward. `default` and `annotation` are source text."""
 
     name: str
-    kind: str
+    kind: ParameterKind
     default: str | None
     annotation: str
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
-    """A forward method's signature, `self` left out, and what it returns."""
+class ForwardSignature:
+    """A forward method's signature without `self`, and what it returns."""
 
     span: Span
     params: tuple[Parameter, ...]
     param_spans: tuple[Span, ...]
     nested_returns: tuple[Span, ...]
-    """Return statements whose value holds a tuple or list inside a tuple."""
+    """Statements that put a tuple or list inside a returned tuple."""
 
 
 class Build(NamedTuple):
-    """What an attribute is made of.
+    """What an attribute is made of: see `BuildKind`."""
 
-    `kind`: class (a constructor, or a function of this file, named `name`), container, choice (one of
-    `items`), element (of what `items` hold), spread (all that `items` hold, inside a container),
-    attribute (`self.<name>`), maker (a method that returns it, called with `items`), param (what a
-    maker is given), or unknown.
-    """
-
-    kind: str
+    kind: BuildKind
     name: str = ""
     items: tuple[Build, ...] = ()
     span: Span | None = None
 
     def is_large(self) -> bool:
-        """Whether it has so many parts that following them all would never end (`x = f(x, x)`, often)."""
+        """Whether it has too many parts to follow: `x = f(x, x)`, repeated, doubles them each time."""
         waiting, seen = [self], 0
         while waiting and seen <= _LARGEST:
             seen += 1
@@ -146,7 +136,7 @@ class Build(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A function or method that returns modules: its parameters (`self` left out) and what it returns."""
+    """A function or method that returns modules: its parameters without `self`, and what it returns."""
 
     name: str
     params: tuple[str, ...]
@@ -160,28 +150,32 @@ class Class:
     name: str
     span: Span
     header: Span
-    """From `class` to the colon, decorators left out."""
+    """From `class` to the end of the last base, decorators left out."""
     bases: tuple[str, ...]
     base_spans: tuple[Span, ...]
     first_line: int
     """The line of the first decorator, or of `class` where there is none."""
     guard: str
-    """The test of the `if` that the class stands under, or empty."""
+    """The test of the `if` that the class stands under; empty at module level."""
     flags: tuple[tuple[str, str], ...]
-    """Class attributes that matter: `supports_gradient_checkpointing` and the like, as text."""
+    """Class attributes that matter, as text: `supports_gradient_checkpointing` and the like."""
     class_values: tuple[tuple[str, Build], ...]
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
     makers: tuple[Maker, ...]
-    forward: Forward | None
+    forward: ForwardSignature | None
     methods: tuple[str, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """`name` as this file knows it: module text (with its leading dots) and the original name."""
+    """`name` as this file uses it, and where it comes from.
+
+    `module` keeps its leading dots. `original` is the name there; it is empty where a module itself is imported.
+    `guard` is the test of the `if` around the statement, or `try` or `except`; empty at module level.
+    """
 
     name: str
     module: str
@@ -212,7 +206,7 @@ class FileFacts:
     cleared: tuple[str, ...] | None
     """In the file that defines GradientCheckpointingLayer: the keywords that it clears. None elsewhere."""
     generated_from: str
-    """The modular file named in a generated file's header, or empty."""
+    """The modular file named in a generated file's header; empty where there is none."""
     copies: tuple[CopiedFrom, ...]
-    script: ScriptFacts | None = None
-    """What it says as a training script; None for a file that is none."""
+    script: ScriptFacts | None
+    """What it says as a training script; None where no rule about scripts has anything to look at."""

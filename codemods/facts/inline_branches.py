@@ -19,15 +19,15 @@ def conditions(test: ast.expr) -> Iterator[str]:
         yield text
 
 
-def guarded_name(statement: ast.stmt) -> str:
-    """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; empty for other statements."""
+def guarded_name(statement: ast.stmt) -> str | None:
+    """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; None for any other statement."""
     if isinstance(statement, ast.If) and not statement.orelse:
         asked = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
         for inner in statement.body:
             match inner:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=False | None)) if name in asked:
                     return name
-    return ""
+    return None
 
 
 def read_later(function: ast.FunctionDef, branch: ast.If, name: str) -> bool:

@@ -14,30 +14,30 @@ _VIEWS = {"children", "values", "modules"}
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ReachedModules:
     """Modules reached by a path, or what a literal container of such holds."""
 
     paths: frozenset[Path] = frozenset()
     elements: frozenset[Path] = frozenset()
 
-    def __or__(self, other: Value) -> Value:
-        return Value(self.paths | other.paths, self.elements | other.elements)
+    def __or__(self, other: ReachedModules) -> ReachedModules:
+        return ReachedModules(self.paths | other.paths, self.elements | other.elements)
 
-    def attribute(self, name: str) -> Value:
+    def attribute(self, name: str) -> ReachedModules:
         """`value.name`."""
-        return Value(frozenset((*path, name) for path in self.paths))
+        return ReachedModules(frozenset((*path, name) for path in self.paths))
 
-    def element(self) -> Value:
+    def element(self) -> ReachedModules:
         """`value[i]`, or what a loop over it yields."""
-        return Value(frozenset((*path, ELEMENT) for path in self.paths) | self.elements)
+        return ReachedModules(frozenset((*path, ELEMENT) for path in self.paths) | self.elements)
 
 
-NOTHING = Value()
-SELF = Value(frozenset({()}))
-Env: TypeAlias = dict[str, Value]
+NOTHING = ReachedModules()
+SELF = ReachedModules(frozenset({()}))
+Env: TypeAlias = dict[str, ReachedModules]
 
 
-def union(values: Iterable[Value]) -> Value:
+def union(values: Iterable[ReachedModules]) -> ReachedModules:
     """Any of the values."""
     total = NOTHING
     for value in values:
@@ -45,7 +45,7 @@ def union(values: Iterable[Value]) -> Value:
     return total
 
 
-def value_of(node: ast.expr, env: Env) -> Value:
+def value_of(node: ast.expr, env: Env) -> ReachedModules:
     """What an expression stands for; NOTHING where it is no module reached from `self`."""
     match node:
         case ast.Name(id=name):
@@ -61,7 +61,7 @@ def value_of(node: ast.expr, env: Env) -> Value:
         case ast.BoolOp(values=values):
             return union(value_of(value, env) for value in values)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return Value(elements=union(value_of(item, env) for item in items).paths)
+            return ReachedModules(elements=union(value_of(item, env) for item in items).paths)
         case ast.Call(func=ast.Name(id="getattr"), args=[base, name, *_]):
             known = name.value if isinstance(name, ast.Constant) else DYNAMIC
             return value_of(base, env).attribute(str(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.facts.syntax import Span
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 

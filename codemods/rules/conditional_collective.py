@@ -30,10 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
+from ckpt_surgery.codemods.facts.script_facts import Collective
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.script_facts import Collective
 
 RULE = Declaration(
     code="CKPT102",
@@ -43,16 +43,16 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every collective that some ranks leave out."""
-    for path, script in context.scripts():
+    for path, script in context.tree.scripts():
         for collective in script.collectives:
             yield context.script_finding(RULE, path, collective.spot, _message(collective))
 
 
 def _message(collective: Collective) -> str:
     condition = f"`{collective.condition}` on line {collective.condition_line}"
-    if collective.kind == "gradient":
+    if collective.depends_on == "gradient":
         return (
             f"{collective.callee}(...) runs only where {condition} lets it: ranks that differ there hang, or mix the "
             "gradients of different parameters; use sync_gradients(model)"

@@ -30,11 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.facts.script_facts import Bypass, ScriptFacts, Spot
+from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.script_facts import Around, ScriptFacts, Spot
 
 RULE = Declaration(
     code="CKPT101",
@@ -43,38 +43,38 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every forward around a wrapper that a backward pass depends on."""
-    for path, script in context.scripts():
-        for around in script.arounds:
-            message, applicability = _verdict(around, script)
-            yield context.script_finding(RULE, path, around.spot, message, applicability)
+    for path, script in context.tree.scripts():
+        for bypass in script.bypasses:
+            message, applicability = _verdict(bypass, script)
+            yield context.script_finding(RULE, path, bypass.spot, message, applicability)
         if script.gave_up:
             spot = Spot(Span(1, 0, 1, 0), 1, "")
             message = "the functions of this script call each other too often to follow where its losses come from"
             yield context.script_finding(RULE, path, spot, message, Applicability.UNKNOWN)
 
 
-def _verdict(around: Around, script: ScriptFacts) -> tuple[str, Applicability]:
+def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
     """What to say, and how sure it is: the wrapping has to be in the file, and the call has to run the module."""
-    backward = f"the backward on line {around.backward}" if around.backward else "the Trainer's backward"
-    wrapped = around.sure or script.sign("ddp", "accelerate")
+    backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
+    wrapped = bypass.sure or script.sign("ddp", "accelerate")
     if not wrapped:
         return (
-            f"{backward} depends on {around.callee}(...), which reaches the model by {around.inner}: whether that is "
+            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: whether that is "
             "inside DistributedDataParallel, where no gradient would be synchronised, this file does not tell",
             Applicability.UNKNOWN,
         )
-    if not around.runs:
+    if not bypass.runs:
         return (
-            f"{around.callee}(...) is handed {around.inner}, the module inside DistributedDataParallel: if it runs "
+            f"{bypass.callee}(...) is handed {bypass.inner}, the module inside DistributedDataParallel: if it runs "
             f"it, {backward} synchronises no gradient",
             Applicability.UNKNOWN,
         )
-    reached = "" if around.callee.startswith(around.inner) else f", reached by {around.inner}"
-    through = f', or call_through_ddp(ddp, "{around.method}", ...)' if around.method else ""
+    reached = "" if bypass.callee.startswith(bypass.inner) else f", reached by {bypass.inner}"
+    through = f', or call_through_ddp(ddp, "{bypass.method}", ...)' if bypass.method else ""
     return (
-        f"{around.callee}(...) runs the module inside DistributedDataParallel{reached}: {backward} synchronises no "
+        f"{bypass.callee}(...) runs the module inside DistributedDataParallel{reached}: {backward} synchronises no "
         f"gradient; call the wrapper{through}, or sync_gradients(model) before the step",
         Applicability.UNSAFE,
     )

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.arguments import bind
-from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
+from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.model_patches import family_facts
 
 RULE = Declaration(
@@ -43,23 +43,23 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every container of gradient tensors that a block is given."""
-    for site in sites(context):
+    for site in context.tree.calls.all():
         yield from _findings(context, site)
 
 
-def _findings(context: Context, site: Site) -> Iterator[Finding]:
+def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     block, forward = site.blocks[0]
     known = family_facts(block.path).containers
     bound = bind(site.call.args, forward)
-    positions = dict.fromkeys(plan_site(context, site, gradient=True, past=True).containers)
-    if not isinstance(bound, str):
+    positions = dict.fromkeys(context.tree.calls.plan(site).containers)
+    if not isinstance(bound, Unknown):
         positions.update({position: None for name, position in bound.items() if name in known})
     for position in positions:
         argument = site.call.args[position]
-        if argument.shape in ("none", "constant"):
+        if not argument.is_value:
             continue
         message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
         message += ": with use_reentrant=True their gradient is lost or wrong"
-        yield site_finding(context, site, RULE, message, span=argument.span)
+        yield context.call_finding(RULE, site, message, span=argument.span)

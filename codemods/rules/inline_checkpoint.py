@@ -30,113 +30,196 @@ a call elsewhere does that passes past state by position to a block which the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.edits.conversion import Conversion, convert
+from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, convert
 from ckpt_surgery.codemods.edits.derived_class import alias_of, aliased, derive
-from ckpt_surgery.codemods.edits.inline_edit import unwrapped
-from ckpt_surgery.codemods.facts.file_facts import Arg, Call, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.edits.inline_edit import without_branch
+from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.tree.arguments import bind
-from ckpt_surgery.codemods.tree.call_sites import Site, block_refs, plan_site
-from ckpt_surgery.codemods.tree.classes import External, Ref, is_plain_external
+from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.call_sites import meaning_of
+from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.wording import doubt_text, refusal_text
 
 RULE = Declaration(
     code="CKPT002",
     repair=RepairKind.SAFE,
     commit="{}: the inline checkpoint branch gives way to the direct call",
 )
-_KNOWN_KINDS = {"checkpoint", "guard", "past", "function", "mirrored", "log"}
 
 
-def find(context: Context) -> Iterator[Finding]:
+class Obstacle(Enum):
+    """What stands in the way of a repair, or keeps it from being safe."""
+
+    NO_BRANCH = "no branch"
+    NO_ELSE = "no else"
+    ELIF_WITH_GUARD = "elif with guard"
+    NO_TRANSFORMERS = "no transformers"
+    NOT_CALLED = "not called"
+    UNKNOWN_CALLEE = "unknown callee"
+    NOTHING_KNOWN = "nothing known"
+    TORCH_MODULE = "torch module"
+    NO_CLASS = "no class"
+    SHARED_BLOCK = "shared block"
+    OTHER_STATEMENTS = "other statements"
+    OTHER_SWITCH = "other switch"
+    OTHER_CONDITIONS = "other conditions"
+    SIGNATURE_ORDER = "signature order"
+
+
+_WORDS: Mapping[Obstacle, str] = {
+    Obstacle.NO_BRANCH: "there is no else branch that tells the direct call",
+    Obstacle.NO_ELSE: "the branch has no else of its own",
+    Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
+    Obstacle.NO_TRANSFORMERS: (
+        "the file uses nothing of transformers, so nothing would switch a layer's checkpointing on"
+    ),
+    Obstacle.NOT_CALLED: "the else branch does not call {}",
+    Obstacle.UNKNOWN_CALLEE: "what {} is cannot be told ({})",
+    Obstacle.NOTHING_KNOWN: "what {} is cannot be told (nothing is known of it)",
+    Obstacle.TORCH_MODULE: "torch's own {} stays without checkpointing",
+    Obstacle.NO_CLASS: "no block class is known behind the call",
+    Obstacle.SHARED_BLOCK: "another branch that stays checkpoints {} too, which would then be computed three times",
+    Obstacle.OTHER_STATEMENTS: "the branch holds statements that the else branch lacks",
+    Obstacle.OTHER_SWITCH: "gradient_checkpointing_enable() does not set what the test asks for",
+    Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
+    Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """An obstacle, and the names that it is about."""
+
+    obstacle: Obstacle
+    names: tuple[str, ...] = ()
+
+
+Reason = Hindrance | Refusal | PastStateDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class _BranchRepair:
+    """The edits that remove a branch, and why they are not safe, or not there; safe where there is no reason."""
+
+    edits: tuple[Edit, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """What makes the classes behind a checkpoint call layers."""
+
+    edits: tuple[Edit, ...]
+    doubt: PastStateDoubt | None
+
+
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every inline branch and every checkpoint call that stands alone."""
-    places = [(owner, inline) for owner in context.blocks.with_inlines for inline in owner.cls.inlines]
+    places = [(owner, inline) for owner in context.tree.blocks.with_inlines for inline in owner.cls.inlines]
     repairs = [_repair(context, owner, inline) for owner, inline in places]
-    staying: set[Ref] = set()
-    for (owner, inline), (_, reason) in zip(places, repairs, strict=True):
-        if reason:
+    staying: set[ClassRef] = set()
+    for (owner, inline), repair in zip(places, repairs, strict=True):
+        if repair.reasons:
             staying.update(_blocks(context, owner, inline))
-    for (owner, inline), (edits, reason) in zip(places, repairs, strict=True):
+    for (owner, inline), repair in zip(places, repairs, strict=True):
         shared = staying & set(_blocks(context, owner, inline))
-        if shared and not reason:
+        if shared and not repair.reasons:
             names = ", ".join(sorted(ref.name for ref in shared))
-            reason = f"another branch that stays checkpoints {names} too, which would then be computed three times"
-        yield _finding(context, owner, inline, edits, reason)
+            repair = _BranchRepair(repair.edits, (Hindrance(Obstacle.SHARED_BLOCK, (names,)),))
+        yield _finding(context, owner, inline, repair)
 
 
-def _blocks(context: Context, owner: Ref, inline: InlineBranch) -> tuple[Ref, ...]:
-    return block_refs(context, owner, [path for checkpoint in inline.checkpoints for path in checkpoint.paths])
+def _blocks(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tuple[ClassRef, ...]:
+    paths = [path for checkpoint in inline.checkpoints for path in checkpoint.paths]
+    return context.tree.containers.classes_at(owner, paths)
 
 
-def _finding(context: Context, owner: Ref, inline: InlineBranch, edits: tuple[Edit, ...], reason: str) -> Finding:
+def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _BranchRepair) -> Finding:
     names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    if inline.bare:
-        message = f"{names} is checkpointed by a direct call"
-    else:
-        message = f"{names} is checkpointed by an inline branch"
-    disagreement = _disagreement(context, owner, inline)
-    if disagreement:
-        message += f"; the branches disagree: {disagreement}"
-    if reason:
-        message += f"; left to a person: {reason}" if not edits else f"; {reason}"
-    applicability = Applicability.UNSAFE if reason else Applicability.SAFE
-    return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, edits)
+    message = f"{names} is checkpointed by {'a direct call' if inline.test is None else 'an inline branch'}"
+    differences = list(dict.fromkeys(_differences(context, owner, inline)))
+    if differences:
+        message += f"; the branches disagree: {'; '.join(differences)}"
+    reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
+    if reasons:
+        message += f"; {reasons}" if repair.edits else f"; left to a person: {reasons}"
+    applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
+    return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.edits)
 
 
-def _repair(context: Context, owner: Ref, inline: InlineBranch) -> tuple[tuple[Edit, ...], str]:
-    """The edits, and why they are not safe (or not there)."""
-    if inline.bare:
-        return (), "there is no else branch that tells the direct call"
+def _text(reason: Reason) -> str:
+    if isinstance(reason, Refusal):
+        return refusal_text(reason)
+    if isinstance(reason, PastStateDoubt):
+        return doubt_text(reason)
+    return _WORDS[reason.obstacle].format(*reason.names)
+
+
+def _refused(obstacle: Obstacle, *names: str) -> _BranchRepair:
+    return _BranchRepair(reasons=(Hindrance(obstacle, names),))
+
+
+def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _BranchRepair:
+    if inline.test is None:
+        return _refused(Obstacle.NO_BRANCH)
     if not inline.orelse or inline.orelse_is_elif:
-        return (), "the branch has no else of its own"
-    if inline.is_elif and inline.guard_needed:
-        return (), f"the branch is an elif, and later code relies on its guard of {inline.guard}"
+        return _refused(Obstacle.NO_ELSE)
+    if inline.is_elif and inline.guard_needed and inline.guard:
+        return _refused(Obstacle.ELIF_WITH_GUARD, inline.guard)
     if not _reaches_transformers(context, owner):
-        return (), "the file uses nothing of transformers, so nothing would switch a layer's checkpointing on"
-    conversions: list[Conversion] = []
-    converted = 0
+        return _refused(Obstacle.NO_TRANSFORMERS)
+    layers: list[_Layers] = []
+    refusals: list[Hindrance | Refusal] = []
     for checkpoint in inline.checkpoints:
         if not _called_directly(checkpoint, inline):
-            return (), f"the else branch does not call {checkpoint.callee}"
-        conversion, blocks = _conversion(context, owner, checkpoint, inline)
-        conversions.append(conversion)
-        converted += blocks
-    reasons = [conversion.reason for conversion in conversions if conversion.reason]
-    if not converted:
-        return (), reasons[0] if reasons else "no block class is known behind the call"
-    torch_only = [reason for reason in reasons if reason.startswith("torch's own")]
-    if len(reasons) > len(torch_only):
+            return _refused(Obstacle.NOT_CALLED, checkpoint.callee)
+        conversion = _conversion(context, owner, checkpoint, inline)
+        if isinstance(conversion, _Layers):
+            layers.append(conversion)
+        else:
+            refusals.append(conversion)
+    if not layers:
+        return _BranchRepair(reasons=(refusals[0] if refusals else Hindrance(Obstacle.NO_CLASS),))
+    for refusal in refusals:
         # A block behind the call that does not become a layer would lose the checkpointing it has.
-        return (), next(reason for reason in reasons if reason not in torch_only)
-    doubts: list[str] = []
-    unknown = sorted(set(inline.body_kinds) - _KNOWN_KINDS)
-    if unknown:
-        doubts.append("the branch holds statements that the else branch lacks")
-    if "gradient_checkpointing" not in inline.test:
-        doubts.append("gradient_checkpointing_enable() does not set what the test asks for")
+        if isinstance(refusal, Refusal) or refusal.obstacle is not Obstacle.TORCH_MODULE:
+            return _BranchRepair(reasons=(refusal,))
+    edits = dict.fromkeys(edit for part in layers for edit in part.edits)
+    return _BranchRepair(
+        (*edits, without_branch(context.tree, owner, inline)), tuple(_doubts(context, owner, inline, layers))
+    )
+
+
+def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Layers]) -> Iterator[Reason]:
+    """Why the repair of a branch is not safe."""
+    if "other" in inline.body_kinds:
+        yield Hindrance(Obstacle.OTHER_STATEMENTS)
+    if inline.test and "gradient_checkpointing" not in inline.test:
+        yield Hindrance(Obstacle.OTHER_SWITCH)
     if inline.conditions:
-        doubts.append(f"the test also asks for {' and '.join(inline.conditions)}")
+        yield Hindrance(Obstacle.OTHER_CONDITIONS, (" and ".join(inline.conditions),))
     blocked = _blocked(context, owner, inline)
     if blocked:
-        doubts.append(f"{blocked} can be positional only after CKPT005")
+        yield Hindrance(Obstacle.SIGNATURE_ORDER, (", ".join(blocked),))
     else:
-        doubts += [conversion.doubt for conversion in conversions if conversion.doubt]
-    conversion_edits = dict.fromkeys(edit for conversion in conversions for edit in conversion.edits)
-    edits_of_all = (*conversion_edits, unwrapped(context, owner, inline))
-    return edits_of_all, "; ".join(dict.fromkeys(doubts))
+        yield from (part.doubt for part in layers if part.doubt)
 
 
-def _reaches_transformers(context: Context, owner: Ref) -> bool:
+def _reaches_transformers(context: RuleContext, owner: ClassRef) -> bool:
     """Whether the file imports from transformers, by name or by dots out of a model's folder."""
-    facts = context.tree.facts(owner.path)
+    facts = context.tree.names.facts(owner.path)
     return any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ()))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
-    if checkpoint.wrapped == "closure":
+    if checkpoint.wrapping == "closure":
         return any(call.callee == checkpoint.callee for call in inline.direct)
     direct = {path for call in inline.direct for path in call.paths}
     return not checkpoint.paths or bool(direct & set(checkpoint.paths)) or _is_attribute(checkpoint.paths)
@@ -148,79 +231,68 @@ def _is_attribute(paths: tuple[Path, ...]) -> bool:
 
 
 def _conversion(
-    context: Context, owner: Ref, checkpoint: CheckpointCall, inline: InlineBranch
-) -> tuple[Conversion, int]:
-    """What makes the callee's classes layers, and how many classes are layers then."""
+    context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
+) -> _Layers | Hindrance | Refusal:
+    """What makes the callee's classes layers, or why they are not made such."""
+    tree = context.tree
     paths = checkpoint.paths
-    if checkpoint.wrapped == "closure":
-        paths = tuple(
-            path
-            for call in owner.cls.calls
-            if call.method == inline.method
-            for path in call.paths
-            if path[0] != "<local>"
-        )
-    refs = block_refs(context, owner, paths)
-    externals = [t for path in paths for t in context.tree.reached(owner, path) if isinstance(t, External)]
-    aliases = {alias.original for ref in refs if (alias := alias_of(context, owner.path, ref.name))}
-    untold = [one.name for one in externals if not is_plain_external(one) and one.name not in aliases]
-    if untold or not (refs or externals):
-        reason = f"what {checkpoint.callee} is cannot be told ({', '.join(untold) or 'nothing is known of it'})"
-        return Conversion(reason=reason), 0
+    if checkpoint.wrapping == "closure":
+        calls = [call for call in owner.cls.calls if call.method == inline.method]
+        paths = tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
+    refs = tree.containers.classes_at(owner, paths)
+    externals = [t for path in paths for t in tree.containers.reached(owner, path) if isinstance(t, External)]
+    aliases = {alias.original for ref in refs if (alias := alias_of(tree, owner.path, ref.name))}
+    foreign = [external.name for external in externals if not is_plain_external(external)]
+    unknown = [name for name in foreign if name not in aliases]
+    if unknown:
+        return Hindrance(Obstacle.UNKNOWN_CALLEE, (checkpoint.callee, ", ".join(unknown)))
+    if not (refs or externals):
+        return Hindrance(Obstacle.NOTHING_KNOWN, (checkpoint.callee,))
     if not refs:
-        return Conversion(reason=f"torch's own {externals[0].name} stays without checkpointing"), 0
+        return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
     edits: list[Edit] = []
-    doubt = ""
+    doubts: list[PastStateDoubt] = []
     for ref in refs:
-        derived = derive(context, owner, paths, ref)
+        derived = derive(tree, owner, paths, ref)
         if derived:
             edits += derived
             continue
-        conversion = convert(context, ref)
-        if conversion.reason:
-            return conversion, 0
-        edits += [*conversion.edits, *aliased(context, owner, ref)]
-        doubt = doubt or conversion.doubt
-    return Conversion(tuple(edits), doubt=doubt), len(refs)
+        conversion = convert(tree, ref, context.argument_repairs)
+        if isinstance(conversion, Refusal):
+            return conversion
+        edits += [*conversion.edits, *aliased(tree, owner, ref)]
+        doubts += [conversion.doubt] if conversion.doubt else []
+    return _Layers(tuple(edits), doubts[0] if doubts else None)
 
 
-def _blocked(context: Context, owner: Ref, inline: InlineBranch) -> str:
-    """Gradient arguments of the direct calls that no call can pass rightly as the signature stands."""
+def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tuple[str, ...]:
+    """Gradient arguments of the direct calls that no call can pass correctly as the signature stands."""
     for call in inline.direct:
-        site = _site(context, owner, call)
-        if site:
-            plan = plan_site(context, site, gradient=True, past=True)
-            if plan.blocked:
-                return ", ".join(plan.blocked)
-    return ""
+        site = context.tree.calls.of_any(owner, call)
+        blocked = context.tree.calls.plan(site).blocked if site else ()
+        if blocked:
+            return blocked
+    return ()
 
 
-def _site(context: Context, owner: Ref, call: Call) -> Site | None:
-    refs = block_refs(context, owner, call.paths)
-    blocks = tuple((ref, found[1]) for ref in refs if (found := context.tree.forward(ref)))
-    return Site(owner, call, blocks) if blocks else None
-
-
-def _disagreement(context: Context, owner: Ref, inline: InlineBranch) -> str:
+def _differences(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
     """How the arguments of the two branches differ, past state left out: that is dropped in both."""
-    notes: list[str] = []
     for checkpoint in inline.checkpoints:
         for call in inline.direct:
-            site = _site(context, owner, call)
+            site = context.tree.calls.of_any(owner, call)
             if site is None or not set(call.paths) & set(checkpoint.paths):
                 continue
             ref, forward = site.blocks[0]
-            meaning = context.meaning(ref)
-            past = {parameter.name for parameter in forward.params if meaning.past(parameter)} | {"use_cache"}
-            one, other = bind(checkpoint.args, forward), bind(call.args, forward)
-            if isinstance(one, str) or isinstance(other, str):
+            past = meaning_of(ref).past_names(forward.params) | {"use_cache"}
+            inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
+            if isinstance(inside, Unknown) or isinstance(outside, Unknown):
                 continue
-            for name in dict.fromkeys([*one, *other]):
-                left, right = _text(checkpoint.args, one.get(name)), _text(call.args, other.get(name))
+            for name in dict.fromkeys([*inside, *outside]):
+                left = _argument(checkpoint.args, inside.get(name))
+                right = _argument(call.args, outside.get(name))
                 if name not in past and left != right:
-                    notes.append(f"`{name}`: {left} under checkpointing, {right} otherwise")
-    return "; ".join(dict.fromkeys(notes))
+                    yield f"`{name}`: {left} under checkpointing, {right} otherwise"
 
 
-def _text(arguments: tuple[Arg, ...], position: int | None) -> str:
+def _argument(arguments: tuple[Argument, ...], position: int | None) -> str:
     return "left out" if position is None else f"`{arguments[position].text}`"

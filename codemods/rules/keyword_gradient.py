@@ -25,16 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import Arg, Span
+from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rules import positional_past_state
-from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
+from ckpt_surgery.codemods.tree.call_sites import CallSite
+from ckpt_surgery.codemods.wording import quoted, unknown_text
 
 RULE = Declaration(
     code="CKPT003",
     repair=RepairKind.SAFE,
+    argument_repair=ArgumentRepair.GRADIENT,
     commit="{}: gradient tensors are passed by position",
     causes={
         Observation.RETURNED_KEYWORD: (
@@ -47,42 +49,37 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every call of a block with gradient arguments by keyword."""
-    for site in sites(context):
+    for site in context.tree.calls.all():
         yield from _findings(context, site)
 
 
-def _findings(context: Context, site: Site) -> Iterator[Finding]:
-    past = positional_past_state.RULE.code in context.selected
-    plan = plan_site(context, site, gradient=True, past=past)
+def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
+    plan = context.tree.calls.plan(site, {*context.argument_repairs, ArgumentRepair.GRADIENT})
     names = [name for name in plan.keyword_gradient if name not in plan.blocked]
     block = site.blocks[0][0].name
     if plan.unknown:
-        message = f"the arguments of {site.call.callee}(...) cannot be told: {plan.unknown}"
-        yield site_finding(context, site, RULE, message, Applicability.UNKNOWN)
+        message = f"the arguments of {site.call.callee}(...) cannot be told: {unknown_text(plan.unknown)}"
+        yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     for name in plan.hidden:
         message = f"`**` may pass {name} of {block} by keyword"
-        yield site_finding(context, site, RULE, message, Applicability.UNKNOWN)
+        yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     if names:
-        message = f"{block} gets {_listed(names)} by keyword: the gradient is lost with use_reentrant=True"
-        pieces = None if plan.unknown else plan.pieces
-        applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
+        message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
+        arguments = None if plan.unknown else plan.arguments
+        applicability = Applicability.SAFE if arguments else Applicability.UNSAFE
         span = _argument(site.call.args, names[0])
-        yield site_finding(context, site, RULE, message, applicability, span=span, pieces=pieces)
+        yield context.call_finding(RULE, site, message, applicability, span=span, arguments=arguments)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
         message = (
-            f"{block} gets {_listed(behind)} by keyword, and its signature has past state in front: "
+            f"{block} gets {quoted(behind)} by keyword, and its signature has past state in front: "
             "CKPT005 reorders it (--unsafe)"
         )
         span = _argument(site.call.args, behind[0])
-        yield site_finding(context, site, RULE, message, Applicability.UNSAFE, span=span)
+        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=span)
 
 
-def _argument(arguments: tuple[Arg, ...], name: str) -> Span | None:
+def _argument(arguments: tuple[Argument, ...], name: str) -> Span | None:
     return next((argument.span for argument in arguments if argument.name == name), None)
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(f"`{name}`" for name in names)

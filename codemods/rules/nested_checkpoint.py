@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.classes import Answer, Ref
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(
     code="CKPT006",
@@ -35,26 +35,26 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every layer with layers inside."""
-    for ref in context.tree.checked_refs():
-        if context.tree.is_layer(ref) is not Answer.YES:
+    for ref in context.tree.names.checked_classes():
+        if context.tree.bases.is_layer(ref) is not Answer.YES:
             continue
         inner = sorted({part.name for part in _layers_inside(context, ref)})
         if inner:
             message = f"{ref.name} holds {', '.join(inner)}: computed three times a step"
-            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message)
+            yield context.class_finding(RULE, ref, message)
 
 
-def _layers_inside(context: Context, ref: Ref) -> Iterator[Ref]:
-    seen: set[Ref] = {ref}
+def _layers_inside(context: RuleContext, ref: ClassRef) -> Iterator[ClassRef]:
+    seen: set[ClassRef] = {ref}
     waiting = [ref]
     while waiting:
-        for part in context.tree.parts(waiting.pop()):
+        for part in context.tree.containers.parts(waiting.pop()):
             if part in seen:
                 continue
             seen.add(part)
-            if context.tree.is_layer(part) is Answer.YES:
+            if context.tree.bases.is_layer(part) is Answer.YES:
                 yield part
             else:
                 waiting.append(part)

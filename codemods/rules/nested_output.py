@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.call_sites import checkpoints
 
 RULE = Declaration(
     code="CKPT010",
@@ -38,11 +37,11 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every nested output of a block."""
-    for ref in context.tree.checked_refs():
+    for ref in context.tree.names.checked_classes():
         forward = ref.cls.forward
-        if forward is None or not forward.nested_returns or not checkpoints(context, ref):
+        if forward is None or not forward.nested_returns or not context.tree.blocks.checkpoints(ref):
             continue
         for span in forward.nested_returns:
             message = f"{ref.name} returns gradient tensors inside a nested tuple: lost with use_reentrant=True"

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
-from ckpt_surgery.codemods.edits.conversion import convert
+from ckpt_surgery.codemods.edits.conversion import Refusal, convert
 from ckpt_surgery.codemods.edits.derived_class import aliased
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.blocks import StackElement
-from ckpt_surgery.codemods.tree.classes import Answer, Ref
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+from ckpt_surgery.codemods.wording import doubt_text, refusal_text
 
 RULE = Declaration(
     code="CKPT001",
@@ -44,52 +45,44 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """Findings for every stack element that is no layer: blocks first of all, the rest as information."""
-    parts = context.tree.supported
+    parts = context.tree.containers.supported
     if context.include_unsupported:
-        parts |= frozenset(context.tree.checked_refs())
-    seen: set[tuple[Ref, bool]] = set()
-    for element in sorted(context.blocks.elements(parts), key=_place):
+        parts |= frozenset(context.tree.names.checked_classes())
+    seen: set[tuple[ClassRef, bool]] = set()
+    for element in sorted(context.tree.blocks.elements(parts), key=_place):
         ref = element.element
         key = (ref, element.is_block)
-        if key in seen or ref.path not in context.tree.checked or ref in context.blocks.checkpointed_inline:
+        if key in seen or ref.path not in context.tree.checked or ref in context.tree.blocks.checkpointed_inline:
             continue
         seen.add(key)
         if element.is_block:
             yield _block(context, element)
         elif (ref, True) not in seen:
             message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
-            yield context.finding(
-                RULE, ref.path, ref.cls.header, ref.name, message, Applicability.INFO, first_line=ref.cls.first_line
-            )
+            yield context.class_finding(RULE, ref, message, Applicability.INFO)
     for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
-        for name, external in context.blocks.foreign(holder) if holder.path in context.tree.checked else ():
+        for name, external in context.tree.blocks.foreign(holder) if holder.path in context.tree.checked else ():
             message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
-            yield context.finding(RULE, holder.path, holder.cls.header, holder.name, message, Applicability.UNKNOWN)
+            yield context.class_finding(RULE, holder, message, Applicability.UNKNOWN)
 
 
-def _block(context: Context, element: StackElement) -> Finding:
+def _block(context: RuleContext, element: StackElement) -> Finding:
     ref = element.element
     message = f"{ref.name}, a block of {_stack(element)}, is no GradientCheckpointingLayer: it is never checkpointed"
     applicability = Applicability.SAFE
-    if context.tree.is_layer(ref) is Answer.UNKNOWN:
+    if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
         applicability = Applicability.UNKNOWN
-    conversion = convert(context, ref)
+    conversion = convert(context.tree, ref, context.argument_repairs)
+    if isinstance(conversion, Refusal):
+        return context.class_finding(RULE, ref, f"{message} ({refusal_text(conversion)})", Applicability.UNKNOWN)
     if conversion.doubt and applicability is Applicability.SAFE:
-        message += f"; {conversion.doubt}"
+        message += f"; {doubt_text(conversion.doubt)}"
         applicability = Applicability.UNSAFE
-    edits = (*conversion.edits, *aliased(context, element.holder, ref))
-    if conversion.reason:
-        return _class_finding(context, ref, f"{message} ({conversion.reason})", Applicability.UNKNOWN)
-    return _class_finding(context, ref, message, applicability, edits)
-
-
-def _class_finding(
-    context: Context, ref: Ref, message: str, applicability: Applicability, edits: tuple[Edit, ...] = ()
-) -> Finding:
-    return context.finding(RULE, ref.path, ref.cls.header, ref.name, message, applicability, edits, ref.cls.first_line)
+    edits = (*conversion.edits, *aliased(context.tree, element.holder, ref))
+    return context.class_finding(RULE, ref, message, applicability, edits)
 
 
 def _stack(element: StackElement) -> str:

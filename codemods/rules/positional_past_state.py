@@ -25,57 +25,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.arguments import Piece, Plan, bind
-from ckpt_surgery.codemods.tree.call_sites import Site, plan_site, site_finding, sites
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, Unknown, bind
+from ckpt_surgery.codemods.tree.call_sites import CallSite
+from ckpt_surgery.codemods.wording import quoted
 
 RULE = Declaration(
     code="CKPT004",
     repair=RepairKind.SAFE,
+    argument_repair=ArgumentRepair.PAST_STATE,
     commit="{}: past state is passed by keyword",
     causes={Observation.POSITIONAL_PAST_STATE: "{block} gets its past state `{argument}` by position."},
 )
-_GRADIENT = "CKPT003"
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every call of a block with past state by position."""
-    for site in sites(context):
+    for site in context.tree.calls.all():
         yield from _findings(context, site)
 
 
-def lasting(context: Context, site: Site) -> Plan | None:
-    """The plan of a call that still passes past state by position after all safe repairs; None for any other."""
-    plan = _fault(context, site)
-    return plan if plan and _repair(plan) is None else None
-
-
-def _fault(context: Context, site: Site) -> Plan | None:
-    """The plan of a call that passes past state by position where that does harm."""
-    plan = plan_site(context, site, gradient=_GRADIENT in context.selected, past=True)
-    block, _ = site.blocks[0]
-    harmless = not plan.positional_past or context.tree.flag(block, "_can_checkpoint_with_cache") == "True"
-    return None if harmless else plan
-
-
-def _repair(plan: Plan) -> tuple[Piece, ...] | None:
-    return None if plan.unknown or plan.blocked else plan.pieces
-
-
-def _findings(context: Context, site: Site) -> Iterator[Finding]:
-    plan = _fault(context, site)
+def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
+    plan = context.tree.calls.plan_of_past_state(site, context.argument_repairs)
     if plan is None:
         return
     block, forward = site.blocks[0]
     bound = bind(site.call.args, forward)
-    first = bound[plan.positional_past[0]] if not isinstance(bound, str) else 0
-    span = site.call.args[first].span
-    names = " and ".join(f"`{name}`" for name in plan.positional_past)
-    message = f"{block.name} gets {names} by position: the recompute writes it a second time"
-    pieces = _repair(plan)
+    first = 0 if isinstance(bound, Unknown) else bound[plan.positional_past[0]]
+    message = f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
-    applicability = Applicability.SAFE if pieces else Applicability.UNSAFE
-    yield site_finding(context, site, RULE, message, applicability, span=span, pieces=pieces)
+    applicability = Applicability.SAFE if plan.repair else Applicability.UNSAFE
+    span = site.call.args[first].span
+    yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)

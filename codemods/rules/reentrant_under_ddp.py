@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.edits.call_edit import call_edit
+from ckpt_surgery.codemods.facts.script_facts import Reentrant
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.scripts.script_facts import Reentrant
 from ckpt_surgery.codemods.scripts.signs import data_parallel, said
-from ckpt_surgery.codemods.tree.arguments import Piece
+from ckpt_surgery.codemods.tree.arguments import NewArgument
 
 RULE = Declaration(
     code="CKPT104",
@@ -42,16 +42,16 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every reentrant checkpoint in a script that trains under the wrapper."""
-    for path, script in context.scripts():
+    for path, script in context.tree.scripts():
         sign = data_parallel(script)
         if sign:
             for one in script.reentrant:
                 yield _finding(context, path, one, f"DistributedDataParallel ({said(sign)})")
 
 
-def _finding(context: Context, path: str, one: Reentrant, wrapper: str) -> Finding:
+def _finding(context: RuleContext, path: str, one: Reentrant, wrapper: str) -> Finding:
     if one.kind == "enable":
         message = (
             f"{one.callee}() is reentrant up to transformers 4.57, which does not go with {wrapper}: give it "
@@ -66,10 +66,11 @@ def _finding(context: Context, path: str, one: Reentrant, wrapper: str) -> Findi
     return context.script_finding(RULE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
 
 
-def _edit(context: Context, path: str, one: Reentrant) -> Edit:
+def _edit(context: RuleContext, path: str, one: Reentrant) -> Edit:
     """`True` becomes `False`; where the option is left out it comes last."""
     if one.kind == "true":
-        start, end = context.source(path).range(one.spot.span)
+        start, end = context.tree.source(path).range(one.spot.span)
         return Edit(path, start, end, "False")
-    pieces = [Piece(at, argument.name) for at, argument in enumerate(one.args)]
-    return call_edit(context, path, one.spot.span, (*pieces, Piece(None, "use_reentrant", "False")))
+    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(one.args)]
+    option = NewArgument(None, "use_reentrant", "False")
+    return call_edit(context.tree, path, one.spot.span, (*arguments, option))

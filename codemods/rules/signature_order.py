@@ -26,15 +26,18 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.edits.call_edit import call_edit
-from ckpt_surgery.codemods.facts.file_facts import Forward, Parameter
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.tree.arguments import Piece, reordered
-from ckpt_surgery.codemods.tree.call_sites import Site, block_refs, plan_site, sites
-from ckpt_surgery.codemods.tree.classes import Ref
+from ckpt_surgery.codemods.tree.arguments import NewArgument, reordered
+from ckpt_surgery.codemods.tree.call_sites import CallSite, meaning_of
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.wording import quoted
 
 RULE = Declaration(
     code="CKPT005",
@@ -44,15 +47,45 @@ RULE = Declaration(
     settles=("CKPT001",),
 )
 
+_Callers = Mapping[ClassRef, list[CallSite]]
+_Blocked = Mapping[ClassRef, Mapping[str, None]]
+"""The gradient parameters of a forward that stand behind past state, in order."""
 
-def find(context: Context) -> Iterator[Finding]:
+
+class UnfollowedUse(Enum):
+    """A use of a forward in the tree that no edit here follows: reordering would break it silently."""
+
+    OVERRIDDEN = "overridden"
+    CHECKPOINT_CALL = "checkpoint call"
+    SINGLE_INSTANCE = "single instance"
+    UNBOUND_CALL = "unbound call"
+    OTHER_SIGNATURE = "other signature"
+
+
+_WORDS: Mapping[UnfollowedUse, str] = {
+    UnfollowedUse.OVERRIDDEN: "{} overrides the forward and may call this one",
+    UnfollowedUse.CHECKPOINT_CALL: "a checkpoint call in {} passes its arguments by position",
+    UnfollowedUse.SINGLE_INSTANCE: "{} holds one outside any stack",
+    UnfollowedUse.UNBOUND_CALL: "{}.forward is called without an instance in {}",
+    UnfollowedUse.OTHER_SIGNATURE: "a call of it also runs {}.forward, which takes other parameters",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfollowed:
+    """Such a use, and the names that it is about."""
+
+    use: UnfollowedUse
+    names: tuple[str, ...]
+
+
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every forward that some call of the tree needs in another order."""
-    callers: dict[Ref, list[Site]] = defaultdict(list)
-    blocked: dict[Ref, dict[str, None]] = defaultdict(dict)
-    for site in sites(context):
-        owners = _owners(context, site)
-        plan = plan_site(context, site, gradient=True, past=True)
-        for owner in owners:
+    callers: dict[ClassRef, list[CallSite]] = defaultdict(list)
+    blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)
+    for site in context.tree.calls.all():
+        plan = context.tree.calls.plan(site)
+        for owner in _owners(context, site):
             callers[owner].append(site)
             blocked[owner].update(dict.fromkeys(plan.blocked))
     for owner, names in blocked.items():
@@ -60,77 +93,72 @@ def find(context: Context) -> Iterator[Finding]:
             yield _finding(context, _group(context, owner, callers), blocked, callers)
 
 
-def _owners(context: Context, site: Site) -> tuple[Ref, ...]:
+def _owners(context: RuleContext, site: CallSite) -> tuple[ClassRef, ...]:
     """The classes whose forwards a call runs."""
-    defined = (context.tree.forward(block) for block, _ in site.blocks)
-    return tuple(dict.fromkeys(one[0] for one in defined if one))
+    forwards = (context.tree.bases.forward(block) for block, _ in site.blocks)
+    return tuple(dict.fromkeys(forward[0] for forward in forwards if forward))
 
 
-def _group(context: Context, owner: Ref, callers: Mapping[Ref, list[Site]]) -> tuple[Ref, ...]:
+def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[ClassRef, ...]:
     """The classes that share calls with `owner`, itself first: they are reordered together or not at all."""
-    found = {owner: None}
+    group = {owner: None}
     waiting = [owner]
     while waiting:
         for site in callers[waiting.pop()]:
             for other in _owners(context, site):
-                if other not in found:
-                    found[other] = None
+                if other not in group:
+                    group[other] = None
                     waiting.append(other)
-    return tuple(found)
+    return tuple(group)
 
 
-def _finding(
-    context: Context,
-    group: tuple[Ref, ...],
-    blocked: Mapping[Ref, Mapping[str, None]],
-    callers: Mapping[Ref, list[Site]],
-) -> Finding:
+def _finding(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocked, callers: _Callers) -> Finding:
     owner = group[0]
-    listed = " and ".join(f"`{name}`" for name in blocked[owner])
-    message = f"{owner.name}.forward takes {listed} behind past state: no call can pass both rightly"
+    message = f"{owner.name}.forward takes {quoted(blocked[owner])} behind past state: no call can pass both rightly"
+    unfollowed = _unfollowed(context, group, blocked)
     edits: tuple[Edit, ...] = ()
-    reason = next((reason for one in group if (reason := _unfollowed(context, one, group))), "")
-    apart = next((one for one in group if set(blocked[one]) != set(blocked[owner])), None)
-    if apart:
-        reason = f"a call of it also runs {apart.name}.forward, which takes other parameters"
-    if not reason:
+    if unfollowed:
+        message += f"; left to a person: {_WORDS[unfollowed.use].format(*unfollowed.names)}"
+    else:
         edits = _edits(context, group, tuple(blocked[owner]), callers)
-    if reason:
-        message += f"; left to a person: {reason}"
-    elif edits:
+    if edits:
         message += f"; reordering breaks callers outside the tree ({len(callers[owner])} inside follow)"
-    forward = owner.cls.forward
-    span = forward.span if forward else owner.cls.header
+    span = owner.cls.forward.span if owner.cls.forward else owner.cls.header
     return context.finding(RULE, owner.path, span, owner.name, message, edits=edits)
 
 
-def _unfollowed(context: Context, owner: Ref, group: tuple[Ref, ...]) -> str:
-    """A use of the forward in the tree that no edit here follows: reordering would break it silently."""
+def _unfollowed(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocked) -> _Unfollowed | None:
+    """The first reason not to reorder the forwards of a group."""
+    for member in group:
+        if set(blocked[member]) != set(blocked[group[0]]):
+            return _Unfollowed(UnfollowedUse.OTHER_SIGNATURE, (member.name,))
+    return next((use for member in group for use in _uses(context, member, group)), None)
+
+
+def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[_Unfollowed]:
+    """The uses of a class's forward that no edit here follows."""
     tree = context.tree
-    for heir in tree.heirs(owner):
-        if heir.cls.forward and (
-            heir not in group or "super().forward" in context.source(heir.path).of(heir.cls.span)
-        ):
-            return f"{heir.name} overrides the forward and may call this one"
-    for ref in context.blocks.with_inlines:
+    for heir in tree.bases.heirs(owner):
+        if heir.cls.forward and (heir not in group or "super().forward" in tree.source(heir.path).of(heir.cls.span)):
+            yield _Unfollowed(UnfollowedUse.OVERRIDDEN, (heir.name,))
+    for ref in tree.blocks.with_inlines:
         for inline in ref.cls.inlines:
             paths = [path for checkpoint in inline.checkpoints for path in checkpoint.paths]
-            if any(owner in tree.mro(block) for block in block_refs(context, ref, paths)):
-                return f"a checkpoint call in {ref.name} passes its arguments by position"
-    for ref, attribute in tree.holders.get(owner.name, ()):
+            if any(owner in tree.bases.chain(block) for block in tree.containers.classes_at(ref, paths)):
+                yield _Unfollowed(UnfollowedUse.CHECKPOINT_CALL, (ref.name,))
+    for ref, attribute in tree.containers.holders.get(owner.name, ()):
         called = {path for call in ref.cls.calls for path in call.paths}
-        if (attribute,) not in called and owner in tree.reached(ref, (attribute,)):
-            return f"{ref.name} holds one outside any stack"
+        if (attribute,) not in called and owner in tree.containers.reached(ref, (attribute,)):
+            yield _Unfollowed(UnfollowedUse.SINGLE_INSTANCE, (ref.name,))
     unbound = re.compile(rf"\b{owner.name}\.forward\(")
     for path in tree.checked:
-        if owner in tree.named(path, owner.name) and unbound.search(tree.text(path)):
-            return f"{owner.name}.forward is called without an instance in {path}"
-    return ""
+        if owner in tree.names.named(path, owner.name) and unbound.search(tree.text(path)):
+            yield _Unfollowed(UnfollowedUse.UNBOUND_CALL, (owner.name, path))
 
 
-def _order(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...]) -> list[Parameter]:
+def _order(owner: ClassRef, forward: ForwardSignature, names: tuple[str, ...]) -> list[Parameter]:
     """The positional parameters with the gradient ones moved in front of the first past state."""
-    meaning = context.meaning(owner)
+    meaning = meaning_of(owner)
     params = [parameter for parameter in forward.params if parameter.kind == "positional"]
     moved = [parameter for parameter in params if parameter.name in names]
     rest = [parameter for parameter in params if parameter.name not in names]
@@ -139,40 +167,42 @@ def _order(context: Context, owner: Ref, forward: Forward, names: tuple[str, ...
 
 
 def _edits(
-    context: Context, group: tuple[Ref, ...], names: tuple[str, ...], callers: Mapping[Ref, list[Site]]
+    context: RuleContext, group: tuple[ClassRef, ...], names: tuple[str, ...], callers: _Callers
 ) -> tuple[Edit, ...]:
-    """The new signatures and calls; nothing where one of them cannot be had."""
+    """The new signatures and calls; nothing where one of them cannot be written."""
     edits: dict[Edit, None] = {}
-    pieces_of: dict[Site, tuple[Piece, ...]] = {}
+    new_calls: dict[CallSite, tuple[NewArgument, ...]] = {}
     for owner in group:
         forward = owner.cls.forward
         if forward is None or owner.path not in context.tree.checked:
             return ()
-        params = _order(context, owner, forward, names)
+        params = _order(owner, forward, names)
         signature = _signature(context, owner, forward, params)
         if signature is None:
             return ()
         edits[signature] = None
         for site in callers[owner]:
-            pieces = reordered(site.call.args, forward, params, context.meaning(owner))
-            if pieces is None or pieces_of.setdefault(site, pieces) != pieces:
+            arguments = reordered(site.call.args, forward, params, meaning_of(owner))
+            if arguments is None or new_calls.setdefault(site, arguments) != arguments:
                 return ()
-    for site, pieces in pieces_of.items():
-        edits[call_edit(context, site.owner.path, site.call.span, pieces)] = None
+    for site, arguments in new_calls.items():
+        edits[call_edit(context.tree, site.owner.path, site.call.span, arguments)] = None
     return tuple(edits)
 
 
-def _signature(context: Context, owner: Ref, forward: Forward, params: list[Parameter]) -> Edit | None:
+def _signature(
+    context: RuleContext, owner: ClassRef, forward: ForwardSignature, params: list[Parameter]
+) -> Edit | None:
     """The parameters in their new order, each as it was written; None where comments stand between them."""
-    source = context.source(owner.path)
-    spans = [source.range(span) for span in forward.param_spans[: len(params)]]
-    texts = {p.name: source.text[low:high] for p, (low, high) in zip(forward.params, spans, strict=False)}
-    gaps = [source.text[one[1] : other[0]] for one, other in itertools.pairwise(spans)]
+    source = context.tree.source(owner.path)
+    ranges = [source.range(span) for span in forward.param_spans[: len(params)]]
+    texts = {p.name: source.text[start:end] for p, (start, end) in zip(forward.params, ranges, strict=False)}
+    gaps = [source.text[left[1] : right[0]] for left, right in itertools.pairwise(ranges)]
     if any("#" in gap for gap in gaps) or _required_behind_default(params):
         return None
     first, *rest = params
-    text = texts[first.name] + "".join(gap + texts[one.name] for gap, one in zip(gaps, rest, strict=True))
-    return Edit(owner.path, spans[0][0], spans[-1][1], text)
+    text = texts[first.name] + "".join(gap + texts[p.name] for gap, p in zip(gaps, rest, strict=True))
+    return Edit(owner.path, ranges[0][0], ranges[-1][1], text)
 
 
 def _required_behind_default(params: list[Parameter]) -> bool:

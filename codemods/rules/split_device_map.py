@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, SplitLoad
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, SplitLoad
 from ckpt_surgery.codemods.scripts.signs import said, several_processes
 
 RULE = Declaration(
@@ -41,9 +41,9 @@ RULE = Declaration(
 _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every such load in a script that trains."""
-    for path, script in context.scripts():
+    for path, script in context.tree.scripts():
         for load in script.loads:
             verdict = _verdict(load, script)
             if verdict:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.call_sites import site_finding, sites
+from ckpt_surgery.codemods.tree.call_sites import meaning_of
 
 RULE = Declaration(
     code="CKPT008",
@@ -34,19 +34,18 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every past state keyword that goes through the checkpoint."""
-    for site in sites(context):
+    for site in context.tree.calls.all():
         block, forward = site.blocks[0]
-        if context.tree.flag(block, "_can_checkpoint_with_cache") == "True":
+        if context.tree.bases.flag(block, "_can_checkpoint_with_cache") == "True":
             continue
-        meaning = context.meaning(block)
-        past = {parameter.name for parameter in forward.params if meaning.past(parameter)}
+        past = meaning_of(block).past_names(forward.params)
         cleared = context.tree.cleared(site.owner.path)
         for argument in site.call.args:
-            if argument.name in past and argument.name not in cleared and argument.shape not in ("none", "constant"):
+            if argument.name in past and argument.name not in cleared and argument.is_value:
                 message = (
                     f"{block.name} gets past state as `{argument.name}`, which this release's "
                     f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
                 )
-                yield site_finding(context, site, RULE, message, span=argument.span)
+                yield context.call_finding(RULE, site, message, span=argument.span)

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.classes import Answer, Ref, Target, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
 from ckpt_surgery.model_patches import family_facts
 
 RULE = Declaration(
@@ -36,51 +36,51 @@ RULE = Declaration(
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for the innermost model classes without anything to checkpoint."""
     models = [
         ref
-        for ref in context.tree.checked_refs()
-        if context.tree.flag(ref, "supports_gradient_checkpointing") == "True"
+        for ref in context.tree.names.checked_classes()
+        if context.tree.bases.flag(ref, "supports_gradient_checkpointing") == "True"
         and any(name == "__init__" for name in ref.cls.methods)
         and ref.cls.attributes
     ]
     bare = {ref: answer for ref in models if (answer := _reaches(context, ref)) is not Answer.YES}
     for ref, answer in bare.items():
-        if any(part in bare for part in context.tree.parts(ref)):
+        if any(part in bare for part in context.tree.containers.parts(ref)):
             continue
         if answer is Answer.NO:
             message = f"{ref.name} supports gradient checkpointing by its flag, and holds nothing that checkpoints"
-            worth = context.blocks.mixes(ref)
+            worth = context.tree.blocks.mixes(ref)
             applicability = Applicability.UNSAFE if worth else Applicability.INFO
-            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message, applicability)
+            yield context.class_finding(RULE, ref, message, applicability)
         else:
             message = f"what {ref.name} is made of is decided at run time: whether it checkpoints cannot be told"
-            yield context.finding(RULE, ref.path, ref.cls.header, ref.name, message, Applicability.UNKNOWN)
+            yield context.class_finding(RULE, ref, message, Applicability.UNKNOWN)
 
 
-def _is_unknown(context: Context, part: Target) -> bool:
+def _is_unknown(context: RuleContext, part: Target) -> bool:
     """Whether a part comes from elsewhere, or inherits from there."""
-    if isinstance(part, Ref):
-        return context.tree.is_layer(part) is Answer.UNKNOWN
+    if isinstance(part, ClassRef):
+        return context.tree.bases.is_layer(part) is Answer.UNKNOWN
     return bool(part.module) and not is_plain_external(part)
 
 
-def _reaches(context: Context, ref: Ref) -> Answer:
+def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
     """Whether anything that checkpoints is inside."""
-    seen: set[Ref] = {ref}
+    seen: set[ClassRef] = {ref}
     waiting = [ref]
     doubt = False
     while waiting:
         one = waiting.pop()
-        if any(ancestor.cls.inlines for ancestor in context.tree.lineage(one)):
+        if any(ancestor.cls.inlines for ancestor in context.tree.bases.lineage(one)):
             return Answer.YES
-        for part in context.tree.all_parts(one):
+        for part in context.tree.containers.all_parts(one):
             if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True
-            elif isinstance(part, Ref) and part not in seen:
+            elif isinstance(part, ClassRef) and part not in seen:
                 seen.add(part)
-                if context.tree.is_layer(part) is Answer.YES or part in context.blocks.plain:
+                if context.tree.bases.is_layer(part) is Answer.YES or part in context.tree.blocks.plain:
                     return Answer.YES
                 if part.name in family_facts(part.path).not_blocks:
                     return Answer.YES  # it stays plain on purpose

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.extract_builds import span_of
-from ckpt_surgery.codemods.facts.extract_calls import arguments_of
+from ckpt_surgery.codemods.facts.script_facts import Reentrant, Spot
+from ckpt_surgery.codemods.facts.syntax import arguments_of, span_of
 from ckpt_surgery.codemods.scripts.names import Function, Names, scopes, tail
-from ckpt_surgery.codemods.scripts.script_facts import Reentrant, Spot
 
 _OPTION = "use_reentrant"
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}

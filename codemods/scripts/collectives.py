@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
-from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.facts.script_facts import Collective, Spot
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
 from ckpt_surgery.codemods.scripts.names import Function, Names, is_accelerator, scopes, tail
-from ckpt_surgery.codemods.scripts.ranks import RankTests, Test
-from ckpt_surgery.codemods.scripts.script_facts import Collective, Spot
+from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests
 
 _GROUP_AT = {
     "all_reduce": 2,
@@ -48,11 +47,11 @@ class _Called:
     name: str
     node: ast.Call
     first_line: int
-    test: Test | None
+    test: RankTest | None
 
 
 @dataclass(slots=True)
-class _Walk:
+class _RankWalk:
     """One kind of rank (`first`: each test is true on it) and what it calls."""
 
     first: bool
@@ -70,12 +69,12 @@ class _Walk:
 
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
-    reader = _Reader(names)
+    reader = _CollectiveReader(names)
     for scope, body in scopes(names):
         yield from reader.compare(scope, body)
 
 
-class _Reader:
+class _CollectiveReader:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.tests = RankTests(names)
@@ -87,8 +86,8 @@ class _Reader:
         first, other = self._walks(function.body)
         return tuple(one.name for one in first.called) if first.names == other.names else ()
 
-    def _walks(self, statements: Sequence[ast.stmt]) -> list[_Walk]:
-        walks = [_Walk(True), _Walk(False)]
+    def _walks(self, statements: Sequence[ast.stmt]) -> list[_RankWalk]:
+        walks = [_RankWalk(True), _RankWalk(False)]
         for walk in walks:
             self._block(walk, statements, None)
         return walks
@@ -97,7 +96,7 @@ class _Reader:
         """The collectives that only one of the two kinds of rank calls here, as many as are too many."""
         first, other = self._walks(statements)
         found: dict[Span, Collective] = {}
-        left: set[Test] = set()
+        left: set[RankTest] = set()
         for here, there in ((first, other), (other, first)):
             for name, more in (here.names - there.names).items():
                 for one in [called for called in here.of(name) if called.test][-more:]:
@@ -106,10 +105,10 @@ class _Reader:
                     if test is None or test in left:
                         continue  # where the others have left, the first collective says it all
                     left |= {test} if test.left else set()
-                    found[spot.span] = Collective(spot, dotted(one.node.func), test.text, test.line, test.kind)
+                    found[spot.span] = Collective(spot, dotted(one.node.func), test.text, test.line, test.depends_on)
         yield from found.values()
 
-    def _block(self, walk: _Walk, statements: Sequence[ast.stmt], under: Test | None) -> None:
+    def _block(self, walk: _RankWalk, statements: Sequence[ast.stmt], under: RankTest | None) -> None:
         """Walk statements up to where this kind of rank leaves them."""
         for statement in statements:
             if isinstance(statement, ast.If):
@@ -128,16 +127,16 @@ class _Reader:
             else:
                 self._statement(walk, statement, under)
 
-    def _either(self, walk: _Walk, statement: ast.If, under: Test | None) -> None:
+    def _either(self, walk: _RankWalk, statement: ast.If, under: RankTest | None) -> None:
         """A branch on something that is the same on all ranks: of what both sides call, one is called."""
-        sides = [_Walk(walk.first), _Walk(walk.first)]
+        sides = [_RankWalk(walk.first), _RankWalk(walk.first)]
         self._block(sides[0], statement.body, under)
         self._block(sides[1], statement.orelse, under)
         more = sides[1].names - sides[0].names
         walk.called += sides[0].called
         walk.called += [one for name, count in more.items() for one in sides[1].of(name)[-count:]]
 
-    def _statement(self, walk: _Walk, statement: ast.stmt, under: Test | None) -> None:
+    def _statement(self, walk: _RankWalk, statement: ast.stmt, under: RankTest | None) -> None:
         if isinstance(statement, _SCOPES):
             if under and isinstance(statement, Function):
                 # What a function does that only some ranks define is theirs too; when, nobody can tell.
@@ -151,7 +150,7 @@ class _Reader:
         for name in ("body", "orelse", "finalbody"):  # what an exception leads to is left out
             self._block(walk, getattr(statement, name, ()), under)
 
-    def _expressions(self, walk: _Walk, node: ast.AST, line: int, under: Test | None) -> None:
+    def _expressions(self, walk: _RankWalk, node: ast.AST, line: int, under: RankTest | None) -> None:
         waiting = [node]
         while waiting:
             one = waiting.pop()

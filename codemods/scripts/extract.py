@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.checkpoints import reentrant
 from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import Names
-from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.signs import signs
 
 _PROCESSES = (
@@ -56,7 +56,7 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     losses = LossReader(names)
     facts = ScriptFacts(
         signs=(),
-        arounds=tuple(losses.read()) if around else (),
+        bypasses=tuple(losses.read()) if around else (),
         collectives=tuple(collectives(names)) if ranks else (),
         loads=tuple(split_loads(names)) if loads else (),
         reentrant=tuple(reentrant(names)) if checkpoints else (),

@@ -9,10 +9,10 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import Function, Names, is_distributed_data_parallel, parameters, tail
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
-from ckpt_surgery.codemods.scripts.values import NOTHING, Value, join, mix
+from ckpt_surgery.codemods.scripts.values import NOTHING, TracedValue, join, mix
 
 NO_GRADIENT = {"no_grad", "inference_mode"}
 DEEPEST = 6
@@ -27,11 +27,11 @@ class Frame:
     scope: str
     node: ast.AST
     cls: ast.ClassDef | None = None
-    env: dict[str, Value] = field(default_factory=dict)
+    env: dict[str, TracedValue] = field(default_factory=dict)
     outer: Frame | None = None
     caller: Frame | None = None
     functions: dict[str, Function] = field(default_factory=dict)
-    returns: list[Value] = field(default_factory=list)
+    returns: list[TracedValue] = field(default_factory=list)
     line: int = 0
     quiet: bool = False
     """Under `no_grad`, or where there is but one process: no gradient is to be synchronised here."""
@@ -61,7 +61,7 @@ class Flow:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.attributes: dict[tuple[str, str], Value] = {}
+        self.attributes: dict[tuple[str, str], TracedValue] = {}
         """What any method of a class gives to an attribute of `self`."""
         self.steps = 0
 
@@ -70,29 +70,31 @@ class Flow:
         """Whether the script was too much to follow to the end."""
         return self.steps >= _MOST_STEPS
 
-    def call(self, frame: Frame, node: ast.Call) -> Value:
+    def call(self, frame: Frame, node: ast.Call) -> TracedValue:
         """What a call returns."""
         raise NotImplementedError
 
-    def attribute(self, node: ast.Attribute, base: Value) -> Value:
+    def attribute(self, node: ast.Attribute, base: TracedValue) -> TracedValue:
         """`base.attr`, for a base that is not `self`."""
         raise NotImplementedError
 
-    def own(self, cls: ast.ClassDef, name: str) -> Value:
+    def own(self, cls: ast.ClassDef, name: str) -> TracedValue:
         """`self.name`."""
         for one in self.names.lineage(cls):
             if (one.name, name) in self.attributes:
                 return self.attributes[one.name, name]
-        return Value(objects=frozenset({f"{cls.name} self.{name}"}))
+        return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
-    def follow(self, caller: Frame, function: Function, cls: ast.ClassDef | None, given: dict[str, Value]) -> Value:
+    def follow(
+        self, caller: Frame, function: Function, cls: ast.ClassDef | None, given: dict[str, TracedValue]
+    ) -> TracedValue:
         """What a function returns when it is called with these values."""
         outer = caller if function.name in caller.functions else caller.outermost()
         scope = ".".join(filter(None, [cls.name if cls else outer.scope, function.name]))
-        env = {name: Value(objects=frozenset({f"{scope} {name}"})) for name in parameters(function)}
+        env = {name: TracedValue(objects=frozenset({f"{scope} {name}"})) for name in parameters(function)}
         for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
             if argument.annotation and is_distributed_data_parallel(self.names.origin(argument.annotation)):
-                env[argument.arg] = Value(wrappers=frozenset({scope}))
+                env[argument.arg] = TracedValue(wrappers=frozenset({scope}))
         frame = Frame(scope, function, cls or outer.cls, {**env, **given}, outer, caller)
         frame.quiet = caller.quiet or any(tail(called(one)) in NO_GRADIENT for one in function.decorator_list)
         self.block(frame, function.body)
@@ -147,7 +149,7 @@ class Flow:
         self.value(frame, test)
         before, quiet = frame.env, frame.quiet
         several = asks_for_several(test)
-        going_on: list[tuple[dict[str, Value], bool]] = []
+        going_on: list[tuple[dict[str, TracedValue], bool]] = []
         for statements, truth in ((body, True), (orelse, False)):
             frame.env = dict(before)
             frame.quiet = quiet or (several is not None and several != truth)  # one process needs no wrapper
@@ -193,7 +195,7 @@ class Flow:
             case ast.Call(func=ast.Name(id="isinstance"), args=[one, kinds]):
                 if any(is_distributed_data_parallel(self.names.origin(kind)) for kind in _items(kinds)):
                     known = self.value(frame, one).wrappers or frozenset({dotted(one)})
-                    self.bind(frame, one, Value(wrappers=known) if truth else NOTHING)
+                    self.bind(frame, one, TracedValue(wrappers=known) if truth else NOTHING)
             case ast.Call(func=ast.Name(id="hasattr"), args=[one, ast.Constant(value="module")]) if not truth:
                 self.bind(frame, one, NOTHING)
 
@@ -209,7 +211,7 @@ class Flow:
             case _:
                 self.bind(frame, target, self.value(frame, value))
 
-    def bind(self, frame: Frame, target: ast.expr, value: Value) -> None:
+    def bind(self, frame: Frame, target: ast.expr, value: TracedValue) -> None:
         """Let a target stand for a value."""
         match target:
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
@@ -226,7 +228,7 @@ class Flow:
                     key = (frame.cls.name, attribute)
                     self.attributes[key] = join([self.attributes.get(key, value), value])
 
-    def _named(self, frame: Frame | None, name: str) -> Value | None:
+    def _named(self, frame: Frame | None, name: str) -> TracedValue | None:
         while frame:
             if name in frame.env:
                 return frame.env[name]
@@ -235,7 +237,7 @@ class Flow:
 
     # -- expressions
 
-    def value(self, frame: Frame, node: ast.expr) -> Value:
+    def value(self, frame: Frame, node: ast.expr) -> TracedValue:
         """What an expression stands for."""
         self.steps += 1
         if self.gave_up:
@@ -271,9 +273,9 @@ class Flow:
                 return self.value(frame, item)
         return NOTHING
 
-    def _choice(self, frame: Frame, test: ast.expr, body: ast.expr, orelse: ast.expr) -> Value:
+    def _choice(self, frame: Frame, test: ast.expr, body: ast.expr, orelse: ast.expr) -> TracedValue:
         before = frame.env
-        found: list[Value] = []
+        found: list[TracedValue] = []
         for part, truth in ((body, True), (orelse, False)):
             frame.env = dict(before)
             self._narrow(frame, test, truth)
@@ -287,7 +289,7 @@ def called(node: ast.expr) -> ast.expr:
     return node.func if isinstance(node, ast.Call) else node
 
 
-def _joined(envs: list[dict[str, Value]]) -> dict[str, Value]:
+def _joined(envs: list[dict[str, TracedValue]]) -> dict[str, TracedValue]:
     names = dict.fromkeys(name for env in envs for name in env)
     return {name: join([env[name] for env in envs if name in env]) for name in names}
 

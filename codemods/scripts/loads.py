@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
+from ckpt_surgery.codemods.facts.script_facts import SplitLoad, Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of
 from ckpt_surgery.codemods.scripts.names import (
     Function,
     Names,
@@ -15,7 +16,6 @@ from ckpt_surgery.codemods.scripts.names import (
     scopes,
     tail,
 )
-from ckpt_surgery.codemods.scripts.script_facts import SplitLoad, Spot
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DECIDES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
+from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of
 from ckpt_surgery.codemods.scripts.flow import Flow, Frame
 from ckpt_surgery.codemods.scripts.names import (
     Function,
@@ -20,8 +21,7 @@ from ckpt_surgery.codemods.scripts.names import (
     tail,
     words,
 )
-from ckpt_surgery.codemods.scripts.script_facts import Around, Spot
-from ckpt_surgery.codemods.scripts.values import NOTHING, Forward, Inner, Value, join, mix
+from ckpt_surgery.codemods.scripts.values import NOTHING, BypassingForward, Inner, TracedValue, join, mix
 
 Stack: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -47,19 +47,19 @@ _SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|avera
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _EvaluatedCall:
     """One call, each part looked at once."""
 
     node: ast.Call
     name: str
-    base: Value
+    base: TracedValue
     """What the method belongs to; NOTHING for a function."""
-    callee: Value
-    positional: tuple[Value, ...]
-    keywords: tuple[tuple[str | None, Value], ...]
+    callee: TracedValue
+    positional: tuple[TracedValue, ...]
+    keywords: tuple[tuple[str | None, TracedValue], ...]
 
     @property
-    def args(self) -> tuple[Value, ...]:
+    def args(self) -> tuple[TracedValue, ...]:
         return (*self.positional, *(value for _, value in self.keywords))
 
 
@@ -70,7 +70,7 @@ class LossReader(Flow):
         super().__init__(names)
         self.wrapped: dict[str, str] = {}
         """The plain objects that a wrapper was put around, and the wrapper."""
-        self.backwards: dict[tuple[Forward, int], list[Stack]] = {}
+        self.backwards: dict[tuple[BypassingForward, int], list[Stack]] = {}
         self.syncs: list[Stack] = []
         self.relevant = self._relevant()
 
@@ -103,7 +103,7 @@ class LossReader(Flow):
             )
         return False
 
-    def read(self) -> Iterator[Around]:
+    def read(self) -> Iterator[Bypass]:
         """Each such forward once, unless the gradients are synchronised by hand."""
         for _ in range(2):  # the second time, what methods further down give to `self` is known
             self.backwards.clear()
@@ -114,7 +114,7 @@ class LossReader(Flow):
             if forward.spot not in seen and not self._made_up(line, stacks):
                 seen.add(forward.spot)
                 inner = forward.inner
-                yield Around(forward.spot, forward.callee, inner.how, forward.method, inner.sure, forward.runs, line)
+                yield Bypass(forward.spot, forward.callee, inner.how, forward.method, inner.sure, forward.runs, line)
 
     def _made_up(self, line: int, stacks: Sequence[Stack]) -> bool:
         """Whether gradients are synchronised behind the backward, in a function that leads to both."""
@@ -141,26 +141,26 @@ class LossReader(Flow):
 
     def _method(self, top: Frame, cls: ast.ClassDef, function: Function) -> None:
         """A method by itself. A Trainer hands its own the wrapped model, and runs backward on their loss."""
-        given: dict[str, Value] = {}
+        given: dict[str, TracedValue] = {}
         asked = function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
         if asked and parameters(function)[1:2] == ["model"]:
-            given["model"] = Value(wrappers=frozenset({"Trainer"}))
+            given["model"] = TracedValue(wrappers=frozenset({"Trainer"}))
         result = self.follow(top, function, cls, given)
         if given and function.name == "compute_loss":
             for forward in result.around:
                 self.backwards.setdefault((forward, 0), []).append(())
 
-    def own(self, cls: ast.ClassDef, name: str) -> Value:
+    def own(self, cls: ast.ClassDef, name: str) -> TracedValue:
         """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
         if (
             name == "model"
             and self.names.is_trainer(cls, "transformers", "trl")
             and (cls.name, name) not in self.attributes
         ):
-            return Value(inners=frozenset({Inner("self.model", "Trainer", True)}))
+            return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
         return super().own(cls, name)
 
-    def attribute(self, node: ast.Attribute, base: Value) -> Value:
+    def attribute(self, node: ast.Attribute, base: TracedValue) -> TracedValue:
         """`base.attr`: `.module` of a wrapper, or of something unknown, is the module inside."""
         if node.attr == "module" and not base.around and not base.through:
             return base.inside(ast.unparse(node)) if base.wrappers or base.inners or base.is_unknown else NOTHING
@@ -180,7 +180,7 @@ class LossReader(Flow):
 
     # -- calls
 
-    def call(self, frame: Frame, node: ast.Call) -> Value:
+    def call(self, frame: Frame, node: ast.Call) -> TracedValue:
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
         call = self._looked_at(frame, node)
         func = node.func
@@ -204,7 +204,7 @@ class LossReader(Flow):
             return NOTHING
         return self._foreign(frame, call)
 
-    def _looked_at(self, frame: Frame, node: ast.Call) -> _Call:
+    def _looked_at(self, frame: Frame, node: ast.Call) -> _EvaluatedCall:
         func = node.func
         base = self.value(frame, func.value) if isinstance(func, ast.Attribute) else NOTHING
         if isinstance(func, ast.Attribute) and not dotted(func):
@@ -213,19 +213,19 @@ class LossReader(Flow):
             callee = self.value(frame, func)
         positional = tuple(self.value(frame, argument) for argument in node.args)
         keywords = tuple((one.arg, self.value(frame, one.value)) for one in node.keywords)
-        return _Call(node, tail(func), base, callee, positional, keywords)
+        return _EvaluatedCall(node, tail(func), base, callee, positional, keywords)
 
-    def _foreign(self, frame: Frame, call: _Call) -> Value:
+    def _foreign(self, frame: Frame, call: _EvaluatedCall) -> TracedValue:
         """A call of code that is not in this file: perhaps a forward, through the wrapper or around it."""
         node, name = call.node, call.name
-        made = Value(objects=frozenset({frame.place(node)}))
+        made = TracedValue(objects=frozenset({frame.place(node)}))
         if name in _RUNS_NOTHING or frame.quiet:
             return made
         callee, owner = self._saved(call.callee, node.func), NOTHING
         if isinstance(node.func, ast.Attribute):
             owner = self._saved(call.base, node.func.value)
         if callee.wrappers or (owner.wrappers and name == "forward") or any(one.wrappers for one in call.args):
-            return Value(through=True)
+            return TracedValue(through=True)
         if owner.inners and name in _NOT_FORWARD:
             return made
         if owner.inners and name.startswith("get_") and not call.args:
@@ -241,24 +241,26 @@ class LossReader(Flow):
         whole = frozenset(inner for one in handed for inner in one.inners if not inner.part)
         if whole and (name in _RUNS_A_MODEL or "loss" in name.lower()):
             return self._forward(frame, node, whole, "", runs=name in _RUNS_A_MODEL)
-        return Value(made.objects, around=computed.around)
+        return TracedValue(made.objects, around=computed.around)
 
-    def _forward(self, frame: Frame, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool) -> Value:
+    def _forward(
+        self, frame: Frame, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool
+    ) -> TracedValue:
         spot, callee = self._spot(frame, node), ast.unparse(node.func)
-        return Value(
+        return TracedValue(
             around=frozenset(
-                Forward(one.site or spot, callee, one._replace(site=None), method, runs) for one in inners
+                BypassingForward(one.site or spot, callee, one._replace(site=None), method, runs) for one in inners
             )
         )
 
-    def _saved(self, value: Value, node: ast.expr) -> Value:
+    def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """A plain object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
         known = [self.wrapped[one] for one in value.objects if one in self.wrapped]
         if not known or value.wrappers or value.inners:
             return value
-        return Value(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in known))
+        return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in known))
 
-    def _note(self, frame: Frame, call: _Call) -> None:
+    def _note(self, frame: Frame, call: _EvaluatedCall) -> None:
         """Backward passes, and gradients that are synchronised by hand."""
         func = call.node.func
         if call.name == "backward" and isinstance(func, ast.Attribute):
@@ -269,11 +271,11 @@ class LossReader(Flow):
         elif _SYNCHRONISES.search(call.name) or (call.name.startswith("all_reduce") and _has_gradients(frame.node)):
             self.syncs.append(frame.stack())
 
-    def _wrap(self, value: Value, node: ast.expr, part: str = "") -> Value:
+    def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
         for one in value.objects:
             self.wrapped[one] = identity
-        return Value(wrappers=value.wrappers or frozenset({identity}))
+        return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
     def _local(self, frame: Frame, func: ast.expr) -> tuple[Function, ast.ClassDef | None] | None:
         """The function of this file that a call runs."""
@@ -293,7 +295,7 @@ class LossReader(Flow):
                 return None
         return (method, frame.cls) if method else None
 
-    def _is_worth(self, frame: Frame, call: _Call) -> bool:
+    def _is_worth(self, frame: Frame, call: _EvaluatedCall) -> bool:
         """Whether a function of this file has to do with wrappers, by itself or by what it is given."""
         if (
             call.name in self.relevant
@@ -310,7 +312,7 @@ class LossReader(Flow):
             for one in call.args
         )
 
-    def _enter(self, frame: Frame, call: _Call, function: Function, cls: ast.ClassDef | None) -> Value:
+    def _enter(self, frame: Frame, call: _EvaluatedCall, function: Function, cls: ast.ClassDef | None) -> TracedValue:
         spot = self._spot(frame, call.node)
         params = parameters(function)
         if cls and not any(tail(one) == "staticmethod" for one in function.decorator_list):

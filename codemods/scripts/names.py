@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 

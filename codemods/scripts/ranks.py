@@ -6,7 +6,8 @@ import ast
 import re
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.facts.script_facts import RankDependence
+from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import Names, tail, words
 
 _RANKS = words(
@@ -27,15 +28,16 @@ _NONE = {"-1", "None"}
 """What a rank is compared with to learn whether there are several processes at all."""
 
 
-class Test(NamedTuple):
-    """A test that differs between ranks: its text and line, its kind (rank, gradient), and whether it is true on
-    the first kind of rank (rank 0; one on which the parameter has a gradient). `left`: the other kind of rank
-    returned under it, and what stands behind is what the test decides over.
+class RankTest(NamedTuple):
+    """A test that differs between ranks: its text and line, and why it differs.
+
+    `first` tells whether it is true on the first kind of rank: rank 0, or one on which the parameter has a
+    gradient. `left` tells that the other kind of rank has left under it, so that it decides over what follows.
     """
 
     text: str
     line: int
-    kind: str
+    depends_on: RankDependence
     first: bool
     left: bool = False
 
@@ -66,11 +68,15 @@ class RankTests:
         if len(answers) == 1 and (answer := answers.pop()) is not None:
             self.answers[name] = answer
 
-    def of(self, test: ast.expr) -> Test | None:
+    def of(self, test: ast.expr) -> RankTest | None:
         """What a test is, or None where it is the same on all ranks, or nothing tells that it differs."""
-        for kind, answer in (("rank", self._rank_answer(test)), ("gradient", self._gradient_answer(test))):
+        answers: dict[RankDependence, bool | None] = {
+            "rank": self._rank_answer(test),
+            "gradient": self._gradient_answer(test),
+        }
+        for dependence, answer in answers.items():
             if answer is not None:
-                return Test(ast.unparse(test), test.lineno, kind, answer)
+                return RankTest(ast.unparse(test), test.lineno, dependence, answer)
         return None
 
     def _rank_answer(self, test: ast.expr) -> bool | None:

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign
+from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, is_distributed_data_parallel, tail
-from ckpt_surgery.codemods.scripts.script_facts import ScriptFacts, Sign
 
 _LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.scripts.script_facts import Spot
+from ckpt_surgery.codemods.facts.script_facts import Spot
 
 
 class Inner(NamedTuple):
@@ -26,7 +26,7 @@ class Inner(NamedTuple):
     site: Spot | None = None
 
 
-class Forward(NamedTuple):
+class BypassingForward(NamedTuple):
     """A forward that goes around the wrapper, by `method` where it is not the module's own call.
 
     `runs` is False where the module is only handed elsewhere.
@@ -40,7 +40,7 @@ class Forward(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TracedValue:
     """Any of: plain `objects` by where they were made (with a blank: `f x` for the parameter x of f),
     `wrappers`, `inners`; and how it was computed.
 
@@ -51,66 +51,66 @@ class Value:
     objects: frozenset[str] = frozenset()
     wrappers: frozenset[str] = frozenset()
     inners: frozenset[Inner] = frozenset()
-    around: frozenset[Forward] = frozenset()
+    around: frozenset[BypassingForward] = frozenset()
     through: bool = False
 
     @property
-    def computed(self) -> Value:
+    def computed(self) -> TracedValue:
         """Only how it was computed."""
-        return Value(around=self.around, through=self.through)
+        return TracedValue(around=self.around, through=self.through)
 
     @property
     def is_unknown(self) -> bool:
         """Whether nothing in the file tells what it is: a parameter, or an attribute that others set."""
         return any(" " in one for one in self.objects)
 
-    def inside(self, how: str) -> Value:
+    def inside(self, how: str) -> TracedValue:
         """The module inside this value, reached by the expression `how`."""
         if self.wrappers:
-            return Value(inners=frozenset(Inner(how, one, True) for one in self.wrappers))
+            return TracedValue(inners=frozenset(Inner(how, one, True) for one in self.wrappers))
         if self.inners:
             return self
-        return Value(inners=frozenset({Inner(how, "", False)}))
+        return TracedValue(inners=frozenset({Inner(how, "", False)}))
 
-    def part(self) -> Value:
+    def part(self) -> TracedValue:
         """An attribute of the module that this value is."""
-        return Value(inners=frozenset(one._replace(part=True) for one in self.inners))
+        return TracedValue(inners=frozenset(one._replace(part=True) for one in self.inners))
 
-    def handed(self, site: Spot) -> Value:
+    def handed(self, site: Spot) -> TracedValue:
         """This value as the parameter of a function that was called at `site`."""
         if not self.inners:
             return self
         return replace(self, inners=frozenset(one._replace(site=one.site or site) for one in self.inners))
 
-    def item(self, index: int) -> Value:
+    def item(self, index: int) -> TracedValue:
         """One of the values that a tuple is unpacked into: other objects, computed in the same way."""
         return replace(self, objects=frozenset(f"{one}.{index}" for one in self.objects))
 
 
-NOTHING = Value()
+NOTHING = TracedValue()
 
 
-def join(values: Iterable[Value]) -> Value:
+def join(values: Iterable[TracedValue]) -> TracedValue:
     """Any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
     several = list({id(one): one for one in values}.values())
     if len(several) == 1:
         return several[0]  # as it is with almost all names where two branches meet
     inners = frozenset[Inner]().union(*(one.inners for one in several))
     wrappers = frozenset[str]().union(*(one.wrappers for one in several))
-    return Value(
+    return TracedValue(
         objects=frozenset[str]().union(*(one.objects for one in several)),
         wrappers=wrappers - {one.wrapper for one in inners},
         inners=inners,
-        around=frozenset[Forward]().union(*(one.around for one in several)),
+        around=frozenset[BypassingForward]().union(*(one.around for one in several)),
         through=any(one.through for one in several),
     )
 
 
-def mix(values: Iterable[Value]) -> Value:
+def mix(values: Iterable[TracedValue]) -> TracedValue:
     """What is computed from all the values."""
     several = list(values)
     through = [one.through for one in several]
-    around = frozenset[Forward]().union(
+    around = frozenset[BypassingForward]().union(
         *(one.around for at, one in enumerate(several) if not any(through[:at] + through[at + 1 :]))
     )
-    return Value(around=around, through=any(through))
+    return TracedValue(around=around, through=any(through))

@@ -1,18 +1,49 @@
 """One call split into gradient arguments, past state and the rest, and the argument list it should have.
 
-The rule: the prefix up to the last gradient parameter is positional; what the caller passed by position
-behind it stays so, unless past state is among it, and then everything behind the prefix is by keyword.
+The rule: the prefix up to the last gradient parameter is positional. What the caller passed by position behind it
+stays so unless past state is among it; then everything behind the prefix is by keyword.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from ckpt_surgery.codemods.facts.file_facts import Arg, Forward, Parameter
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
+from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.model_patches.family import FamilyFacts
 from ckpt_surgery.model_patches.vocabulary import is_gradient, is_past_state, is_switch
+
+
+class ArgumentRepair(Enum):
+    """What may be changed about a call's arguments."""
+
+    GRADIENT = "gradient arguments become positional"
+    PAST_STATE = "past state becomes a keyword"
+
+
+ALL_REPAIRS = frozenset(ArgumentRepair)
+
+
+class UnknownReason(Enum):
+    """Why nobody can tell which argument reaches which parameter."""
+
+    UNPACKED = "unpacked"
+    """An unpacked `*` argument may hold anything."""
+    SURPLUS = "surplus"
+    """There are more positional arguments than the block's forward names."""
+    SIGNATURES = "signatures"
+    """The call runs blocks of several classes, whose signatures ask for different argument lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Arguments that cannot be assigned to parameters; `blocks` are the classes whose signatures differ."""
+
+    reason: UnknownReason
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +62,7 @@ class Meaning:
 
     def carriers(self, params: Sequence[Parameter]) -> set[str]:
         """The names of the gradient parameters. The first parameter is one: it is what a block transforms."""
-        found = {parameter.name for parameter in params if self.gradient(parameter)}
+        names = {parameter.name for parameter in params if self.gradient(parameter)}
         first = params[0] if params else None
         if (
             first
@@ -39,8 +70,8 @@ class Meaning:
             and not self.past(first)
             and not is_switch(first.name, first.annotation)
         ):
-            found.add(first.name)
-        return found
+            names.add(first.name)
+        return names
 
     def past(self, parameter: Parameter) -> bool:
         """Whether the parameter is a cache or recurrent state."""
@@ -48,10 +79,17 @@ class Meaning:
             return True
         return is_past_state(parameter.name)
 
+    def past_names(self, params: Sequence[Parameter]) -> set[str]:
+        """The names of the parameters that are past state."""
+        return {parameter.name for parameter in params if self.past(parameter)}
+
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One argument of the new call: an old one (`source` is its position there), a gap's default, or a new one."""
+class NewArgument:
+    """One argument of the new call: an old one (`source` is its position there), or a new `text`.
+
+    `comment` names the parameter that a default stands for. `keyword` is None for a positional argument.
+    """
 
     source: int | None
     keyword: str | None
@@ -60,119 +98,134 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ArgumentPlan:
     """What is wrong with a call's arguments, and the argument list that is right."""
 
     keyword_gradient: tuple[str, ...] = ()
     positional_past: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
-    """Gradient parameters that stand behind past state the call passes: no call can have both right."""
+    """Gradient parameters that stand behind past state the call passes: no call can pass both correctly."""
     containers: tuple[int, ...] = ()
     """Positions of arguments that are list, tuple or dict displays for a gradient parameter."""
     hidden: tuple[str, ...] = ()
     """Gradient parameters that an unpacked `**` argument may hold."""
-    pieces: tuple[Piece, ...] | None = None
-    unknown: str = ""
+    arguments: tuple[NewArgument, ...] | None = None
+    """The new argument list; None where nothing is to be changed, or no list is right."""
+    unknown: Unknown | None = None
+
+    @property
+    def repair(self) -> tuple[NewArgument, ...] | None:
+        """The new argument list, where it puts everything right."""
+        return None if self.unknown or self.blocked else self.arguments
 
 
-def bind(arguments: Sequence[Arg], forward: Forward) -> dict[str, int] | str:
-    """Parameter name to argument position, or a sentence that says why it cannot be told."""
+def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, int] | Unknown:
+    """Parameter name to argument position."""
     names = [parameter.name for parameter in forward.params if parameter.kind == "positional"]
     bound: dict[str, int] = {}
     for position, argument in enumerate(arguments):
         if argument.name == "*":
-            return "an unpacked `*` argument may hold anything"
+            return Unknown(UnknownReason.UNPACKED)
         if argument.name is None:
             if position >= len(names):
-                return "more positional arguments than the block's forward names"
+                return Unknown(UnknownReason.SURPLUS)
             bound[names[position]] = position
         elif argument.name != "**":
             bound[argument.name] = position
     return bound
 
 
-def plan(arguments: Sequence[Arg], forward: Forward, meaning: Meaning, *, gradient: bool, past: bool) -> Plan:
-    """The plan for one call of one block class.
-
-    `gradient` and `past` say which of the two repairs are wanted: the pieces make only those.
-    """
+def plan_arguments(
+    arguments: Sequence[Argument], forward: ForwardSignature, meaning: Meaning, repairs: Collection[ArgumentRepair]
+) -> ArgumentPlan:
+    """The plan for one call of one block class, whose new argument list makes only these repairs."""
     bound = bind(arguments, forward)
-    if isinstance(bound, str):
-        return Plan(unknown=bound)
+    if isinstance(bound, Unknown):
+        return ArgumentPlan(unknown=bound)
     params = [parameter for parameter in forward.params if parameter.kind == "positional"]
-    carries = meaning.carriers(forward.params)
-    past_names = {p.name for p in forward.params if meaning.past(p)}
-    real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
-    by_keyword = tuple(n for n in bound if n in carries & real and arguments[bound[n]].name is not None)
-    past_by_position = tuple(n for n in bound if n in past_names & real and arguments[bound[n]].name is None)
     order = {parameter.name: index for index, parameter in enumerate(params)}
-    wall = min((order[name] for name in past_names & real if name in order), default=len(params))
+    gradient_names = meaning.carriers(forward.params)
+    values = {name for name, position in bound.items() if arguments[position].is_value}
+    carriers, past = gradient_names & values, meaning.past_names(forward.params) & values
+    by_keyword = tuple(name for name in bound if name in carriers and arguments[bound[name]].name is not None)
+    past_by_position = tuple(name for name in bound if name in past and arguments[bound[name]].name is None)
+    wall = _first_past(past, order, params)
     blocked = tuple(
-        name
-        for name in bound
-        if name in carries & real and order.get(name, -1) > wall and by_keyword + past_by_position
+        name for name in bound if name in carriers and order.get(name, -1) > wall and by_keyword + past_by_position
     )
     movable = [name for name in by_keyword if name in order and name not in blocked]
+    free_past = {name for name in past_by_position if not any(order[other] > order[name] for other in blocked)}
+    gradient, past_state = ArgumentRepair.GRADIENT in repairs, ArgumentRepair.PAST_STATE in repairs
+    new: tuple[NewArgument, ...] | None = None
+    if (gradient and movable) or (past_state and free_past):
+        positional = {name for name in carriers if gradient or arguments[bound[name]].name is None}
+        new = _new_arguments(arguments, params, bound, positional, past, free_past if past_state else set())
     unpacked = any(argument.name == "**" for argument in arguments)
-    hidden = tuple(p.name for p in params if unpacked and p.name in carries and p.name not in bound)
-    containers = tuple(
-        bound[n] for n in bound if n in carries and arguments[bound[n]].shape in ("list", "tuple", "dict")
+    return ArgumentPlan(
+        keyword_gradient=by_keyword,
+        positional_past=past_by_position,
+        blocked=blocked,
+        containers=tuple(
+            position
+            for name, position in bound.items()
+            if name in gradient_names and arguments[position].shape in ("list", "tuple", "dict")
+        ),
+        hidden=tuple(p.name for p in params if unpacked and p.name in gradient_names and p.name not in bound),
+        arguments=new,
     )
-    pieces: tuple[Piece, ...] | None = None
-    free_past = [name for name in past_by_position if not any(order[one] > order[name] for one in blocked)]
-    if (gradient and movable) or (past and free_past):
-        wanted = {name for name in carries & real if gradient or arguments[bound[name]].name is None}
-        pieces = _pieces(arguments, params, bound, wanted, past_names & real, set(free_past) if past else set())
-    return Plan(by_keyword, past_by_position, blocked, containers, hidden, pieces)
 
 
 def reordered(
-    arguments: Sequence[Arg], old: Forward, params: Sequence[Parameter], meaning: Meaning
-) -> tuple[Piece, ...] | None:
+    arguments: Sequence[Argument], old: ForwardSignature, params: Sequence[Parameter], meaning: Meaning
+) -> tuple[NewArgument, ...] | None:
     """The argument list of a call after the block's positional parameters became `params`, in that order."""
     bound = bind(arguments, old)
-    if isinstance(bound, str):
+    if isinstance(bound, Unknown):
         return None
-    real = {name for name, position in bound.items() if arguments[position].shape not in ("none", "constant")}
-    carries = meaning.carriers(params) & real
-    past = {p.name for p in params if meaning.past(p)} & real
-    return _pieces(arguments, params, bound, carries, past, past)
+    values = {name for name, position in bound.items() if arguments[position].is_value}
+    past = meaning.past_names(params) & values
+    return _new_arguments(arguments, params, bound, meaning.carriers(params) & values, past, past)
 
 
-def _pieces(
-    arguments: Sequence[Arg],
+def _first_past(past: Collection[str], order: Mapping[str, int], params: Sequence[Parameter]) -> int:
+    """The position of the first parameter that is past state; behind the last one where there is none."""
+    return min((order[name] for name in past if name in order), default=len(params))
+
+
+def _new_arguments(
+    arguments: Sequence[Argument],
     params: Sequence[Parameter],
-    bound: dict[str, int],
-    carries: set[str],
-    past: set[str],
-    unwanted: set[str],
-) -> tuple[Piece, ...] | None:
+    bound: Mapping[str, int],
+    carriers: Collection[str],
+    past: Collection[str],
+    unwanted: Collection[str],
+) -> tuple[NewArgument, ...] | None:
     """The new argument list, or None where a gap before a gradient parameter has no default to fill it.
 
-    `carries` are the gradient parameters to have by position, `past` the past state that the call passes
-    (no prefix reaches beyond it), `unwanted` the part of it that must not stay positional.
+    `carriers` are the gradient parameters to have by position, `past` the past state that the call passes (no
+    prefix reaches beyond it), `unwanted` the part of it that must not stay positional.
     """
     names = {position: name for name, position in bound.items()}
     positional = sum(argument.name is None for argument in arguments)
     order = {parameter.name: index for index, parameter in enumerate(params)}
-    wall = min((order[name] for name in past if name in order), default=len(params))
-    reach = max((order[name] for name in carries if name in order and order[name] < wall), default=-1)
-    pieces: list[Piece] = []
+    wall = _first_past(past, order, params)
+    reach = max((order[name] for name in carriers if name in order and order[name] < wall), default=-1)
+    new: list[NewArgument] = []
     for parameter in params[: reach + 1]:
         if parameter.name in bound:
-            pieces.append(Piece(bound[parameter.name], None))
+            new.append(NewArgument(bound[parameter.name], None))
         elif parameter.default is not None and _is_literal(parameter.default):
-            pieces.append(Piece(None, None, parameter.default, parameter.name))
+            new.append(NewArgument(None, None, parameter.default, parameter.name))
         else:
             return None
-    used = {piece.source for piece in pieces}
+    used = {argument.source for argument in new}
     tail = [position for position in range(positional) if position not in used]
     follows = [order[names[position]] for position in tail] == list(range(reach + 1, reach + 1 + len(tail)))
     keyworded = not follows or any(names[position] in unwanted for position in tail)
-    pieces.extend(Piece(position, names[position] if keyworded else None) for position in tail)
+    new.extend(NewArgument(position, names[position] if keyworded else None) for position in tail)
     rest = [position for position in range(positional, len(arguments)) if position not in used]
-    pieces.extend(Piece(position, arguments[position].name) for position in rest)
-    return tuple(pieces)
+    new.extend(NewArgument(position, arguments[position].name) for position in rest)
+    return tuple(new)
 
 
 def _is_literal(text: str) -> bool:

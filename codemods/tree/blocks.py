@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Build, Call
-from ckpt_surgery.codemods.tree.classes import Answer, External, Ref, is_plain_external
-from ckpt_surgery.codemods.tree.index import TreeIndex
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Build, ModuleCall
+from ckpt_surgery.codemods.tree.bases import BaseChains
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 
@@ -22,93 +23,94 @@ from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 class StackElement:
     """A class found in a stack: who holds the stack, under which attribute, and whether it is a block."""
 
-    holder: Ref
+    holder: ClassRef
     attribute: str
-    element: Ref
+    element: ClassRef
     is_block: bool
 
 
 class Blocks:
     """The blocks of a tree."""
 
-    def __init__(self, tree: TreeIndex) -> None:
-        self.tree = tree
-        self._elements: dict[frozenset[Ref], tuple[StackElement, ...]] = {}
-        self._mixes: dict[Ref, bool] = {}
-        self._holds_layer: dict[Ref, bool] = {}
+    def __init__(self, bases: BaseChains, containers: Containers) -> None:
+        self.bases = bases
+        self.containers = containers
+        self._elements: dict[frozenset[ClassRef], tuple[StackElement, ...]] = {}
+        self._mixes: dict[ClassRef, bool] = {}
+        self._holds_layer: dict[ClassRef, bool] = {}
 
     @cached_property
-    def plain(self) -> frozenset[Ref]:
+    def plain(self) -> frozenset[ClassRef]:
         """Plain classes that should be layers: block elements of stacks, and what inline branches checkpoint."""
-        found = {element.element for element in self.elements(self.tree.supported) if element.is_block}
-        known = {ref for ref in found if self.tree.is_layer(ref) is Answer.NO}
+        found = {element.element for element in self.elements(self.containers.supported) if element.is_block}
+        known = {ref for ref in found if self.bases.is_layer(ref) is Answer.NO}
         return frozenset(known | self.checkpointed_inline)
 
     @cached_property
-    def callers(self) -> dict[Ref, list[tuple[Ref, Call]]]:
+    def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
         """For each class of the tree, the calls that may run it, each with the checked class that it stands in."""
-        found: dict[Ref, list[tuple[Ref, Call]]] = {}
-        for owner in self.tree.checked_refs():
+        found: dict[ClassRef, list[tuple[ClassRef, ModuleCall]]] = {}
+        for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
-                for target in dict.fromkeys(t for path in call.paths for t in self.tree.reached(owner, path)):
-                    if isinstance(target, Ref):
+                for target in dict.fromkeys(t for path in call.paths for t in self.containers.reached(owner, path)):
+                    if isinstance(target, ClassRef):
                         found.setdefault(target, []).append((owner, call))
         return found
 
     @cached_property
-    def with_inlines(self) -> tuple[Ref, ...]:
+    def with_inlines(self) -> tuple[ClassRef, ...]:
         """The checked classes that checkpoint by hand."""
-        return tuple(ref for ref in self.tree.checked_refs() if ref.cls.inlines)
+        return tuple(ref for ref in self.bases.names.checked_classes() if ref.cls.inlines)
 
     @cached_property
-    def checkpointed_inline(self) -> frozenset[Ref]:
+    def checkpointed_inline(self) -> frozenset[ClassRef]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs."""
-        found: set[Ref] = set()
+        found: set[ClassRef] = set()
         for owner in self.with_inlines:
             for inline in owner.cls.inlines:
                 for checkpoint in inline.checkpoints:
                     for path in checkpoint.paths:
-                        found.update(t for t in self.tree.reached(owner, path) if isinstance(t, Ref))
+                        found.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))
         return frozenset(found)
 
-    def elements(self, parts: frozenset[Ref]) -> tuple[StackElement, ...]:
+    def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
         """Stack elements of the given parts of models that are no layers, outermost only."""
         if parts not in self._elements:
             found = [element for holder in parts for element in self._of_holder(holder)]
             blocks = {element.element for element in found if element.is_block}
-            layers = {ref for ref in parts if self.tree.is_layer(ref) is Answer.YES}
+            layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
             inner = self._inside(blocks) | self._inside(layers) | blocks | layers
             self._elements[parts] = tuple(element for element in found if element.holder not in inner)
         return self._elements[parts]
 
-    def _inside(self, roots: set[Ref]) -> set[Ref]:
+    def _inside(self, roots: set[ClassRef]) -> set[ClassRef]:
         """Everything that the roots are made of, the roots left out."""
-        seen: set[Ref] = set()
+        seen: set[ClassRef] = set()
         waiting = list(roots)
         while waiting:
-            for part in self.tree.parts(waiting.pop()):
+            for part in self.containers.parts(waiting.pop()):
                 if part not in seen:
                     seen.add(part)
                     waiting.append(part)
         return seen
 
-    def _of_holder(self, holder: Ref) -> Iterator[StackElement]:
-        seen: set[tuple[str, Ref]] = set()
-        for name, _, built in self.tree.attributes(holder):
+    def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
+        seen: set[tuple[str, ClassRef]] = set()
+        for name, _, built in self.bases.attributes(holder):
             if name != DYNAMIC and not holds_several(built):
                 continue
             for depth in (0,) if name == DYNAMIC else (1, 2):
-                for target in self.tree.reached(holder, (name, *[ELEMENT] * depth)):
+                for target in self.containers.reached(holder, (name, *[ELEMENT] * depth)):
                     if isinstance(target, External) or (name, target) in seen:
                         continue
                     seen.add((name, target))
-                    answer = self.tree.is_layer(target)
-                    if answer is Answer.UNKNOWN and not self.tree.is_module(target):
+                    answer = self.bases.is_layer(target)
+                    if answer is Answer.UNKNOWN and not self.bases.is_module(target):
                         yield StackElement(holder, name, target, True)
-                    elif answer is not Answer.YES and self.tree.is_module(target):
+                    elif answer is not Answer.YES and self.bases.is_module(target):
                         yield StackElement(holder, name, target, self._is_block(holder, name, target))
 
-    def _is_block(self, holder: Ref, attribute: str, ref: Ref) -> bool:
+    def _is_block(self, holder: ClassRef, attribute: str, ref: ClassRef) -> bool:
         facts = family_facts(holder.path)
         if attribute in facts.not_stacks or ref.name in facts.not_blocks:
             return False
@@ -118,30 +120,35 @@ class Blocks:
             return False
         return self.mixes(ref) and not self.holds_layer(ref)
 
-    def foreign(self, holder: Ref) -> Iterator[tuple[str, External]]:
+    def foreign(self, holder: ClassRef) -> Iterator[tuple[str, External]]:
         """Stacks of classes from other packages: attribute and class."""
-        for name, _, built in self.tree.attributes(holder):
-            for target in self.tree.reached(holder, (name, ELEMENT)) if holds_several(built) else ():
+        for name, _, built in self.bases.attributes(holder):
+            for target in self.containers.reached(holder, (name, ELEMENT)) if holds_several(built) else ():
                 if isinstance(target, External) and target.module and not is_plain_external(target):
                     yield name, target
 
-    def mixes(self, ref: Ref) -> bool:
+    def checkpoints(self, ref: ClassRef) -> bool:
+        """Whether a class is a layer, or a plain block that should be one."""
+        return self.bases.is_layer(ref) is Answer.YES or ref in self.plain
+
+    def mixes(self, ref: ClassRef) -> bool:
         """Whether a class holds attention, recurrence or a state space model, at any depth."""
         if ref not in self._mixes:
             self._mixes[ref] = False
             self._mixes[ref] = any(
-                mixes_positions(target.name.rpartition(".")[2]) or (isinstance(target, Ref) and self.mixes(target))
-                for target in self.tree.all_parts(ref)
+                mixes_positions(target.name.rpartition(".")[2])
+                or (isinstance(target, ClassRef) and self.mixes(target))
+                for target in self.containers.all_parts(ref)
             )
         return self._mixes[ref]
 
-    def holds_layer(self, ref: Ref) -> bool:
+    def holds_layer(self, ref: ClassRef) -> bool:
         """Whether a class is made of checkpointing layers, or of what an inline branch checkpoints."""
         if ref not in self._holds_layer:
             self._holds_layer[ref] = False
             self._holds_layer[ref] = any(
-                self.tree.is_layer(part) is Answer.YES or part in self.checkpointed_inline or self.holds_layer(part)
-                for part in self.tree.parts(ref)
+                self.bases.is_layer(part) is Answer.YES or part in self.checkpointed_inline or self.holds_layer(part)
+                for part in self.containers.parts(ref)
             )
         return self._holds_layer[ref]
 

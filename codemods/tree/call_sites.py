@@ -1,98 +1,87 @@
-"""Calls of blocks, resolved: which block classes a call may run, and what is wrong with its arguments."""
+"""Calls of blocks: which classes a call may run, and what is wrong with its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ckpt_surgery.codemods.context import Context
-from ckpt_surgery.codemods.declaration import Declaration
-from ckpt_surgery.codemods.edits.call_edit import call_edit
-from ckpt_surgery.codemods.facts.file_facts import Call, Forward, Path, Span
-from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.tree.arguments import Piece, Plan, plan
-from ckpt_surgery.codemods.tree.classes import Answer, Ref
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
+from ckpt_surgery.codemods.tree.arguments import (
+    ALL_REPAIRS,
+    ArgumentPlan,
+    ArgumentRepair,
+    Meaning,
+    Unknown,
+    UnknownReason,
+    plan_arguments,
+)
+from ckpt_surgery.codemods.tree.bases import BaseChains
+from ckpt_surgery.codemods.tree.blocks import Blocks
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.model_patches import family_facts
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class CallSite:
     """A call of a block. `blocks` are the classes that it may run, each with the forward it has."""
 
-    owner: Ref
-    call: Call
-    blocks: tuple[tuple[Ref, Forward], ...]
+    owner: ClassRef
+    call: ModuleCall
+    blocks: tuple[tuple[ClassRef, ForwardSignature], ...]
 
 
-def block_refs(context: Context, owner: Ref, paths: Iterable[Path]) -> tuple[Ref, ...]:
-    """The classes of the tree that stand at some paths."""
-    found: dict[Ref, None] = {}
-    for path in paths:
-        for target in context.tree.reached(owner, path):
-            if isinstance(target, Ref):
-                found[target] = None
-    return tuple(found)
+def meaning_of(block: ClassRef) -> Meaning:
+    """What the parameters of a block's forward mean: its own family's facts."""
+    return Meaning(block.name, family_facts(block.path))
 
 
-def sites(context: Context) -> Iterator[Site]:
-    """Every call of a layer, or of a block that is to become one."""
-    for owner in context.tree.checked_refs():
-        for call in owner.cls.calls:
-            site = site_of(context, owner, call)
-            if site:
-                yield site
+class CallSites:
+    """The calls of a tree's blocks."""
 
+    def __init__(self, bases: BaseChains, containers: Containers, blocks: Blocks) -> None:
+        self._bases = bases
+        self._containers = containers
+        self._blocks = blocks
 
-def site_of(context: Context, owner: Ref, call: Call, becoming: Collection[Ref] = ()) -> Site | None:
-    """A call of a layer, or of a block that is to become one; those of `becoming` are."""
-    refs = [ref for ref in block_refs(context, owner, call.paths) if ref in becoming or checkpoints(context, ref)]
-    blocks = tuple((ref, found[1]) for ref in refs if (found := context.tree.forward(ref)))
-    return Site(owner, call, blocks) if blocks else None
+    def all(self) -> Iterator[CallSite]:
+        """Every call of a layer, or of a block that is to become one."""
+        for owner in self._bases.names.checked_classes():
+            for call in owner.cls.calls:
+                site = self.of(owner, call)
+                if site:
+                    yield site
 
+    def of(self, owner: ClassRef, call: ModuleCall, becoming: Collection[ClassRef] = ()) -> CallSite | None:
+        """A call of a layer, or of a block that is to become one; those in `becoming` are."""
+        refs = self._containers.classes_at(owner, call.paths)
+        return self._site(owner, call, [ref for ref in refs if ref in becoming or self._blocks.checkpoints(ref)])
 
-def checkpoints(context: Context, ref: Ref) -> bool:
-    """Whether a class is a layer, or a plain block that should be one."""
-    return context.tree.is_layer(ref) is Answer.YES or ref in context.blocks.plain
+    def of_any(self, owner: ClassRef, call: ModuleCall) -> CallSite | None:
+        """A call of any classes of the tree, blocks or not."""
+        return self._site(owner, call, self._containers.classes_at(owner, call.paths))
 
+    def _site(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> CallSite | None:
+        blocks = tuple((ref, forward[1]) for ref in refs if (forward := self._bases.forward(ref)))
+        return CallSite(owner, call, blocks) if blocks else None
 
-def plan_site(context: Context, site: Site, *, gradient: bool, past: bool) -> Plan:
-    """The plan for a site; with several block classes, one that is right for each of them."""
-    plans = [
-        plan(site.call.args, forward, context.meaning(ref), gradient=gradient, past=past)
-        for ref, forward in site.blocks
-    ]
-    layouts = {one.pieces for one in plans}
-    if len(layouts) > 1:
-        names = ", ".join(ref.name for ref, _ in site.blocks)
-        first = next(one for one in plans if one.pieces is not None)
-        return Plan(
+    def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
+        """The plan for a call; with several block classes, one that is right for each of them."""
+        plans = [plan_arguments(site.call.args, forward, meaning_of(ref), repairs) for ref, forward in site.blocks]
+        if len({plan.arguments for plan in plans}) == 1:
+            return plans[0]
+        first = next(plan for plan in plans if plan.arguments is not None)
+        return ArgumentPlan(
             first.keyword_gradient,
             first.positional_past,
             first.blocked,
             first.containers,
-            unknown=f"its blocks ({names}) have different signatures",
+            unknown=Unknown(UnknownReason.SIGNATURES, tuple(ref.name for ref, _ in site.blocks)),
         )
-    return plans[0]
 
-
-def site_finding(
-    context: Context,
-    site: Site,
-    rule: Declaration,
-    message: str,
-    applicability: Applicability | None = None,
-    *,
-    span: Span | None = None,
-    pieces: tuple[Piece, ...] | None = None,
-) -> Finding:
-    """A finding about a call: at the argument's `span`, or at the call; `pieces` are the repair."""
-    edits = (call_edit(context, site.owner.path, site.call.span, pieces),) if pieces else ()
-    return context.finding(
-        rule,
-        site.owner.path,
-        span or site.call.span,
-        site.owner.name,
-        message,
-        applicability,
-        edits,
-        site.call.statement.line,
-    )
+    def plan_of_past_state(self, site: CallSite, repairs: Collection[ArgumentRepair]) -> ArgumentPlan | None:
+        """The plan of a call that passes past state by position where that does harm; None for any other."""
+        plan = self.plan(site, {*repairs, ArgumentRepair.PAST_STATE})
+        block, _ = site.blocks[0]
+        harmless = not plan.positional_past or self._bases.flag(block, "_can_checkpoint_with_cache") == "True"
+        return None if harmless else plan

@@ -1,4 +1,4 @@
-"""Classes as the index speaks of them: those of the tree, those outside it, and three-valued answers."""
+"""Classes as the tree refers to them: those in its files, those outside, and three-valued answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TORCH_PREFIXES = ("nn.", "torch.")
 
 
 class Answer(Enum):
-    """Yes, no, or not to be told from the code at hand."""
+    """Yes, no, or not decidable from the files at hand."""
 
     YES = "yes"
     NO = "no"
@@ -21,7 +21,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ref:
+class ClassRef:
     """A class of the tree, by identity: two definitions of one name under `if`/`else` are two."""
 
     path: str
@@ -32,7 +32,7 @@ class Ref:
         return self.cls.name
 
     def __repr__(self) -> str:
-        return f"Ref({self.name}, {self.path}:{self.cls.span.line})"
+        return f"ClassRef({self.name}, {self.path}:{self.cls.span.line})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class External:
     module: str
 
 
-Target = Ref | External
+Target = ClassRef | External
 
 
 def is_plain_external(external: External) -> bool:
-    """An external base that is surely no GradientCheckpointingLayer: torch's own, or transformers' core."""
+    """Whether an external class is surely no GradientCheckpointingLayer: torch's own, or of transformers' core."""
     name, module = external.name, external.module
     if name in {"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"} or name.startswith(TORCH_PREFIXES):
         return True

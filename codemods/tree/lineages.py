@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckpt_surgery.codemods.tree.classes import Ref, renames
-from ckpt_surgery.codemods.tree.index import TreeIndex
+from ckpt_surgery.codemods.tree.classes import ClassRef, renames
+from ckpt_surgery.codemods.tree.names import TreeNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class _Descent:
 class Lineages:
     """The descents of a tree's generated files."""
 
-    def __init__(self, tree: TreeIndex) -> None:
-        self.tree = tree
+    def __init__(self, names: TreeNames) -> None:
+        self.names = names
         self._by_parent: dict[str, list[_Descent]] = defaultdict(list)
         self._by_generated: dict[str, list[_Descent]] = defaultdict(list)
         self._modular: dict[str, str] = {}
         self._generated: dict[str, str] = {}
-        for path in tree.checked:
-            facts = tree.facts(path)
+        for path in names.checked:
+            facts = names.facts(path)
             if facts and facts.generated_from:
                 modular = os.path.join(os.path.dirname(path), facts.generated_from)
-                if modular in tree.files:
+                if modular in names.files:
                     self._modular[path] = modular
                     self._generated[modular] = path
         for generated, modular in self._modular.items():
@@ -50,17 +50,17 @@ class Lineages:
                 self._by_generated[generated].append(descent)
 
     def _descents(self, generated: str, modular: str) -> Iterator[_Descent]:
-        for child in self.tree.refs(modular):
+        for child in self.names.classes(modular):
             for base in child.cls.bases:
-                for parent in self.tree.named(modular, base):
-                    if isinstance(parent, Ref) and parent.path != modular:
+                for parent in self.names.named(modular, base):
+                    if isinstance(parent, ClassRef) and parent.path != modular:
                         for old, new in renames(parent.name, child.name):
                             if old and new:
                                 yield _Descent(parent.path, modular, generated, old, new)
 
-    def same(self, ref: Ref) -> tuple[Ref, ...]:
+    def same(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Every class that is `ref` in another file, itself first."""
-        found: dict[Ref, None] = {ref: None}
+        found: dict[ClassRef, None] = {ref: None}
         waiting = [ref]
         while waiting:
             for twin in self._next_to(waiting.pop()):
@@ -69,7 +69,7 @@ class Lineages:
                     waiting.append(twin)
         return tuple(found)
 
-    def _next_to(self, ref: Ref) -> Iterator[Ref]:
+    def _next_to(self, ref: ClassRef) -> Iterator[ClassRef]:
         other = self._modular.get(ref.path) or self._generated.get(ref.path)
         if other:
             yield from self._named(other, ref.name)
@@ -81,5 +81,5 @@ class Lineages:
             if ref.name.startswith(descent.old) and not self._named(descent.modular, name):
                 yield from self._named(descent.generated, name)
 
-    def _named(self, path: str, name: str) -> list[Ref]:
-        return [ref for ref in self.tree.refs(path) if ref.name == name]
+    def _named(self, path: str, name: str) -> list[ClassRef]:
+        return self.names.defined(path, name)

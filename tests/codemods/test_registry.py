@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods import RULES, cause_of, rule_of, rules
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import Span
+from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.codemods.rule import Rule
-from ckpt_surgery.codemods.tree.index import TreeIndex
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 FIELDS = {"block", "argument", "outer"}
 HEADINGS = ["What it does", "Why is this bad?", "Example", "Fix safety"]
@@ -59,7 +59,7 @@ def test_the_wording_of_a_commit_names_the_class_once() -> None:
 
 
 def test_a_finding_is_as_applicable_as_it_says_or_as_its_rule_declares() -> None:
-    context = Context(TreeIndex({}, lambda path: None, lambda path: ""))
+    context = RuleContext(SourceTree({}, lambda path: None, lambda path: ""))
 
     def applicability(declared: Applicability | None, said: Applicability | None) -> Applicability:
         rule = Declaration(code="CKPT999", repair=RepairKind.NONE, applicability=declared)

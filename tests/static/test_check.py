@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery import check
-from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.static import cache as facts_store
 from ckpt_surgery.static import check as analyze

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.rules import plain_block
 from ckpt_surgery.errors import UpstreamError
@@ -144,7 +144,7 @@ class _Decided:
 
 def _decided(
     tree: Path,
-    context: Context,
+    context: RuleContext,
     codes: Collection[str],
     repairable: Collection[str],
     copies_follow: bool,
@@ -247,31 +247,31 @@ def _root(families: Collection[str], ties: Collection[Tie]) -> str:
 # --- ties -------------------------------------------------------------------------------------------------
 
 
-def _needed(context: Context, result: ApplyResult, repairable: Collection[str]) -> Iterator[str]:
+def _needed(context: RuleContext, result: ApplyResult, repairable: Collection[str]) -> Iterator[str]:
     """Families without whose repair that of a generated file would be generated away."""
     for change in _of_generated_families(context, result):
         sources = set(_derived(context, change.path, _changed_classes(change)))
         yield from sources & {*repairable}
 
 
-def _generated_alone(context: Context, result: ApplyResult, ties: Collection[Tie]) -> list[Tie]:
+def _generated_alone(context: RuleContext, result: ApplyResult, ties: Collection[Tie]) -> list[Tie]:
     """The ties of families that have no change of their own: all of it comes from where their classes come from."""
     alone = {family_of(change.path) for change in _of_generated_families(context, result)}
     return [(source, family) for source, family in ties if family in alone]
 
 
-def _of_generated_families(context: Context, result: ApplyResult) -> list[FileChange]:
+def _of_generated_families(context: RuleContext, result: ApplyResult) -> list[FileChange]:
     """The changes of families in which nothing but generated files changes."""
     own = {family_of(change.path) for change in result.changes if not _is_generated(context, change.path)}
     return [change for change in result.changes if family_of(change.path) not in own]
 
 
-def _is_generated(context: Context, path: str) -> bool:
-    facts = context.tree.facts(path)
+def _is_generated(context: RuleContext, path: str) -> bool:
+    facts = context.tree.names.facts(path)
     return bool(facts and facts.generated_from)
 
 
-def _ties(context: Context, result: ApplyResult) -> Iterator[Tie]:
+def _ties(context: RuleContext, result: ApplyResult) -> Iterator[Tie]:
     """Which changed families have changed classes of one another."""
     touched: dict[str, set[str]] = defaultdict(set)
     for change in result.changes:
@@ -297,10 +297,10 @@ def _changed_classes(change: FileChange) -> set[str]:
     return {name for name in before if before[name] != after.get(name)}
 
 
-def _copied(context: Context, path: str, classes: Collection[str]) -> Iterator[str]:
+def _copied(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
     """The families that `# Copied from` comments on these classes, or inside them, name."""
-    spans = [ref.cls.span for ref in context.tree.refs(path) if ref.name in classes]
-    facts = context.tree.facts(path)
+    spans = [ref.cls.span for ref in context.tree.names.classes(path) if ref.name in classes]
+    facts = context.tree.names.facts(path)
     for copy in facts.copies if facts else ():
         if any(span.line <= copy.span.line <= span.end_line for span in spans):
             parts = copy.source.split(".")
@@ -308,11 +308,11 @@ def _copied(context: Context, path: str, classes: Collection[str]) -> Iterator[s
                 yield parts[2 if parts[1] == "deprecated" else 1]
 
 
-def _derived(context: Context, path: str, classes: Collection[str]) -> Iterator[str]:
+def _derived(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
     """The families that these classes come from by modular inheritance."""
-    for ref in context.tree.refs(path):
+    for ref in context.tree.names.classes(path):
         if ref.name not in classes:
             continue
-        for twin in context.lineages.same(ref):
+        for twin in context.tree.lineages.same(ref):
             if Path(twin.path).name.startswith("modular_") or twin.path == path:
-                yield from (family_of(base.path) for base in context.tree.mro(twin) if hasattr(base, "path"))
+                yield from (family_of(base.path) for base in context.tree.bases.chain(twin) if hasattr(base, "path"))

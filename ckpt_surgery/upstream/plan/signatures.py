@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import Path as Steps
 from ckpt_surgery.codemods.facts.method_values import SELF, value_of
-from ckpt_surgery.codemods.tree.call_sites import block_refs
-from ckpt_surgery.codemods.tree.classes import Ref
+from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.static.cache import read_sources, without_gc
 from ckpt_surgery.static.check import take
 from ckpt_surgery.static.discover import discover
@@ -144,12 +143,12 @@ def _callers(top: Path, changed: Sequence[_Changed]) -> _Callers:
     return found
 
 
-def _targets(context: Context, top: Path, changed: Sequence[_Changed]) -> dict[Ref, _Changed]:
+def _targets(context: RuleContext, top: Path, changed: Sequence[_Changed]) -> dict[ClassRef, _Changed]:
     """The changed classes as the index knows them."""
-    found: dict[Ref, _Changed] = {}
+    found: dict[ClassRef, _Changed] = {}
     for one in changed:
         path = str(top / one.file)
-        for ref in context.tree.refs(path) if path in context.tree.files else ():
+        for ref in context.tree.names.classes(path) if path in context.tree.names.files else ():
             if ref.name == one.name and ref.cls.forward and ref.cls.forward.span.line == one.line:
                 found[ref] = one
     return found
@@ -159,8 +158,8 @@ def _targets(context: Context, top: Path, changed: Sequence[_Changed]) -> dict[R
 class _Calls:
     """The calls of some forwards in the classes of a tree."""
 
-    context: Context
-    targets: Mapping[Ref, _Changed]
+    context: RuleContext
+    targets: Mapping[ClassRef, _Changed]
 
     def all(self) -> Iterator[tuple[_Changed, str, int]]:
         """Every call found: what it runs, its file and its line; some more than once."""
@@ -168,7 +167,7 @@ class _Calls:
         yield from self._of_attributes()
         yield from self._of_parents()
 
-    def _run_by(self, user: Ref, paths: Sequence[Steps], method: str) -> Iterator[_Changed]:
+    def _run_by(self, user: ClassRef, paths: Sequence[Steps], method: str) -> Iterator[_Changed]:
         """What calls at these paths run, in a method of `user`, and in its heirs that have the method from it.
 
         What a modular file inherits runs in the file generated from it, which is looked at on its own.
@@ -176,19 +175,19 @@ class _Calls:
         tree = self.context.tree
         heirs = [
             heir
-            for heir in tree.heirs(user)
+            for heir in tree.bases.heirs(user)
             if (heir.path == user.path or not Path(heir.path).name.startswith("modular_"))
-            and next(_having(tree.lineage(heir), method), None) is user
+            and next(_having(tree.bases.lineage(heir), method), None) is user
         ]
         for owner in (user, *heirs):
-            for block in block_refs(self.context, owner, paths):
-                forward = tree.forward(block)
+            for block in tree.containers.classes_at(owner, paths):
+                forward = tree.bases.forward(block)
                 if forward and forward[0] in self.targets:
                     yield self.targets[forward[0]]
 
     def _in_stacks(self) -> Iterator[tuple[_Changed, str, int]]:
         """Calls of the elements of stacks, checkpointed ones among them."""
-        for ref in self.context.tree.checked_refs():
+        for ref in self.context.tree.names.checked_classes():
             for call in ref.cls.calls:
                 for target in self._run_by(ref, call.paths, call.method):
                     yield target, ref.path, call.span.line
@@ -206,12 +205,14 @@ class _Calls:
             text = self.context.tree.text(path)
             if not wanted.search(text):
                 continue
-            refs = {ref.cls.span.line: ref for ref in self.context.tree.refs(path)}
+            refs = {ref.cls.span.line: ref for ref in self.context.tree.names.classes(path)}
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ClassDef) and node.lineno in refs:
                     yield from self._in_class(refs[node.lineno], node, names)
 
-    def _in_class(self, ref: Ref, node: ast.ClassDef, names: Sequence[str]) -> Iterator[tuple[_Changed, str, int]]:
+    def _in_class(
+        self, ref: ClassRef, node: ast.ClassDef, names: Sequence[str]
+    ) -> Iterator[tuple[_Changed, str, int]]:
         for method in node.body:
             if isinstance(method, ast.FunctionDef):
                 for called, line in _called(method, names):
@@ -225,20 +226,20 @@ class _Calls:
         runs = {
             ref
             for target in self.targets
-            for ref in (target, *tree.heirs(target))
-            if (forward := tree.forward(ref)) and forward[0] is target
+            for ref in (target, *tree.bases.heirs(target))
+            if (forward := tree.bases.forward(ref)) and forward[0] is target
         }
-        held = {pair for ref in runs for pair in tree.holders.get(ref.name, ())}
-        return {attribute for ref, attribute in held if runs & set(tree.reached(ref, (attribute,)))}
+        held = {pair for ref in runs for pair in tree.containers.holders.get(ref.name, ())}
+        return {attribute for ref, attribute in held if runs & set(tree.containers.reached(ref, (attribute,)))}
 
     def _of_parents(self) -> Iterator[tuple[_Changed, str, int]]:
         """`super().forward(...)` in a class whose next forward is a changed one."""
         tree = self.context.tree
         for target, one in self.targets.items():
-            for heir in tree.heirs(target):
-                following = next(_having(list(tree.lineage(heir))[1:], "forward"), None)
+            for heir in tree.bases.heirs(target):
+                following = next(_having(list(tree.bases.lineage(heir))[1:], "forward"), None)
                 if following is target:
-                    text = self.context.source(heir.path).of(heir.cls.span)
+                    text = self.context.tree.source(heir.path).of(heir.cls.span)
                     for match in re.finditer(r"\bsuper\([^()]*\)\.(?:forward|__call__)\(", text):
                         yield one, heir.path, heir.cls.span.line + text.count("\n", 0, match.start())
 
@@ -253,7 +254,7 @@ def _called(method: ast.FunctionDef, names: Sequence[str]) -> Iterator[tuple[ast
             yield function, node.lineno
 
 
-def _having(classes: Iterable[Ref], method: str) -> Iterator[Ref]:
+def _having(classes: Iterable[ClassRef], method: str) -> Iterator[ClassRef]:
     return (ref for ref in classes if method in ref.cls.methods)
 
 

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Sequence
 
 from ckpt_surgery.codemods.edits.imports import added_import
-from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.edits.imports import unused_imports
-from ckpt_surgery.codemods.facts.extract import extract
-from ckpt_surgery.codemods.facts.extract_builds import span_of
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.facts.syntax import span_of
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.static.apply import edited
 

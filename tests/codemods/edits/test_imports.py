@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from ckpt_surgery.codemods.edits.imports import by_type, unused_imports
-from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 
 

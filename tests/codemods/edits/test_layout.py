@@ -7,13 +7,13 @@ import ast
 import pytest
 
 from ckpt_surgery.codemods.edits.layout import Place, render_call
-from ckpt_surgery.codemods.tree.arguments import Piece
+from ckpt_surgery.codemods.tree.arguments import NewArgument
 
 WIDTH = 40
 
 
-def rendered(text: str, pieces: tuple[Piece, ...] | None = None, *, before: int = 4, after: int = 0) -> str:
-    result = render_call(text, pieces, Place("    ", before, after, WIDTH))
+def rendered(text: str, arguments: tuple[NewArgument, ...] | None = None, *, before: int = 4, after: int = 0) -> str:
+    result = render_call(text, arguments, Place("    ", before, after, WIDTH))
     ast.parse(result, mode="eval")
     return result
 
@@ -46,8 +46,13 @@ def test_what_shares_the_line_counts() -> None:
     assert "\n" in rendered(text, before=8, after=1)
 
 
-def test_pieces_choose_order_keywords_and_defaults() -> None:
-    pieces = (Piece(1, None), Piece(None, None, "None", "mask"), Piece(0, "size"), Piece(2, "**"))
+def test_new_arguments_choose_order_keywords_and_defaults() -> None:
+    pieces = (
+        NewArgument(1, None),
+        NewArgument(None, None, "None", "mask"),
+        NewArgument(0, "size"),
+        NewArgument(2, "**"),
+    )
     assert rendered("f(a, states=s, **rest)", pieces) == (
         "f(\n        s,\n        None,  # mask\n        size=a,\n        **rest,\n    )"
     )

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import Context
+from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 
@@ -52,14 +52,15 @@ RULE = Declaration(
 )
 
 
-def find(context: Context) -> Iterator[Finding]:
+def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every `*args` of a forward."""
     for path in context.tree.checked:
         start = context.tree.text(path).find("*args")
-        for cls in context.tree.files[path].classes if start >= 0 else ():
-            if cls.forward and any(parameter.kind == "*" for parameter in cls.forward.params):
+        for ref in context.tree.names.classes(path) if start >= 0 else ():
+            forward = ref.cls.forward
+            if forward and any(parameter.kind == "*" for parameter in forward.params):
                 edit = Edit(path, start, start + len("*args"), "attention_mask=None")
-                yield context.finding(RULE, path, cls.forward.span, cls.name, f"{cls.name} takes *args", edits=(edit,))
+                yield context.class_finding(RULE, ref, f"{ref.name} takes *args", edits=(edit,))
 '''
 SIGNATURE = "self, hidden_states, attention_mask=None, past_key_values=None):\n        return self."
 MODEL = PLAIN.replace(SIGNATURE, SIGNATURE.replace("attention_mask=None, past_key_values=None", "*args"))
@@ -115,13 +116,16 @@ def test_check_finds_with_it_and_apply_repairs(copy: Path, tmp_path: Path) -> No
     root = tree(tmp_path, MODEL)
     command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
     (finding,) = json.loads(run(copy, *command, folder=root))["findings"]
-    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", 15, "FooLayer takes *args")
+    line = MODEL[: MODEL.index("class FooLayer")].count("\n") + 1
+    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", line, "FooLayer takes *args")
     run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
     assert "def forward(self, hidden_states, attention_mask=None):" in (root / FOO).read_text(encoding="utf-8")
 
 
 def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
-    root = tree(tmp_path, MODEL.replace("*args):", "*args):  # ckpt: ignore[CKPT011] named below"))
+    root = tree(
+        tmp_path, MODEL.replace("FooLayer(nn.Module):", "FooLayer(nn.Module):  # ckpt: ignore[CKPT011] named below")
+    )
     command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
     assert json.loads(run(copy, *command, folder=root))["findings"] == []
 

@@ -6,22 +6,30 @@ import ast
 
 import pytest
 
-from ckpt_surgery.codemods.facts.extract import extract
-from ckpt_surgery.codemods.facts.extract_calls import arguments_of
-from ckpt_surgery.codemods.facts.file_facts import Arg, Forward
-from ckpt_surgery.codemods.tree.arguments import Meaning, Plan, bind, plan
+from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature
+from ckpt_surgery.codemods.facts.syntax import Argument, arguments_of
+from ckpt_surgery.codemods.tree.arguments import (
+    ArgumentPlan,
+    ArgumentRepair,
+    Meaning,
+    Unknown,
+    UnknownReason,
+    bind,
+    plan_arguments,
+)
 from ckpt_surgery.model_patches.family import FamilyFacts
 
 NOTHING = FamilyFacts()
 
 
-def forward(signature: str) -> Forward:
+def forward(signature: str) -> ForwardSignature:
     found = extract(f"class Foo:\n    def forward(self, {signature}): ...\n").classes[0].forward
     assert found is not None
     return found
 
 
-def arguments(call: str) -> tuple[Arg, ...]:
+def arguments(call: str) -> tuple[Argument, ...]:
     node = ast.parse(call, mode="eval").body
     assert isinstance(node, ast.Call)
     return arguments_of(node)
@@ -29,23 +37,25 @@ def arguments(call: str) -> tuple[Arg, ...]:
 
 def planned(
     signature: str, call: str, *, family: FamilyFacts = NOTHING, gradient: bool = True, past: bool = True
-) -> Plan:
-    return plan(arguments(call), forward(signature), Meaning("Foo", family), gradient=gradient, past=past)
+) -> ArgumentPlan:
+    wanted = {ArgumentRepair.GRADIENT: gradient, ArgumentRepair.PAST_STATE: past}
+    repairs = {repair for repair, is_wanted in wanted.items() if is_wanted}
+    return plan_arguments(arguments(call), forward(signature), Meaning("Foo", family), repairs)
 
 
 def written(signature: str, call: str, *, gradient: bool = True, past: bool = True) -> str:
     """The argument list that the plan asks for, as text; empty where it asks for none."""
     args = arguments(call)
-    pieces = planned(signature, call, gradient=gradient, past=past).pieces
-    if pieces is None:
+    new = planned(signature, call, gradient=gradient, past=past).arguments
+    if new is None:
         return ""
     texts = []
-    for piece in pieces:
-        text = piece.text if piece.source is None else args[piece.source].text
-        if piece.keyword == "**":
+    for argument in new:
+        text = argument.text if argument.source is None else args[argument.source].text
+        if argument.keyword == "**":
             texts.append(text if text.startswith("**") else f"**{text}")
         else:
-            texts.append(f"{piece.keyword}={text}" if piece.keyword else text)
+            texts.append(f"{argument.keyword}={text}" if argument.keyword else text)
     return ", ".join(texts)
 
 
@@ -97,8 +107,8 @@ def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
     if not result:
         return
     before, after = (bind(arguments(one), forward(signature)) for one in (call, f"f({result})"))
-    assert not isinstance(before, str)
-    assert not isinstance(after, str)
+    assert not isinstance(before, Unknown)
+    assert not isinstance(after, Unknown)
     old, new = arguments(call), arguments(f"f({result})")
     assert {name: old[at].text for name, at in before.items()} == {name: new[at].text for name, at in after.items()}
     if old[before["past_key_values"]].name:
@@ -114,11 +124,11 @@ def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
-    [("f(*a)", "may hold anything"), ("f(a, m, e, p, o, x)", "more positional arguments")],
+    ("call", "reason"),
+    [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)],
 )
-def test_a_call_that_cannot_be_bound_says_why(call: str, said: str) -> None:
-    assert said in planned(SIGNATURE, call).unknown
+def test_a_call_that_cannot_be_bound_has_a_reason(call: str, reason: UnknownReason) -> None:
+    assert planned(SIGNATURE, call) == ArgumentPlan(unknown=Unknown(reason))
 
 
 def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:

@@ -10,43 +10,24 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckpt_surgery.codemods.facts.extract_builds import dotted, span_of
-from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Arg, Call, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.file_facts import (
+    DYNAMIC,
+    ELEMENT,
+    LOCAL,
+    BranchStatement,
+    CheckpointCall,
+    InlineBranch,
+    ModuleCall,
+    Path,
+    Wrapping,
+)
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
 _CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
-
-
-def _shape(node: ast.expr) -> str:
-    match node:
-        case ast.Constant(value=None):
-            return "none"
-        case ast.Constant():
-            return "constant"
-        case ast.Name():
-            return "name"
-        case ast.List() | ast.ListComp():
-            return "list"
-        case ast.Tuple():
-            return "tuple"
-        case ast.Dict() | ast.DictComp():
-            return "dict"
-    return "other"
-
-
-def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Arg, ...]:
-    """The arguments of a call in source order, the first `skip` positional ones left out."""
-    found: list[Arg] = []
-    for node in call.args[skip:]:
-        name = "*" if isinstance(node, ast.Starred) else None
-        found.append(Arg(name, ast.unparse(node), _shape(node), span_of(node)))
-    for keyword in call.keywords:
-        value = keyword.value
-        found.append(Arg(keyword.arg or "**", ast.unparse(value), _shape(value), span_of(keyword)))  # type: ignore[arg-type]
-    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -58,7 +39,7 @@ class MethodReader:
     """Attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers."""
     checkpoint_names: frozenset[str]
     """Names that this file imports a checkpoint function as."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     _taken: set[int] = field(default_factory=set)
@@ -130,7 +111,7 @@ class MethodReader:
         if inline:
             self.inlines.append(self._inline(statement, inline, before | env, tuple(self.calls[first:])))
 
-    def _callable(self, node: ast.expr, env: Env) -> tuple[frozenset[Path], str]:
+    def _callable(self, node: ast.expr, env: Env) -> tuple[frozenset[Path], Wrapping]:
         """What a checkpoint function is given to run, and how it is wrapped."""
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
@@ -160,7 +141,7 @@ class MethodReader:
                 continue
             if isinstance(call.func, ast.Name) and call.func.id in self.functions:
                 self._enter(call, self.functions[call.func.id], env)
-                self._record(call, statement, frozenset({("<local>", call.func.id)}))
+                self._record(call, statement, frozenset({(LOCAL, call.func.id)}))
                 continue
             if not isinstance(call.func, ast.Name | ast.Attribute | ast.Subscript) and not _is_getattr(call.func):
                 continue
@@ -174,7 +155,7 @@ class MethodReader:
 
     def _record(self, call: ast.Call, statement: ast.stmt, paths: frozenset[Path]) -> None:
         self.calls.append(
-            Call(
+            ModuleCall(
                 method=self.method,
                 span=span_of(call),
                 statement=span_of(statement),
@@ -225,21 +206,23 @@ class MethodReader:
         self.inlines.append(InlineBranch(self.method, span_of(statement), (checkpoint,)))
 
     def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
-        paths, wrapped = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
+        paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
         return CheckpointCall(
             callee=ast.unparse(call.args[0]) if call.args else "",
             paths=tuple(sorted(path for path in paths if path)),
             args=arguments_of(call, skip=1),
-            wrapped=wrapped,
+            wrapping=wrapping,
         )
 
-    def _inline(self, statement: ast.If, found: list[ast.Call], env: Env, direct: tuple[Call, ...]) -> InlineBranch:
+    def _inline(
+        self, statement: ast.If, found: list[ast.Call], env: Env, direct: tuple[ModuleCall, ...]
+    ) -> InlineBranch:
         inner_env = dict(env)
         for inner in statement.body:
             for node in ast.walk(inner):
                 if isinstance(node, ast.For):
                     bind_loop(node.target, node.iter, inner_env)
-        guard = next((name for inner in statement.body if (name := guarded_name(inner))), "")
+        guard = next((name for inner in statement.body if (name := guarded_name(inner))), None)
         other = statement.orelse
         return InlineBranch(
             method=self.method,
@@ -254,7 +237,7 @@ class MethodReader:
             guard=guard,
         )
 
-    def _kind(self, statement: ast.stmt, other: list[ast.stmt]) -> str:
+    def _kind(self, statement: ast.stmt, other: list[ast.stmt]) -> BranchStatement:
         if self._checkpoints([statement]):
             return "checkpoint"
         if guarded_name(statement):
@@ -280,7 +263,7 @@ class MethodReader:
                     inline,
                     is_elif=place in elifs,
                     orelse_is_elif=any((one.lineno, one.col_offset) in elifs for one in node.orelse[:1]),
-                    guard_needed=bool(inline.guard) and read_later(function, node, inline.guard),
+                    guard_needed=inline.guard is not None and read_later(function, node, inline.guard),
                 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.facts.extract import extract
+from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.report import check_report
 from ckpt_surgery.static.render.sarif import to_sarif

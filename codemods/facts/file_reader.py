@@ -6,20 +6,21 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from ckpt_surgery.codemods.facts.extract_builds import Builder, dotted, span_of, text_of
-from ckpt_surgery.codemods.facts.extract_calls import MethodReader
+from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.file_facts import (
     Build,
     Class,
     CopiedFrom,
     FileFacts,
-    Forward,
+    ForwardSignature,
     Import,
     Maker,
     Parameter,
-    Span,
+    ParameterKind,
 )
-from ckpt_surgery.codemods.scripts.extract import extract_script
+from ckpt_surgery.codemods.facts.method_reader import MethodReader
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
 
 _FLAGS = {
     "supports_gradient_checkpointing",
@@ -42,18 +43,9 @@ _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embeddin
 _TORCH_CHECKPOINT = {"torch.utils.checkpoint", "deepspeed.checkpointing"}
 
 
-def extract(source: str) -> FileFacts:
-    """The facts of one file.
+class FileReader:
+    """Reads one file: its imports, its classes, and the names bound to classes."""
 
-    Raises:
-        SyntaxError: the text is not Python that this interpreter parses.
-        ValueError: the text holds a NUL byte.
-        RecursionError: the text is nested deeper than Python's parser allows.
-    """
-    return _FileReader(source).facts(ast.parse(source))
-
-
-class _FileReader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines = source.split("\n")
@@ -65,7 +57,8 @@ class _FileReader:
         self.local_layers: set[str] = set()
         self.places: list[tuple[int, Span]] = []
 
-    def facts(self, tree: ast.Module) -> FileFacts:
+    def facts(self, tree: ast.Module, script: ScriptFacts | None) -> FileFacts:
+        """The facts of the file, given its tree and what it says as a training script."""
         names = (node.name for node in tree.body if isinstance(node, ast.ClassDef))
         self.local_layers.update(name for name in names if name.endswith(_LAYER_ENDINGS))
         self._read(tree.body, guard="")
@@ -78,7 +71,7 @@ class _FileReader:
             cleared=self._cleared(tree),
             generated_from=generated.group(1) if generated else "",
             copies=tuple(self._copies(tree)),
-            script=extract_script(tree, self.source),
+            script=script,
         )
 
     def _read(self, statements: Iterable[ast.stmt], guard: str) -> None:
@@ -271,7 +264,7 @@ def _own(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _forward(function: ast.FunctionDef) -> Forward:
+def _forward(function: ast.FunctionDef) -> ForwardSignature:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
@@ -279,7 +272,7 @@ def _forward(function: ast.FunctionDef) -> Forward:
     params: list[Parameter] = []
     spans: list[Span] = []
 
-    def add(node: ast.arg, kind: str, default: ast.expr | None) -> None:
+    def add(node: ast.arg, kind: ParameterKind, default: ast.expr | None) -> None:
         text = text_of(default) if default is not None else None
         params.append(Parameter(node.arg, kind, text, text_of(node.annotation) if node.annotation else ""))
         end = default or node
@@ -293,7 +286,7 @@ def _forward(function: ast.FunctionDef) -> Forward:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    return Forward(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
+    return ForwardSignature(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build, Span
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of
 
 _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
 _FROM_CONFIG = {"_from_config", "from_config", "from_pretrained"}
@@ -16,40 +17,6 @@ _ITERATORS = {"iter", "next"}
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
 """Names beyond these are not followed: a literal of hundreds of entries holds no blocks."""
-
-
-def span_of(node: ast.expr | ast.stmt) -> Span:
-    """The place of a node."""
-    return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
-
-
-def dotted(node: ast.expr) -> str:
-    """`a.b.c` for names and attributes, empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def text_of(node: ast.expr) -> str:
-    """What `ast.unparse` says, without its price for the names and simple types that most annotations are."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
-        return repr(node.value)
-    name = dotted(node)
-    if name:
-        return name
-    match node:
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right) if not isinstance(right, ast.BinOp):
-            return f"{text_of(left)} | {text_of(right)}"
-        case ast.Subscript(value=value, slice=ast.Name() | ast.Attribute() | ast.Subscript() as inner) if dotted(
-            value
-        ):
-            return f"{text_of(value)}[{text_of(inner)}]"
-    return ast.unparse(node)
 
 
 class Builder:

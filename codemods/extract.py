@@ -1,0 +1,21 @@
+"""One file's text to its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
+
+from __future__ import annotations
+
+import ast
+
+from ckpt_surgery.codemods.facts.file_facts import FileFacts
+from ckpt_surgery.codemods.facts.file_reader import FileReader
+from ckpt_surgery.codemods.scripts.extract import extract_script
+
+
+def extract(source: str) -> FileFacts:
+    """The facts of one file.
+
+    Raises:
+        SyntaxError: the text is not Python that this interpreter parses.
+        ValueError: the text holds a NUL byte.
+        RecursionError: the text is nested deeper than Python's parser allows.
+    """
+    tree = ast.parse(source)
+    return FileReader(source).facts(tree, script=extract_script(tree, source))

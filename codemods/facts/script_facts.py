@@ -1,0 +1,99 @@
+"""What one training script says, as plain frozen values: signs of several processes, and what goes wrong among them.
+
+No decision is made here. `scripts/` makes these from one file's text; the rules about training scripts read them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from ckpt_surgery.codemods.facts.syntax import Argument, Span
+
+SignKind: TypeAlias = Literal["ddp", "group", "launch", "launcher", "accelerate", "arguments", "trainer", "backward"]
+"""`ddp`: wraps in DistributedDataParallel. `group`: makes a process group. `launch`: reads LOCAL_RANK or the like.
+`launcher`: names `torchrun` or the like. `accelerate`: `accelerator.prepare` and `accelerator.backward`.
+`arguments`: options of DistributedDataParallel. `trainer`: a `Trainer` that trains. `backward`: a backward pass."""
+
+RankDependence: TypeAlias = Literal["rank", "gradient"]
+"""Why a test differs between ranks: it asks which rank this is, or whether a parameter has a gradient."""
+
+ReentrantKind: TypeAlias = Literal["true", "default", "enable"]
+"""`true`: the constant True stands at the span. `default`: a call of torch's `checkpoint` leaves the option out.
+`enable`: `gradient_checkpointing_enable()` leaves it out."""
+
+
+class Spot(NamedTuple):
+    """A place: its span, the line on which its statement begins, and its function (`Trainer.fit`, empty outside)."""
+
+    span: Span
+    first_line: int
+    scope: str
+
+
+class Sign(NamedTuple):
+    """Something that shows how a script runs."""
+
+    kind: SignKind
+    text: str
+    line: int
+
+
+class Bypass(NamedTuple):
+    """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs."""
+
+    spot: Spot
+    callee: str
+    inner: str
+    """The expression that reached the module."""
+    method: str
+    """The method of the module that was called; empty for the module itself."""
+    sure: bool
+    """Whether this file shows that the module was wrapped."""
+    runs: bool
+    """Whether the call surely runs the module, or only hands it to code elsewhere."""
+    backward: int
+    """The line of the backward call; 0 where a Trainer of transformers makes it."""
+
+
+class Collective(NamedTuple):
+    """A collective that some ranks call and others do not, and the test that decides which."""
+
+    spot: Spot
+    callee: str
+    condition: str
+    condition_line: int
+    depends_on: RankDependence
+
+
+class SplitLoad(NamedTuple):
+    """`from_pretrained(..., device_map="auto")`. `default`: the placement is only the default of an option."""
+
+    spot: Spot
+    callee: str
+    placement: str
+    default: bool
+
+
+class Reentrant(NamedTuple):
+    """Checkpointing with `use_reentrant=True`. `args` are the arguments of a call that leaves the option out."""
+
+    spot: Spot
+    callee: str
+    kind: ReentrantKind
+    args: tuple[Argument, ...] = ()
+
+
+class ScriptFacts(NamedTuple):
+    """All that a training script says."""
+
+    signs: tuple[Sign, ...]
+    bypasses: tuple[Bypass, ...]
+    collectives: tuple[Collective, ...]
+    loads: tuple[SplitLoad, ...]
+    reentrant: tuple[Reentrant, ...]
+    gave_up: bool = False
+    """Whether the script's functions call each other too much for its losses to be followed to the end."""
+
+    def sign(self, *kinds: SignKind) -> Sign | None:
+        """The first sign of the first of these kinds that has any."""
+        return next((sign for kind in kinds for sign in self.signs if sign.kind == kind), None)

@@ -1,0 +1,95 @@
+"""Pieces of Python syntax that every reader of a file needs: places, dotted names, the arguments of a call."""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal, NamedTuple, TypeAlias
+
+ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
+"""What kind of expression an argument is; `none` is the constant None."""
+
+
+class Span(NamedTuple):
+    """A range of a file as `ast` counts it: lines from 1, columns in UTF-8 bytes from 0, end exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Argument(NamedTuple):
+    """One argument of a call. `name` is None for a positional one, `*` or `**` for an unpacked one."""
+
+    name: str | None
+    text: str
+    shape: ArgumentShape
+    span: Span
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it may hold a tensor or a cache: a constant, None among them, holds neither."""
+        return self.shape not in ("none", "constant")
+
+
+def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
+    """The place of a node."""
+    return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for names and attributes, empty for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    names.append(node.id)
+    return ".".join(reversed(names))
+
+
+def text_of(node: ast.expr) -> str:
+    """What `ast.unparse` returns, but cheap for the names and simple types that most annotations are."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
+        return repr(node.value)
+    name = dotted(node)
+    if name:
+        return name
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right) if not isinstance(right, ast.BinOp):
+            return f"{text_of(left)} | {text_of(right)}"
+        case ast.Subscript(value=value, slice=ast.Name() | ast.Attribute() | ast.Subscript() as inner) if dotted(
+            value
+        ):
+            return f"{text_of(value)}[{text_of(inner)}]"
+    return ast.unparse(node)
+
+
+def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
+    """The arguments of a call in source order, the first `skip` positional ones left out."""
+    arguments: list[Argument] = []
+    for node in call.args[skip:]:
+        name = "*" if isinstance(node, ast.Starred) else None
+        arguments.append(Argument(name, ast.unparse(node), _shape(node), span_of(node)))
+    for keyword in call.keywords:
+        value = keyword.value
+        arguments.append(Argument(keyword.arg or "**", ast.unparse(value), _shape(value), span_of(keyword)))
+    return tuple(arguments)
+
+
+def _shape(node: ast.expr) -> ArgumentShape:
+    match node:
+        case ast.Constant(value=None):
+            return "none"
+        case ast.Constant():
+            return "constant"
+        case ast.Name():
+            return "name"
+        case ast.List() | ast.ListComp():
+            return "list"
+        case ast.Tuple():
+            return "tuple"
+        case ast.Dict() | ast.DictComp():
+            return "dict"
+    return "other"

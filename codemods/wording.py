@@ -1,0 +1,42 @@
+"""The words for what trees and edits tell the rules: the one place where refusals and doubts become text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, RefusalReason
+from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
+
+_REFUSALS: Mapping[RefusalReason, str] = {
+    RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
+    RefusalReason.NOT_CHECKED: "{} is defined in {}, which is not among the checked files",
+}
+_UNKNOWN: Mapping[UnknownReason, str] = {
+    UnknownReason.UNPACKED: "an unpacked `*` argument may hold anything",
+    UnknownReason.SURPLUS: "more positional arguments than the block's forward names",
+    UnknownReason.SIGNATURES: "its blocks ({}) have different signatures",
+}
+
+
+def quoted(names: Iterable[str]) -> str:
+    """The names as code: `a` and `b`."""
+    return " and ".join(f"`{name}`" for name in names)
+
+
+def unknown_text(unknown: Unknown) -> str:
+    """Why nobody can tell which argument reaches which parameter."""
+    return _UNKNOWN[unknown.reason].format(", ".join(unknown.blocks))
+
+
+def refusal_text(refusal: Refusal) -> str:
+    """Why a class is not made a layer."""
+    return _REFUSALS[refusal.reason].format(*refusal.names)
+
+
+def doubt_text(doubt: PastStateDoubt) -> str:
+    """Why making a class a layer is not safe."""
+    passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
+    if doubt.plan.blocked:
+        return f"{passed} only CKPT005 can change, a repair that is unsafe too"
+    why = unknown_text(doubt.plan.unknown) if doubt.plan.unknown else "a parameter in between has no default"
+    return f"{passed} is left to a person: {why}"

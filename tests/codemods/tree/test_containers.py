@@ -1,0 +1,75 @@
+"""What models are made of, also where code goes in circles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.codemods.tree.trees import BAR, FOO, source_tree
+
+ROOT = Path(__file__).parents[3]
+
+
+INIT = "    def __init__(self):\n        "
+CIRCLES: dict[str, dict[str, str]] = {
+    "a class of itself": {FOO: "class A(A): ..."},
+    "each of the other": {FOO: "class A(B): ...\nclass B(A): ..."},
+    "two files": {
+        FOO: "from ..bar.modeling_bar import A as B\nclass A(B): ...",
+        BAR: "from ..foo.modeling_foo import A as B\nclass A(B): ...",
+    },
+    "imports alone": {FOO: "from ..bar.modeling_bar import A", BAR: "from ..foo.modeling_foo import A"},
+    "a file of itself": {FOO: "from .modeling_foo import A\nclass C(A): ..."},
+    "attributes": {FOO: f"class A:\n{INIT}self.a = self.a\n        self.b = self.c\n        self.c = self.b"},
+    "an element of itself": {FOO: f"class A:\n{INIT}self.a = A()\n        self.b = [A(), [A()]]"},
+    "a method": {FOO: f"class A:\n    def make(self):\n        return self.make()\n{INIT}self.a = self.make()"},
+    "a function": {FOO: f"def make(x):\n    return make(x)\nclass A:\n{INIT}self.a = make(self)"},
+    "values": {FOO: f"A = B\nB = A\nclass C(A):\n{INIT}self.a = A()"},
+    "a dict of itself": {FOO: f"X = {{'a': X}}\nclass C:\n{INIT}self.a = X['a']()"},
+}
+
+
+@pytest.mark.parametrize("files", CIRCLES.values(), ids=CIRCLES)
+def test_circles_end(files: Mapping[str, str]) -> None:
+    tree = source_tree(files)
+    for one in list(tree.names.checked_classes()):
+        tree.bases.is_layer(one)
+        tree.bases.chain(one)
+        tree.containers.parts(one)
+        tree.bases.forward(one)
+        tree.bases.heirs(one)
+        for name in ("a", "b", "c"):
+            tree.containers.reached(one, (name, "*", "*"))
+        tree.names.named(FOO, "A")
+    assert tree.containers.supported == frozenset()
+
+
+def test_a_model_is_made_of_what_it_holds_at_any_depth() -> None:
+    text = (
+        "class M(PreTrainedModel):\n    supports_gradient_checkpointing = True\n"
+        "    def __init__(self):\n        self.e = E()\n"
+        "class E:\n    def __init__(self):\n        self.layers = ModuleList([[L() for _ in x] for _ in y])\n"
+        "class L: ...\nclass Other: ...\n"
+    )
+    assert {one.name for one in source_tree({FOO: text}).containers.supported} == {"M", "E", "L"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path, count: int) -> None:
+    lines = [
+        line
+        for n in range(count)
+        for line in (
+            f"self.k['{n}'] = self.k['{n}']()",
+            f"x = self.k.get('b{n}') or self.k['a{n}']",
+            f"self.k['b{n}'] = x",
+        )
+    ]
+    text = "class A:\n    def __init__(self, k):\n        self.k = k\n\n    def run(self):\n        "
+    (tmp_path / "m.py").write_text(text + "\n        ".join(lines) + "\n")
+    script = f"from ckpt_surgery import check; check([{str(tmp_path)!r}], jobs=1, cache=False)"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=10, check=True)

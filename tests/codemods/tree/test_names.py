@@ -1,0 +1,27 @@
+"""Names to classes: what is defined, imported, loaded, and what is outside the tree."""
+
+from __future__ import annotations
+
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External
+from tests.codemods.tree.trees import BAR, FOO, class_named, source_tree
+
+
+def test_both_definitions_under_a_guard_are_meant() -> None:
+    text = "if fast:\n    class A: ...\nelse:\n    class A(GradientCheckpointingLayer): ...\n"
+    tree = source_tree({FOO: text})
+    assert [tree.bases.is_layer(one) for one in tree.names.named(FOO, "A") if isinstance(one, ClassRef)] == [
+        Answer.NO,
+        Answer.YES,
+    ]
+
+
+def test_what_is_not_at_hand_is_external() -> None:
+    tree = source_tree({FOO: "from elsewhere.part import Thing"})
+    assert tree.names.named(FOO, "Thing") == (External("Thing", "elsewhere.part"),)
+    assert tree.names.named(FOO, "Nothing") == ()
+
+
+def test_files_loaded_to_understand_others_are_not_checked() -> None:
+    tree = source_tree({FOO: "from ..bar.modeling_bar import B\nclass A(B): ..."}, {BAR: "class B: ..."})
+    assert tree.bases.is_layer(class_named(tree, "A")) is Answer.NO
+    assert [one.name for one in tree.names.checked_classes()] == ["A"]
