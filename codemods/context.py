@@ -71,10 +71,11 @@ class RuleContext:
         message: str,
         applicability: Applicability | None = None,
         edits: tuple[Edit, ...] = (),
+        *,
+        first_line: int | None = None,
     ) -> Finding:
         """A finding about a class, at its header."""
-        line = ref.cls.first_line
-        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, edits, line)
+        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, edits, first_line)
 
     def call_finding(
         self,

@@ -61,7 +61,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield _block(context, element)
         elif (ref, True) not in seen:
             message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
-            yield context.class_finding(RULE, ref, message, Applicability.INFO)
+            yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
         for name, external in context.tree.blocks.foreign(holder) if holder.path in context.tree.checked else ():
             message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
@@ -77,12 +77,14 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         applicability = Applicability.UNKNOWN
     conversion = convert(context.tree, ref, context.argument_repairs)
     if isinstance(conversion, Refusal):
-        return context.class_finding(RULE, ref, f"{message} ({refusal_text(conversion)})", Applicability.UNKNOWN)
+        message += f" ({refusal_text(conversion)})"
+        line = ref.cls.first_line
+        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=line)
     if conversion.doubt and applicability is Applicability.SAFE:
         message += f"; {doubt_text(conversion.doubt)}"
         applicability = Applicability.UNSAFE
     edits = (*conversion.edits, *aliased(context.tree, element.holder, ref))
-    return context.class_finding(RULE, ref, message, applicability, edits)
+    return context.class_finding(RULE, ref, message, applicability, edits, first_line=ref.cls.first_line)
 
 
 def _stack(element: StackElement) -> str:
