@@ -25,6 +25,6 @@ from ckpt_surgery.static.results import FileChange as FileChange
 from ckpt_surgery.static.results import Problem as Problem
 from ckpt_surgery.testing.assertions import assert_checkpointing as assert_checkpointing
 from ckpt_surgery.tiny.inputs import tiny_inputs as tiny_inputs
-from ckpt_surgery.tiny.ladder import tiny_model as tiny_model
+from ckpt_surgery.tiny.model import tiny_model as tiny_model
 from ckpt_surgery.tiny.shrink import tiny_config as tiny_config
 from ckpt_surgery.version import __version__ as __version__

@@ -1,9 +1,13 @@
-"""The errors and warnings that a caller may want to catch. Imports nothing, so that every process can know them.
+"""The errors and warnings that a caller may want to catch.
+
+Imports nothing of the package, so that every process can use it.
 
 The message of each is one sentence: what is wrong, where, why, and what to do.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 
 class CkptSurgeryError(Exception):
@@ -30,18 +34,36 @@ class VerifyError(Unverifiable):
     """What `verify` was given allows no verdict."""
 
 
-class CannotBuild(Unverifiable):
-    """No tiny form of a model could be made: its class, the stage that failed, and the last error on one line."""
+class BuildStage(StrEnum):
+    """The steps of building a tiny model, in their order."""
 
-    def __init__(self, name: str, stage: str, error: BaseException | str) -> None:
+    IMPORT = "import"
+    CONFIGURATION = "configuration"
+    SIZE = "size"
+    CONSTRUCTION = "construction"
+    INPUTS = "inputs"
+    FORWARD = "forward"
+    TRAINING_STEP = "training step"
+
+
+class CannotBuild(Unverifiable):
+    """No tiny form of a model can be made.
+
+    `name` is the model's class, `stage` the step that failed, `reason` the last error on one line, and
+    `missing_package` tells whether an import failed.
+    """
+
+    def __init__(self, name: str, stage: BuildStage, error: BaseException | str) -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         line = " ".join(text.split())
         line = line if len(line) <= 300 else line[:297] + "..."
         self.name, self.stage, self.reason = name, stage, line
+        self.missing_package = isinstance(error, ImportError)
         super().__init__(f"no tiny {name} can be made: {stage} raised {line}")
 
-    def __reduce__(self) -> tuple[type[CannotBuild], tuple[str, str, str]]:
-        return CannotBuild, (self.name, self.stage, self.reason)
+    def __reduce__(self) -> tuple[type[CannotBuild], tuple[str, BuildStage, str], dict[str, bool]]:
+        state = {"missing_package": self.missing_package}
+        return CannotBuild, (self.name, self.stage, self.reason), state
 
 
 class DistributedError(CkptSurgeryError, RuntimeError):

@@ -1,6 +1,6 @@
-"""Which model classes the live transformers has: those of the auto mappings and some of their parts, by name.
+"""The model classes of the installed transformers: those in the auto mappings, and some of their parts, by name.
 
-No model's module is imported here before an entry is loaded.
+The module of a model is imported only when its entry is loaded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ckpt_surgery.errors import CannotBuild
+from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.tiny.towers import TOWERS
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One model class: its name, the model type, and the heads (auto mappings) under which it is listed.
+    """One model class: its name, its model type, and the heads (auto mappings) that list it.
 
     `heads` are names such as `CAUSAL_LM`; the mapping of base models is `MODEL`. A part of a model that no mapping
-    lists has none; `module` and `config_name` say where it is and what configuration it takes. `types` are all
-    model types under which a mapping lists it, `model_type` among them.
+    lists has none; its `module` and `config_name` say where it is defined and which configuration it takes. `types`
+    are all model types under which a mapping lists the class, `model_type` among them.
     """
 
     name: str
@@ -34,11 +34,13 @@ class ModelEntry:
     types: tuple[str, ...] = ()
 
     def load(self) -> type:
-        """The model class. Raises CannotBuild where it cannot be imported, with the reason."""
-        found: type = self._imported(self.name)
-        if getattr(found, "is_dummy", False) or "dummy" in found.__module__:
-            raise CannotBuild(self.name, "import", ImportError(f"a package that {self.name} needs is not installed"))
-        return found
+        """The model class. Raises CannotBuild with the reason if it cannot be imported."""
+        model_class: type = self._imported(self.name)
+        if getattr(model_class, "is_dummy", False) or "dummy" in model_class.__module__:
+            raise CannotBuild(
+                self.name, BuildStage.IMPORT, ImportError(f"a package that {self.name} needs is not installed")
+            )
+        return model_class
 
     def config_class(self) -> type:
         """The configuration class. Raises CannotBuild like `load`."""
@@ -47,23 +49,22 @@ class ModelEntry:
             return named
         own: type | None = getattr(self.load(), "config_class", None)
         if own is None:
-            raise CannotBuild(self.name, "import", TypeError("the class names no configuration class"))
+            raise CannotBuild(self.name, BuildStage.IMPORT, TypeError("the class names no configuration class"))
         return own
 
     def _imported(self, name: str) -> Any:
         try:
             return getattr(import_module(self.module), name)
-        except Exception as error:  # whatever an import of somebody else's module may raise
-            raise CannotBuild(self.name, "import", error) from None
+        except Exception as error:  # third-party modules may raise anything on import
+            raise CannotBuild(self.name, BuildStage.IMPORT, error) from None
 
 
 @cache
 def model_classes() -> Mapping[str, ModelEntry]:
-    """Every model class that an auto mapping of the live transformers lists, by class name, each once.
+    """Every model class that an auto mapping of the installed transformers lists, once each, by class name.
 
-    A class that serves several heads or types stands under the type that names it first, with all its `types`.
-    Parts of models follow that no mapping lists (`towers.TOWERS`), as far as this release has them. Nothing of a
-    model is imported.
+    A class with several model types stands under the first that names it, with all of them in `types`. The parts of
+    models that no mapping lists (`towers.TOWERS`) follow, as far as this release has them. No model is imported.
     """
     heads: dict[str, list[str]] = {}
     types: dict[str, dict[str, None]] = {}
@@ -73,12 +74,12 @@ def model_classes() -> Mapping[str, ModelEntry]:
                 types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
                     heads[name].append(head)
-    found = {
+    mapped = {
         name: ModelEntry(name, next(iter(types[name])), tuple(of), types=tuple(types[name]))
         for name, of in heads.items()
     }
-    parts = {entry.name: entry for entry in _towers() if entry.name not in found}
-    return MappingProxyType({**found, **parts})
+    parts = {entry.name: entry for entry in _towers() if entry.name not in mapped}
+    return MappingProxyType({**mapped, **parts})
 
 
 def _mappings() -> dict[str, Mapping[str, Any]]:
@@ -92,7 +93,7 @@ def _head(mapping: str) -> str:
 
 
 def _towers() -> Iterator[ModelEntry]:
-    """The parts that the installed release has: seen in the source, which is cheaper than an import."""
+    """The parts that the installed release has, looked up in its source: that is cheaper than an import."""
     models = Path(str(import_module("transformers").__file__)).parent / "models"
     for folder, parts in TOWERS.items():
         source = models / folder / f"modeling_{folder}.py"

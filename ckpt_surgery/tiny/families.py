@@ -1,20 +1,11 @@
-"""What single model families need and no general rule gives: tables, as data.
+"""What single model families need beyond the general rules, as data: changes to their configurations, by model type.
 
-The general rules are in `rules` (configurations) and `inputs` (arguments of a forward); functions that change
-inputs are in `shapes`.
+The general rules are in `field_rules`; what families need in their inputs is in `family_inputs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from transformers import PretrainedConfig
-
-from ckpt_surgery.tiny import shapes
-
-if TYPE_CHECKING:
-    from ckpt_surgery.tiny.draft import Draft
+from typing import Any
 
 _HYBRID = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_d_ssm": 128, "mamba_chunk_size": 16}
 _EFFICIENT = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
@@ -155,9 +146,9 @@ CONFIG: dict[str, dict[str, Any]] = {
     "zamba": _ZAMBA,
     "zamba2": {"chunk_size": 16},
 }
-"""Changes by model type, on top of the general rules, as far as the configuration declares the attribute.
+"""Changes by model type on top of the general rules, for attributes that the configuration declares.
 
-A name with a `+` is said in any case; a dictionary for a nested configuration changes what it names there.
+A name with a `+` is set even if undeclared; a dictionary for a nested configuration changes the fields it names.
 """
 
 KEPT: dict[str, tuple[str, ...]] = {
@@ -168,7 +159,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "informer": ("feature_size", "input_size"),
     "time_series_transformer": ("feature_size", "input_size"),
 }
-"""Attributes that no rule may change, by model type: their value is tied to something that the code fixes."""
+"""Attributes that no rule may change, by model type: the model's code depends on their value."""
 
 SHOWN: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"},
@@ -176,157 +167,10 @@ SHOWN: dict[str, dict[str, Any]] = {
     "gemma4_text": {"num_kv_shared_layers": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
 }
-"""Parts that a class switches off by default, on where nothing but the class was given: trainings use them."""
+"""Parts that a class disables by default and trainings use: enabled if only the class is given."""
 
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
 }
-"""Attributes that one class wants and the configuration's other classes do not."""
-
-
-def config_changes(
-    config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The changes that the family of `config` needs, and those that rid it of timm."""
-    own = CONFIG.get(config.model_type, {})
-    new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
-    for name, value in new.items():
-        if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):
-            new[name] = {**changed[name], **value}
-    if "use_mamba_kernels" in changed:
-        new["use_mamba_kernels"] = False  # they are for CUDA only
-    if changed.get("use_timm_backbone") or changed.get("backbone"):
-        new |= {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
-        new |= {"backbone_config": tiny_backbone().to_dict(), "backbone_kwargs": None}
-    return new
-
-
-def is_timm(config: PretrainedConfig) -> bool:
-    """Whether this is the configuration of a backbone that timm provides."""
-    return config.model_type in ("timm_backbone", "timm_wrapper")
-
-
-def tiny_backbone() -> PretrainedConfig:
-    """A ResNet of transformers in the place of a backbone of timm."""
-    from transformers import ResNetConfig
-
-    return ResNetConfig(
-        embedding_size=64,
-        hidden_sizes=[64, 64, 64, 64],
-        depths=[2, 2, 2, 2],
-        layer_type="basic",
-        out_features=["stage2", "stage3", "stage4"],
-    )
-
-
-# --- configurations whose class refuses its own defaults ----------------------------------------------------
-
-
-def _text_pair(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig
-
-    return config_class(
-        encoder=BertConfig().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _image_to_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, ViTConfig
-
-    return config_class(
-        encoder=ViTConfig().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _speech_to_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, Wav2Vec2Config
-
-    return config_class(
-        encoder=Wav2Vec2Config().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _music(config_class: Any) -> PretrainedConfig:
-    from transformers import EncodecConfig, T5Config
-
-    decoder = config_class.sub_configs["decoder"]
-    return config_class(
-        text_encoder=T5Config().to_dict(), audio_encoder=EncodecConfig().to_dict(), decoder=decoder().to_dict()
-    )
-
-
-def _vision_and_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, ViTConfig
-
-    return config_class(vision_config=ViTConfig().to_dict(), text_config=BertConfig().to_dict())
-
-
-DEFAULTS: dict[str, Callable[[type], PretrainedConfig]] = {
-    "encoder-decoder": _text_pair,
-    "musicgen": _music,
-    "musicgen_melody": _music,
-    "speech-encoder-decoder": _speech_to_text,
-    "vision-encoder-decoder": _image_to_text,
-    "vision-text-dual-encoder": _vision_and_text,
-}
-"""How to make a configuration of nothing but its class, by model type."""
-
-
-# --- inputs ---
-
-INPUTS: dict[str, Callable[[Draft], None]] = {
-    "blt": shapes.no_cache,
-    "blip_2_qformer": shapes.queries,
-    "csm": shapes.without_sound,
-    "decision_transformer": shapes.decisions,
-    "deepseek_vl_hybrid": shapes.two_resolutions,
-    "dia": shapes.channels_of_codes,
-    "fuyu": shapes.without_pixels,
-    "gemma4": shapes.positioned_patches,
-    "gemma4_vision": shapes.positioned_patches,
-    "granite4_vision": shapes.tiled_images,
-    "granite_speech": shapes.unmasked,
-    "granite_speech_plus": shapes.unmasked,
-    "grounding-dino": shapes.phrases,
-    "idefics": shapes.image_per_text,
-    "instructblip": shapes.query_text,
-    "instructblipvideo": shapes.query_text,
-    "kimi_k25": shapes.single_patches,
-    "kimi_k25_vision": shapes.single_patches,
-    "kosmos-2": shapes.image_places,
-    "kyutai_speech_to_text": shapes.books,
-    "lighton_ocr": shapes.sized_images,
-    "llava_next": shapes.tiled_images,
-    "llava_next_video": shapes.tiled_images,
-    "llava_onevision": shapes.tiled_images,
-    "longformer": shapes.separators,
-    "lxmert": shapes.objects,
-    "mistral3": shapes.sized_images,
-    "mistral_large4": shapes.sized_images,
-    "mllama": shapes.tiles,
-    "mllama_vision_model": shapes.tiles,
-    "mm-grounding-dino": shapes.phrases,
-    "musicgen": shapes.codebooks,
-    "musicgen_decoder": shapes.codebooks,
-    "musicgen_melody": shapes.codebooks,
-    "musicgen_melody_decoder": shapes.codebooks,
-    "oneformer": shapes.task,
-    "paddleocr_vl": shapes.single_patches,
-    "pix2struct": shapes.flattened,
-    "pix2struct_vision_model": shapes.flattened,
-    "speecht5": shapes.embedded,
-    "timesfm": shapes.forecast,
-    "video_llama_3": shapes.merged,
-    "video_llama_3_vision": shapes.merged,
-}
-"""Changes to the drafted inputs by model type, before the image tokens are placed."""
+"""Attributes by model class, for classes that need another value than the others of their configuration."""

@@ -1,14 +1,13 @@
-"""Which labels a model's loss takes: a guess by its heads, in an order that tries the likely ones first."""
+"""Labels for a model's loss: candidates by its heads and its forward's signature, the likeliest first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ckpt_surgery.tiny.draft import Draft
+from ckpt_surgery.tiny.arguments import ForwardArguments
 
 _PER_SAMPLE = (
     "SEQUENCE_CLASSIFICATION",
@@ -22,96 +21,96 @@ _PER_SAMPLE = (
 _DETECTION = ("OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "INSTANCE_SEGMENTATION", "IMAGE_SEGMENTATION")
 
 
-def candidates(draft: Draft, heads: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Keyword arguments that may bring a loss, the likeliest first; the last are none at all."""
-    names = draft.names
+def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Keyword arguments with which the forward may compute a loss, the likeliest first; the last is empty."""
+    names = arguments.names
     if "start_positions" in names and "end_positions" in names:
         yield {
-            "start_positions": draft.integers((draft.batch,), 4),
-            "end_positions": draft.integers((draft.batch,), 4),
+            "start_positions": arguments.integers((arguments.batch,), 4),
+            "end_positions": arguments.integers((arguments.batch,), 4),
         }
     if "mask_labels" in names and "class_labels" in names:
-        yield _masks(draft)
+        yield _masks(arguments)
     if "return_loss" in names:
         yield {"return_loss": True}
     if "future_values" in names and "labels" not in names:
-        yield {"future_values": draft.floats((draft.batch, draft.horizon()))}
+        yield {"future_values": arguments.floats((arguments.batch, arguments.horizon()))}
     if "target_values" in names:
-        yield {"target_values": draft.integers((draft.batch,), int(draft.find("num_targets", default=2)))}
-        yield {"target_values": draft.floats((draft.batch, int(draft.find("num_targets", default=1))))}
-    if "bool_masked_pos" in names and "bool_masked_pos" not in draft.values and "labels" not in names:
-        yield {"bool_masked_pos": draft.half_of_the_patches()}
-    if "sampled_negative_indices" in names and draft.frames():
-        yield _contrast(draft)
+        yield {"target_values": arguments.integers((arguments.batch,), int(arguments.find("num_targets", default=2)))}
+        yield {"target_values": arguments.floats((arguments.batch, int(arguments.find("num_targets", default=1))))}
+    if "bool_masked_pos" in names and "bool_masked_pos" not in arguments.values and "labels" not in names:
+        yield {"bool_masked_pos": arguments.alternate_patches()}
+    if "sampled_negative_indices" in names and arguments.frames():
+        yield _contrastive(arguments)
     if "labels" in names:
         second = [n for n in ("next_sentence_label", "sentence_order_label") if n in names]
-        for value in _labels(draft, heads):
-            yield {"labels": value, **{n: draft.integers((draft.batch,), 2) for n in second}}
+        for value in _labels(arguments, heads):
+            yield {"labels": value, **{n: arguments.integers((arguments.batch,), 2) for n in second}}
     yield {}
 
 
-def _labels(draft: Draft, heads: tuple[str, ...]) -> Iterator[Any]:
-    ids = draft.values.get("decoder_input_ids", draft.values.get("input_ids"))
-    one_each = draft.integers((draft.batch,), draft.classes())
+def _labels(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[Any]:
+    ids = arguments.values.get("decoder_input_ids", arguments.values.get("input_ids"))
+    per_sample = arguments.integers((arguments.batch,), arguments.classes())
     if any(head in _DETECTION for head in heads):
-        yield _boxes(draft)
+        yield _boxes(arguments)
     if "SEMANTIC_SEGMENTATION" in heads:
-        yield draft.integers((draft.batch, *draft.image()), draft.classes())
+        yield arguments.integers((arguments.batch, *arguments.image()), arguments.classes())
     if any(head in _PER_SAMPLE for head in heads):
-        yield one_each
+        yield per_sample
     if "VISUAL_QUESTION_ANSWERING" in heads:
-        yield torch.nn.functional.one_hot(one_each, draft.classes()).to(draft.dtype)
+        yield torch.nn.functional.one_hot(per_sample, arguments.classes()).to(arguments.dtype)
     if "TOKEN_CLASSIFICATION" in heads and ids is not None:
-        yield draft.integers(tuple(ids.shape), draft.classes())
+        yield arguments.integers(tuple(ids.shape), arguments.classes())
     if "TEXT_TO_SPECTROGRAM" in heads:
-        yield draft.floats((draft.batch, 8, draft.mels()))
+        yield arguments.floats((arguments.batch, 8, arguments.mels()))
     if "CTC" in heads:
-        yield draft.integers((draft.batch, 3), draft.vocabulary() - 2) + 1
-    if "AUDIO_FRAME_CLASSIFICATION" in heads and draft.frames():
-        marks = draft.integers((draft.batch, draft.frames()), draft.classes())
-        yield torch.nn.functional.one_hot(marks, draft.classes()).to(draft.dtype)
+        yield arguments.integers((arguments.batch, 3), arguments.vocabulary() - 2) + 1
+    if "AUDIO_FRAME_CLASSIFICATION" in heads and arguments.frames():
+        marks = arguments.integers((arguments.batch, arguments.frames()), arguments.classes())
+        yield torch.nn.functional.one_hot(marks, arguments.classes()).to(arguments.dtype)
     if ids is not None:
-        books = draft.find("num_codebooks", default=0)
-        if books and ids.shape[0] == draft.batch * books:
-            yield draft.integers((draft.batch, ids.shape[1], books), draft.vocabulary())
+        books = arguments.find("num_codebooks", default=0)
+        if books and ids.shape[0] == arguments.batch * books:
+            yield arguments.integers((arguments.batch, ids.shape[1], books), arguments.vocabulary())
         yield ids.clone()
-        yield one_each
-        yield draft.integers(tuple(ids.shape), draft.classes())
-        yield draft.integers((draft.batch, 4), draft.vocabulary())
+        yield per_sample
+        yield arguments.integers(tuple(ids.shape), arguments.classes())
+        yield arguments.integers((arguments.batch, 4), arguments.vocabulary())
     else:
-        yield draft.integers((draft.batch, 4), draft.vocabulary())
-        yield one_each
-        yield draft.integers((draft.batch, *draft.image()), draft.classes())
-        yield _boxes(draft)
+        yield arguments.integers((arguments.batch, 4), arguments.vocabulary())
+        yield per_sample
+        yield arguments.integers((arguments.batch, *arguments.image()), arguments.classes())
+        yield _boxes(arguments)
 
 
-def _contrast(draft: Draft) -> dict[str, Any]:
-    """Masked steps of a waveform and what they are told apart from."""
-    shape = (draft.batch, draft.frames())
-    negatives = int(draft.find("num_negatives", default=4))
+def _contrastive(arguments: ForwardArguments) -> dict[str, Any]:
+    """Masked steps of a waveform, and the negative samples for a contrastive loss."""
+    shape = (arguments.batch, arguments.frames())
+    negatives = int(arguments.find("num_negatives", default=4))
     return {
         "mask_time_indices": (torch.arange(shape[1]) % 2 == 0).expand(shape).clone(),
-        "sampled_negative_indices": draft.integers((*shape, negatives), shape[1]),
+        "sampled_negative_indices": arguments.integers((*shape, negatives), shape[1]),
     }
 
 
-def _boxes(draft: Draft) -> list[dict[str, torch.Tensor]]:
-    height, width = draft.image()
-    boxes = torch.tensor([[0.4, 0.4, 0.3, 0.3], [0.6, 0.5, 0.2, 0.4]], dtype=draft.dtype)
+def _boxes(arguments: ForwardArguments) -> list[dict[str, torch.Tensor]]:
+    height, width = arguments.image()
+    boxes = torch.tensor([[0.4, 0.4, 0.3, 0.3], [0.6, 0.5, 0.2, 0.4]], dtype=arguments.dtype)
     return [
         {
-            "class_labels": draft.integers((2,), draft.classes()),
+            "class_labels": arguments.integers((2,), arguments.classes()),
             "boxes": boxes.clone(),
-            "masks": (draft.floats((2, height, width)) > 0).to(draft.dtype),
+            "masks": (arguments.floats((2, height, width)) > 0).to(arguments.dtype),
         }
-        for _ in range(draft.batch)
+        for _ in range(arguments.batch)
     ]
 
 
-def _masks(draft: Draft) -> dict[str, Any]:
-    height, width = draft.image()
-    masks = [(draft.floats((2, height, width)) > 0).to(draft.dtype) for _ in range(draft.batch)]
+def _masks(arguments: ForwardArguments) -> dict[str, Any]:
+    height, width = arguments.image()
+    masks = [(arguments.floats((2, height, width)) > 0).to(arguments.dtype) for _ in range(arguments.batch)]
     return {
         "mask_labels": masks,
-        "class_labels": [draft.integers((2,), draft.classes()) for _ in range(draft.batch)],
+        "class_labels": [arguments.integers((2,), arguments.classes()) for _ in range(arguments.batch)],
     }

@@ -1,6 +1,6 @@
-"""Parts of models that no auto mapping lists and that people train, or that checkpoint on their own.
+"""Parts of models that no auto mapping lists, and that people train or that checkpoint on their own.
 
-A table, as data: the folder of the model, the class, and the configuration class that it takes.
+By the folder of the model: each class with its configuration class.
 """
 
 TOWERS: dict[str, dict[str, str]] = {

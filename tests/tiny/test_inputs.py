@@ -28,9 +28,9 @@ def built(name: str, **changes: Any) -> Any:
     return model_class(config)
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    tensors = [(value, other[name]) for name, value in one.items() if isinstance(value, Tensor)]
-    return one.keys() == other.keys() and all(torch.equal(a, b) for a, b in tensors)
+def same(inputs: dict[str, Any], other: dict[str, Any]) -> bool:
+    tensors = [(value, other[name]) for name, value in inputs.items() if isinstance(value, Tensor)]
+    return inputs.keys() == other.keys() and all(torch.equal(a, b) for a, b in tensors)
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:
@@ -47,7 +47,7 @@ def test_batch_and_length_are_as_asked() -> None:
     assert tiny_inputs(built("LlamaForCausalLM"), batch=3, length=9)["input_ids"].shape == (3, 9)
 
 
-def test_random_number_generators_are_left_as_found() -> None:
+def test_random_number_generators_are_left_as_they_were() -> None:
     model = built("ViTForImageClassification")
     states = torch.get_rng_state(), random.getstate()
     tiny_inputs(model)
@@ -55,7 +55,7 @@ def test_random_number_generators_are_left_as_found() -> None:
     assert random.getstate() == states[1]
 
 
-def test_the_model_is_left_as_found() -> None:
+def test_the_model_is_left_as_it_was() -> None:
     model = built("ResNetForImageClassification").eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tiny_inputs(model)

@@ -1,4 +1,4 @@
-"""What `tiny_config` promises, over every configuration class of the live transformers and on single ones."""
+"""What `tiny_config` promises, on configuration classes of the installed transformers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from transformers import (
 )
 
 from ckpt_surgery.tiny import tiny_config
-from ckpt_surgery.tiny.rules import STEPS, VOCABULARY, names_token
-from ckpt_surgery.tiny.shrink import all_configs
+from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.field_rules import names_token
+from ckpt_surgery.tiny.sizes import ATTEMPTS, VOCABULARY
 
 pytestmark = pytest.mark.both
 
@@ -146,12 +147,12 @@ def test_a_backbone_of_timm_is_replaced() -> None:
     assert not getattr(config, "use_timm_backbone", False)
 
 
-def test_later_rungs_are_no_smaller() -> None:
-    sizes = [tiny_config(LlamaConfig, step=step).hidden_size for step in range(STEPS)]
+def test_later_attempts_are_no_smaller() -> None:
+    sizes = [tiny_config(LlamaConfig, attempt=attempt).hidden_size for attempt in range(ATTEMPTS)]
     assert sizes == sorted(sizes)
     assert sizes[-1] == LlamaConfig().hidden_size
 
 
 def test_what_is_no_configuration_is_refused() -> None:
-    with pytest.raises(TypeError, match="wants a configuration"):
+    with pytest.raises(TypeError, match="takes a configuration"):
         tiny_config("llama")

@@ -1,4 +1,4 @@
-"""The arguments of a forward while they are being made, and what a configuration says about their shapes."""
+"""The arguments of one forward while they are being made, and the sizes that the model's configuration implies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from ckpt_surgery.tiny.shrink import all_configs
+from ckpt_surgery.tiny.configs import all_configs
 
 
-class Draft:
-    """The arguments so far, and what is known about the model that they are for."""
+class ForwardArguments:
+    """The arguments so far (`values`, by parameter name) and the model they are for.
+
+    `names` are the parameters of the model's forward, `batch` and `length` the requested sizes. Random tensors come
+    from a generator of its own.
+    """
 
     def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:
         self.model, self.config = model, model.config
@@ -28,15 +32,21 @@ class Draft:
         self.configs = list(all_configs(model.config))
 
     def integers(self, shape: Sequence[int], high: int) -> Tensor:
-        """Whole numbers from 0 to `high` - 1."""
+        """Integers from 0 to `high` - 1, int64, on the CPU."""
         return torch.randint(0, max(high, 1), tuple(shape), generator=self.generator)
 
     def floats(self, shape: Sequence[int]) -> Tensor:
-        """Normal deviates in the model's own dtype."""
+        """Samples of a normal distribution in the model's dtype, on the CPU."""
         return torch.randn(tuple(shape), generator=self.generator).to(self.dtype)
 
+    def tokens(self, shape: Sequence[int]) -> Tensor:
+        """Token ids of the vocabulary; no special tokens unless there is nothing else."""
+        special = {i for config in self.configs for i in _special_tokens(config)}
+        plain = [i for i in range(self.vocabulary()) if i not in special] or [0]
+        return torch.tensor(plain)[self.integers(shape, len(plain))]
+
     def find(self, *names: str, default: Any = None, part: str = "") -> Any:
-        """The first of `names` that a configuration has, parts whose class name holds `part` first."""
+        """The first of `names` that a configuration sets; classes with `part` in their name are asked first."""
         ordered = sorted(self.configs, key=lambda c: part not in type(c).__name__.lower()) if part else self.configs
         for config in ordered:
             for name in names:
@@ -46,20 +56,22 @@ class Draft:
         return default
 
     def vocabulary(self) -> int:
+        """The number of token ids of the text part."""
         try:
             text = self.config.get_text_config()
-        except (AttributeError, ValueError):  # several texts, or none
+        except (AttributeError, ValueError):  # several text configurations, or none
             text = self.config
-        value = getattr(text, "vocab_size", None)
-        found = (
-            value if isinstance(value, int) and value > 0 else self.find("vocab_size", "src_vocab_size", default=32)
-        )
-        return int(found)
+        size = getattr(text, "vocab_size", None)
+        if isinstance(size, int) and size > 0:
+            return size
+        return int(self.find("vocab_size", "src_vocab_size", default=32))
 
     def classes(self) -> int:
+        """The number of labels of a classification head."""
         return int(getattr(self.config, "num_labels", None) or 2)
 
     def image(self) -> tuple[int, int]:
+        """Height and width of an image in pixels."""
         size = self.find("image_size", "img_size", "resolution", "input_size", default=64, part="vision")
         if isinstance(size, dict):
             size = (size["height"], size["width"])
@@ -67,10 +79,12 @@ class Draft:
         return int(height), int(width)
 
     def channels(self) -> int:
+        """The channels of an image."""
         value = self.find("num_channels", "in_channels", "in_chans", default=3, part="vision")
         return value if isinstance(value, int) else 3
 
     def mels(self) -> int:
+        """The width of one frame of audio features."""
         names = (
             "num_chroma",
             "num_mel_bins",
@@ -83,10 +97,11 @@ class Draft:
         return int(self.find(*names, default=80, part="audio"))
 
     def horizon(self) -> int:
+        """The number of time steps to predict."""
         return int(self.find("prediction_length", default=4))
 
-    def half_of_the_patches(self) -> Tensor:
-        """Every other patch of an image or clip, shape (batch, patches)."""
+    def alternate_patches(self) -> Tensor:
+        """A mask of every other patch of an image or clip, bool of shape (batch, patches)."""
         patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
         height, width = self.image()
@@ -95,19 +110,22 @@ class Draft:
         return (torch.arange(count) % 2 == 0).expand(self.batch, count).clone()
 
     def frames(self) -> int:
-        """How many steps the model makes of the waveform in the draft; 0 where it cannot be asked."""
+        """How many time steps the model extracts from the waveform in `values`; 0 if the model does not say."""
         count = getattr(self.model, "_get_feat_extract_output_lengths", None)
         wave = self.values.get("input_values")
         return int(count(torch.tensor(wave.shape[-1]))) if count and isinstance(wave, Tensor) else 0
 
-    def tokens(self, shape: Sequence[int]) -> Tensor:
-        """Ids of the vocabulary that are no special tokens, as far as there are others."""
-        special = {i for config in self.configs for i in _special(config)}
-        plain = [i for i in range(self.vocabulary()) if i not in special] or [0]
-        return torch.tensor(plain)[self.integers(shape, len(plain))]
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """`value` with the tensors in its dictionaries and lists moved to `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: on_device(item, device) for name, item in value.items()}
+    return [on_device(item, device) for item in value] if isinstance(value, list) else value
 
 
-def _special(config: PretrainedConfig) -> Iterator[int]:
+def _special_tokens(config: PretrainedConfig) -> Iterator[int]:
     for name, value in vars(config).items():
         if name.endswith(("token_id", "token_index", "token_ids")):
             yield from (i for i in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(i, int))

@@ -15,8 +15,10 @@ import torch
 import transformers
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, MixtralForCausalLM
 
+from ckpt_surgery.errors import BuildStage
 from ckpt_surgery.measure.step import loss_of
-from ckpt_surgery.tiny import CannotBuild, TinyModel, ladder, model_classes, tiny_model
+from ckpt_surgery.tiny import CannotBuild, TinyModel, model_classes, tiny_model
+from ckpt_surgery.tiny import model as tiny_models
 
 pytestmark = pytest.mark.both
 
@@ -46,25 +48,25 @@ def tiny(name: str, **options: Any) -> TinyModel:
 
 @pytest.mark.parametrize("name", DIVERSE)
 def test_it_trains_for_a_step(name: str) -> None:
-    found = tiny(name)
-    loss = loss_of(found.model.train()(**found.inputs))
+    tiny_form = tiny(name)
+    loss = loss_of(tiny_form.model.train()(**tiny_form.inputs))
     loss.backward()  # type: ignore[no-untyped-call]
     assert bool(torch.isfinite(loss))
-    assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in found.model.parameters())
-    assert sum(p.numel() for p in found.model.parameters()) <= ladder.LARGEST
+    assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in tiny_form.model.parameters())
+    assert sum(p.numel() for p in tiny_form.model.parameters()) <= tiny_models.MOST_PARAMETERS
 
 
-def test_the_first_rung_has_no_notes() -> None:
-    found = tiny("BertModel")
-    assert (found.step, found.notes) == (0, ())
+def test_the_first_attempt_has_no_failures_before_it() -> None:
+    tiny_form = tiny("BertModel")
+    assert (tiny_form.attempt, tiny_form.failures) == (0, ())
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:
-    one, other = (dict(tiny("BertModel").model.named_parameters()) for _ in range(2))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, second = (dict(tiny("BertModel").model.named_parameters()) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_random_number_generators_are_left_as_found() -> None:
+def test_random_number_generators_are_left_as_they_were() -> None:
     states = torch.get_rng_state(), random.getstate()
     tiny("BertForMaskedLM")
     assert torch.equal(torch.get_rng_state(), states[0])
@@ -76,17 +78,17 @@ def test_no_gradient_is_left_behind() -> None:
 
 
 def test_options_come_on_top_in_every_part_that_has_them() -> None:
-    found = tiny_model(MixtralForCausalLM, options={"output_router_logits": True})
-    assert found.config.output_router_logits
-    assert found.model(**found.inputs).router_logits is not None
+    tiny_form = tiny_model(MixtralForCausalLM, options={"output_router_logits": True})
+    assert tiny_form.config.output_router_logits
+    assert tiny_form.model(**tiny_form.inputs).router_logits is not None
     parts = tiny("CLIPModel", attention_dropout=0.25).config
     assert parts.text_config.attention_dropout == parts.vision_config.attention_dropout == 0.25
 
 
 def test_routers_get_a_gradient() -> None:
-    found = tiny("MixtralForCausalLM")
-    loss_of(found.model.train()(**found.inputs)).backward()  # type: ignore[no-untyped-call]
-    routers = [p for name, p in found.model.named_parameters() if name.endswith("gate.weight")]
+    tiny_form = tiny("MixtralForCausalLM")
+    loss_of(tiny_form.model.train()(**tiny_form.inputs)).backward()  # type: ignore[no-untyped-call]
+    routers = [p for name, p in tiny_form.model.named_parameters() if name.endswith("gate.weight")]
     assert routers
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in routers)
 
@@ -104,12 +106,12 @@ class RefusesSmall(BertModel):  # type: ignore[misc]
         super().__init__(config)
 
 
-def test_a_later_rung_is_taken_where_the_first_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "_alike", lambda one, other: False)
-    found = tiny_model(RefusesSmall, BertConfig)
-    assert found.step == 3
-    assert found.config.hidden_size == 768
-    assert [note.split(":")[0] for note in found.notes] == ["rung 0", "rung 1", "rung 2"]
+def test_a_later_attempt_is_taken_if_the_first_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_models, "_same_failure", lambda failure, other: False)
+    tiny_form = tiny_model(RefusesSmall, BertConfig)
+    assert tiny_form.attempt == 3
+    assert tiny_form.config.hidden_size == 768
+    assert [failure.stage for failure in tiny_form.failures] == [BuildStage.SIZE] * 3
 
 
 class RefusesAll(BertModel):  # type: ignore[misc]
@@ -123,10 +125,41 @@ def test_what_cannot_be_built_is_reported_in_one_sentence() -> None:
     assert str(raised.value) == "no tiny RefusesAll can be made: size raised ValueError: not today, nor tomorrow"
 
 
-def test_the_report_survives_a_process() -> None:
-    error = CannotBuild("A", "forward", ValueError("b"))
+def test_the_error_survives_a_process() -> None:
+    error = CannotBuild("A", BuildStage.FORWARD, ImportError("b"))
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.stage) == (str(error), "forward")
+    assert (str(again), again.stage, again.missing_package) == (str(error), BuildStage.FORWARD, True)
+
+
+class NeedsPackage(BertModel):  # type: ignore[misc]
+    tries = 0
+
+    def __init__(self, config: BertConfig) -> None:
+        type(self).tries += 1
+        raise ModuleNotFoundError("No module named 'kernels'")
+
+
+def test_a_missing_package_ends_the_attempts() -> None:
+    with pytest.raises(CannotBuild) as raised:
+        tiny_model(NeedsPackage, BertConfig)
+    assert raised.value.missing_package
+    assert NeedsPackage.tries == 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "reported"),
+    [
+        (["size"], 0),
+        (["forward", "size"], 0),
+        (["configuration", "size"], 1),
+        (["size", "forward", "size"], 1),
+        (["size", "size"], 0),
+        (["inputs", "forward"], 1),
+    ],
+)
+def test_a_later_form_that_is_too_large_does_not_hide_an_earlier_failure(stages: list[str], reported: int) -> None:
+    failures = [CannotBuild("A", BuildStage(stage), stage) for stage in stages]
+    assert tiny_models._reported(failures) is failures[reported]
 
 
 class Infinite(BertModel):  # type: ignore[misc]
@@ -142,7 +175,7 @@ def test_a_loss_that_is_not_finite_is_no_reference() -> None:
 
 
 def test_nothing_larger_than_the_cap_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "LARGEST", 1000)
+    monkeypatch.setattr(tiny_models, "MOST_PARAMETERS", 1000)
     with pytest.raises(CannotBuild, match=r"size raised ValueError: [\d,]+ parameters are more than 1,000$"):
         tiny("BertModel")
 

@@ -1,0 +1,268 @@
+"""The rules by which one field of a configuration shrinks: by its name, its type and the fields beside it.
+
+`shrink` walks the configuration and asks here for each field; which layers stay is decided in `layers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ckpt_surgery.tiny.layers import STAGE_DEPTHS, STAGES, is_layer_index_list, kept_indices
+from ckpt_surgery.tiny.rotary import shrunk_rope
+from ckpt_surgery.tiny.sizes import (
+    ATTEMPTS,
+    GRID,
+    HEAD_DIM,
+    HEADS,
+    LAYERS,
+    MELS,
+    PATCH,
+    POSITIONS,
+    VOCABULARY,
+    WIDTH,
+    ShrinkContext,
+)
+
+_LAYER_COUNT = re.compile(
+    r"^(num_hidden_layers|num_layers|n_layers?|layers|depth|num_layer|encoder_depth|num_blocks"
+    r"|(\w+_)?(encoder|decoder)_(num_hidden_)?layers|num_(encoder|decoder)_(hidden_)?layers"
+    r"|(\w+_)?num_hidden_layers|[lxr]_layers|num_global_layers|num_(spatial|temporal|auxiliary)_layers"
+    r"|num_layers_per_stack|aligner_num_add_layers|resampler_depth|num_mel_attn_blocks|max_window_layers"
+    r"|(\w+_)?num_layers|num_attention_layers|num_timestamp_prediction_layers|num_pretransformer_layers"
+    r"|perceiver_num_layers|num_self_attends_per_block|num_self_attention_layers|num_dit_layers)$"
+)
+_STAGE_COUNT = re.compile(r"^num_(hidden_)?layers$|^num_encoder_blocks$|^num_stages$")
+"""Counts of stages that look like counts of layers."""
+_WIDTH = re.compile(
+    r"(^|_)(hidden_size|hidden_sizes|size|dim|dims|width|channels|units|features|d_model|ffn_dim|d_ff|dff|d_inner"
+    r"|inner_dim|rank|inplanes|filters|n_embd|n_inner|mid_channels|hidden_dims|channel_size|ff|rel_extent"
+    r"|embeds|expand|d_state|d_ssm|expert_dim|embedding_size|model_dim|per_layer_input|stem|hidden|size_mlp"
+    r"|size_global|d_latents|channel_list|channel|out_channels|per_stage|proj_dims|dim_out|dim_in|hc_lowrank|dimension)$"
+)
+_NOT_WIDTH = re.compile(
+    r"(kernel|vocab|image_size|img_size|patch_size|codebook_size|batch|chunk|block_size|window|crop|pool|stride"
+    r"|merge_size|grid|resolution|position|state_dim|act_dim|visual_pos|query_dim|bbox|num_channels|in_chans"
+    r"|audio_channels|max_image|min_image|image_seq|tubelet|patch_embed_input|spec_size"
+    r"|sample_size|roi_size|capacity|type_vocab|expand$|temporal_patch|bin_size|frame_size|stack|cell_size|rope_feat"
+    r"|group_size|frames|context_size|feature_sizes|input_channels|additional|num_samples|input_feat_size|^input_dim$"
+    r"|latent_size$)"
+)
+_HEADS = re.compile(r"(^|_)(n_)?heads?(_per_stage)?$|^n_head$|num_attention_heads")
+_KV_HEADS = re.compile(r"(kv|key_value)_(n_)?heads$|^multi_query_group_num$|num_key_value_heads|num_kv_heads")
+_HEAD_DIM = re.compile(
+    r"((^|_)(head_dim|d_head|head_size|dim_head|d_kv|kv_channels|dim_heads|attention_head_dim|kv_dim|key_dim)$"
+    r"|^attention_key_value_channels$|^mamba_d_head$)"
+)
+_EXPERTS = re.compile(r"^(\w+_)?(num_(\w+_)?experts|n_routed_experts|n_experts|moe_num_experts|zero_expert_num)$")
+_TOP_K = re.compile(r"^(num_experts_per_tok(en)?|moe_top_?k|moe_k|top_k|num_experts_per_token|moe_topk|num_selects)$")
+_VOCABULARY = re.compile(
+    r"(^|_)vocab_size(_\w+)?$|^(num_embeds|codebook_size|num_embeddings|\w+_vocab_size"
+    r"|vocab_size_\w+|encoder_hash_byte_group_vocab|src_vocab_size|tgt_vocab_size|num_(qa|object|attr|bpe|wordpiece)_labels"
+    r"|head_out_channels|num_ctc_classes|ngram_vocab_size_base|num_centroids|num_hash_buckets)$"
+)
+_NOT_VOCABULARY = re.compile(r"type_vocab|vocab_size_divisible|char_vocab|additional_vocab")
+_POSITIONS = re.compile(
+    r"^(max_position_embeddings|n_positions|max_seq_len|max_sequence_length|seq_length|n_ctx|model_max_length"
+    r"|max_target_positions|max_(en|de)coder_position_embeddings|max_(text|speech)_positions|block_size"
+    r"|\w+_max_position_embeddings|max_pos_emb|max_text_tokens|max_ep_len|max_speech_tokens|max_text_length)$"
+)
+_SOURCE_POSITIONS = re.compile(r"^max_source_positions$")
+_WINDOW = re.compile(
+    r"^(sliding_window|sliding_window_size|attention_chunk_size|local_attention|keep_window_size|attention_window)$"
+)
+_TOKEN = re.compile(r"(token_ids?|_token_index|_index|_token|_tokens_ids|_id|_eos_id|_bos_id|_pad_id|token_indices)$")
+_MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim)$")
+_IMAGE = re.compile(r"^((input_|pretrain_)?image_size|img_size|resolution|crop_size|input_size)$")
+_LATENTS = re.compile(r"^(num_query_tokens|resampler_n_latents|resampler_num_latents|num_latents|latent_query_num)$")
+_IMAGE_TOKENS = re.compile(r"^(mm_tokens_per_image|num_image_tokens|image_seq_length|vision_soft_tokens_per_image)$")
+_NOT_TOKEN = re.compile(r"(ignore_index|active_idx|lang_id|default_prompt_id|patch_position)")
+
+
+def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
+    """The value that the tiny model has for a field; the original if no rule applies to its name."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return _changed_dict(name, value, context)
+    if isinstance(value, (list, tuple)):
+        return _changed_list(name, value, context)
+    rule = _rule(name, context.values) if isinstance(value, int) else None
+    return rule(value, context) if rule else value
+
+
+def is_ruled(name: str, value: Any) -> bool:
+    """Whether a derived value must be given to the class again, because only a rule changes it."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and ((isinstance(value[0], str) and "type" in name) or name in _EXPLICIT_LISTS)
+    return name == "rope_parameters" and isinstance(value, dict)
+
+
+_EXPLICIT_LISTS = (
+    "hidden_sizes",
+    "depths",
+    "global_attn_indexes",
+    "no_rope_layers",
+    "moe_layers",
+    "intermediate_size",
+)
+"""Classes derive these lists from their own defaults and not from the number of layers."""
+
+
+def _rule(name: str, values: Mapping[str, Any]) -> Callable[[int, ShrinkContext], int] | None:
+    staged = any(isinstance(values.get(n), (list, tuple)) for n in STAGES)
+    if staged and _STAGE_COUNT.search(name):
+        return None
+    for pattern, but, rule in _RULES:
+        if pattern.search(name) and not (but and but.search(name)):
+            return rule
+    return None
+
+
+def _at_most(limit: int, last_attempt: int = ATTEMPTS) -> Callable[[int, ShrinkContext], int]:
+    return lambda value, context: min(value, limit) if value >= 0 and context.attempt <= last_attempt else value
+
+
+def _token(value: int, context: ShrinkContext) -> int:
+    return context.tokens.get(value, value)
+
+
+def _width(value: int, context: ShrinkContext) -> int:
+    if context.attempt <= 1:
+        return min(value, WIDTH)
+    return max(min(value, WIDTH), value // 16 // 8 * 8) if context.attempt == 2 else value
+
+
+def _feature_layer(value: int, context: ShrinkContext) -> int:
+    return max(min(value, LAYERS - 1), -LAYERS)
+
+
+def _first_width(value: int, context: ShrinkContext) -> int:
+    """The width of the first stage, if the code doubles it from stage to stage."""
+    doubles = "depths" in context.values and "hidden_sizes" not in context.values
+    return min(value, WIDTH // 4) if doubles and context.attempt <= 1 else _width(value, context)
+
+
+def _swin_window(value: int, context: ShrinkContext) -> int:
+    return min(value, 2) if context.attempt == 0 and "depths" in context.values else value
+
+
+def _heads(value: int, context: ShrinkContext) -> int:
+    if context.attempt > 2 or value <= 0:
+        return value
+    return 1 << (min(value, HEADS).bit_length() - 1)
+
+
+def _kv_heads(value: int, context: ShrinkContext) -> int:
+    heads = next((context.values[n] for n in ("num_attention_heads", "n_heads", "n_head") if n in context.values), 0)
+    if context.attempt > 2:
+        return value
+    return min(value, HEADS if value == heads else HEADS // 2)
+
+
+def _layers(value: int, context: ShrinkContext) -> int:
+    return min(value, context.layers) if context.old_layers else min(value, LAYERS)
+
+
+def _chosen_groups(value: int, context: ShrinkContext) -> int:
+    return 1 if value > 1 else value
+
+
+def _image(value: int, context: ShrinkContext) -> int:
+    if context.attempt >= 1:
+        return min(value, 224)
+    if any(isinstance(context.values.get(n), (list, tuple)) for n in STAGES):
+        return min(value, 64)
+    patch = context.values.get("patch_size")
+    patch = patch[0] if isinstance(patch, (list, tuple)) else patch
+    return min(value, max(GRID * min(patch, PATCH), 16) if isinstance(patch, int) else 64)
+
+
+def _patch(value: int, context: ShrinkContext) -> int:
+    return min(value, PATCH) if context.attempt == 0 else value
+
+
+_RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, ShrinkContext], int]], ...] = (
+    (_VOCABULARY, _NOT_VOCABULARY, _at_most(VOCABULARY)),
+    (_TOKEN, _NOT_TOKEN, _token),
+    (_LAYER_COUNT, re.compile(r"adapter|postnet|lstm|extract|predict"), _layers),
+    (_SOURCE_POSITIONS, None, _at_most(32)),
+    (_POSITIONS, re.compile(r"^(left|right)_"), _at_most(POSITIONS)),
+    (_WINDOW, None, _at_most(8)),
+    (_EXPERTS, re.compile(r"shared"), _at_most(4)),
+    (_TOP_K, None, _at_most(2)),
+    (re.compile(r"^(n_group|num_expert_group)$"), None, _at_most(2)),
+    (re.compile(r"^topk_group$"), None, _chosen_groups),
+    (re.compile(r"^rotary_dim$"), None, _at_most(HEAD_DIM, 2)),
+    (_KV_HEADS, None, _kv_heads),
+    (_HEAD_DIM, None, _at_most(HEAD_DIM, 2)),
+    (_HEADS, None, _heads),
+    (_MELS, None, _at_most(MELS, 1)),
+    (_IMAGE, None, _image),
+    (re.compile(r"^patch_size$"), None, _patch),
+    (re.compile(r"^num_conv_pos_embeddings$"), None, _at_most(16)),
+    (re.compile(r"^num_conv_pos_embedding_groups$"), None, _at_most(4)),
+    (re.compile(r"^(num_queries|num_object_queries|two_stage_num_proposals)$"), None, _at_most(8)),
+    (_LATENTS, None, _at_most(4)),
+    (_IMAGE_TOKENS, None, _at_most(4, 0)),
+    (re.compile(r"^(n_groups|mamba_n_groups)$"), None, _at_most(2)),
+    (re.compile(r"^n_window$"), None, _at_most(8)),
+    (re.compile(r"^n_window_infer$"), None, _at_most(32)),
+    (re.compile(r"^num_pos_feats$"), None, _at_most(WIDTH // 2, 1)),
+    (re.compile(r"^upsample_groups$"), None, _at_most(WIDTH)),
+    (re.compile(r"^(num_frames|max_temporal_embeddings)$"), None, _at_most(4, 0)),
+    (re.compile(r"^(train_num_points|num_denoising)$"), None, _at_most(16)),
+    (re.compile(r"^(index_topk|index_topk_blocks|num_codevectors_per_group|num_negatives)$"), None, _at_most(8)),
+    (re.compile(r"^first_k_dense_replace$"), None, lambda value, context: min(value, 1)),
+    (re.compile(r"^num_kv_shared_layers$"), None, lambda value, context: min(value, context.layers // 2)),
+    (re.compile(r"(^|_)feature_layers?$"), None, _feature_layer),
+    (re.compile(r"^query_pre_attn_scalar$"), None, _at_most(HEAD_DIM, 2)),
+    (re.compile(r"^window_size$"), None, _swin_window),
+    (re.compile(r"^(embed_dim|patch_embeds_hidden_size|embedding_size)$"), None, _first_width),
+    (_WIDTH, _NOT_WIDTH, _width),
+)  # fmt: skip
+
+
+def _changed_list(name: str, value: Any, context: ShrinkContext) -> Any:
+    if not value:
+        return value
+    if context.old_layers and len(value) == context.old_layers and not name.startswith("depth"):
+        return type(value)(changed_value(name, item, context) for item in (value[i] for i in context.kept_layers))
+    if name.startswith("vision_feature_layer"):
+        return type(value)(_feature_layer(item, context) for item in value)
+    if is_layer_index_list(name, value, context):
+        return kept_indices(name, value, context)
+    if name in STAGE_DEPTHS:
+        return type(value)(min(item, LAYERS) if isinstance(item, int) else item for item in value)
+    if _rule(name, context.values) in (_width, _first_width) and context.attempt <= 1:
+        return type(value)(_capped(item, WIDTH) for item in value)
+    return type(value)(_changed_item(name, item, context) for item in value)
+
+
+def _capped(item: Any, limit: int) -> Any:
+    if isinstance(item, (list, tuple)):
+        return type(item)(_capped(inner, limit) for inner in item)
+    return min(item, limit) if type(item) is int else item
+
+
+def _changed_item(name: str, item: Any, context: ShrinkContext) -> Any:
+    if isinstance(item, (list, tuple)):
+        return type(item)(_changed_item(name, inner, context) for inner in item)
+    return changed_value(name, item, context)
+
+
+def _changed_dict(name: str, value: dict[Any, Any], context: ShrinkContext) -> dict[Any, Any]:
+    if name in ("rope_parameters", "rope_scaling"):
+        return shrunk_rope(value, context)
+    if name == "per_layer_config":
+        layers = {int(k): (v, replace(context, values={**context.values, **v})) for k, v in value.items()}
+        by_layer = {k: _changed_dict("", v, own) for k, (v, own) in layers.items()}
+        return {new: by_layer[old] for new, old in enumerate(context.kept_layers) if old in by_layer}
+    return {k: changed_value(k, v, context) if isinstance(k, str) else v for k, v in value.items()}
+
+
+def names_token(name: str) -> bool:
+    """Whether a field of this name holds ids of special tokens."""
+    return bool(_TOKEN.search(name)) and not _NOT_TOKEN.search(name) and not _VOCABULARY.search(name)

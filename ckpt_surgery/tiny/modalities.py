@@ -1,0 +1,168 @@
+"""Text, pixels, audio and series for a forward, by the names in its signature and the sizes in the configuration.
+
+What single families need on top is in `family_inputs`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.tiny.arguments import ForwardArguments
+from ckpt_surgery.tiny.family_inputs import FAMILY_INPUTS
+from ckpt_surgery.tiny.placeholders import place_all
+
+_AUDIO_LAYOUTS = 3
+
+
+def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str, ...]) -> Iterator[ForwardArguments]:
+    """Arguments without labels; several if the name of an audio argument does not tell its layout."""
+    change = FAMILY_INPUTS.get(model.config.model_type)
+    for layout in range(_AUDIO_LAYOUTS):
+        arguments = ForwardArguments(model, batch, length, seed)
+        _add_text(arguments, heads)
+        _add_pixels(arguments)
+        _add_audio(arguments, layout)
+        _add_series(arguments)
+        _add_required(arguments)
+        if change:
+            change(arguments)
+        place_all(arguments)
+        yield arguments
+        if "input_features" not in arguments.values and "input_values" not in arguments.values:
+            return
+
+
+def _is_required(arguments: ForwardArguments, name: str) -> bool:
+    """Whether the forward has this argument and needs it: as its main input, or without a default."""
+    parameter = arguments.parameters.get(name)
+    if parameter is None:
+        return False
+    return name == arguments.model.main_input_name or parameter.default is parameter.empty
+
+
+def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
+    if "input_ids" in arguments.names:
+        shape = (
+            (arguments.batch, 2, arguments.length)
+            if "MULTIPLE_CHOICE" in heads
+            else (arguments.batch, arguments.length)
+        )
+        arguments.values["input_ids"] = arguments.tokens(shape)
+        eos = arguments.find("eos_token_id")
+        if isinstance(eos, int) and "MULTIPLE_CHOICE" not in heads:
+            arguments.values["input_ids"][:, -1] = eos
+        if "attention_mask" in arguments.names:
+            arguments.values["attention_mask"] = torch.ones(shape, dtype=torch.long)
+    if "decoder_input_ids" in arguments.names and arguments.config.is_encoder_decoder:
+        arguments.values["decoder_input_ids"] = arguments.tokens((arguments.batch, arguments.length))
+    if "bbox" in arguments.names:
+        corner = arguments.integers((arguments.batch, arguments.length, 2), 8)
+        arguments.values["bbox"] = torch.cat([corner, corner + 4], dim=-1)
+
+
+def _add_pixels(arguments: ForwardArguments) -> None:
+    height, width = arguments.image()
+    if "pixel_values" in arguments.names and getattr(arguments.config, "vision_config", ...) is not None:
+        if "image_grid_thw" in arguments.names:
+            patches, grid = _flat_patches(arguments)
+            arguments.values |= {"pixel_values": patches, "image_grid_thw": grid}
+            return
+        if "spatial_shapes" in arguments.names:
+            _packed_patches(arguments)
+            return
+        shape: tuple[int, ...] = (arguments.batch, arguments.channels(), height, width)
+        frames = arguments.find("num_frames", default=0)
+        if frames and arguments.model.main_input_name == "pixel_values" and "input_ids" not in arguments.names:
+            shape = (arguments.batch, frames, arguments.channels(), height, width)
+        arguments.values["pixel_values"] = arguments.floats(shape)
+    for name in ("pixel_values_videos", "pixel_values_video"):
+        if _is_required(arguments, name) and "pixel_values" not in arguments.values:
+            frames = arguments.find("num_frames", "frames_per_clip", default=4)
+            arguments.values[name] = arguments.floats((arguments.batch, frames, arguments.channels(), height, width))
+
+
+def _packed_patches(arguments: ForwardArguments) -> None:
+    """One row of patches per image, as the Siglip2 towers take them."""
+    patch = arguments.find("patch_size", default=8, part="vision")
+    side = 4
+    shape = (arguments.batch, side * side, arguments.channels() * patch * patch)
+    arguments.values["pixel_values"] = arguments.floats(shape)
+    arguments.values["spatial_shapes"] = torch.tensor([[side, side]] * arguments.batch)
+    name = "pixel_attention_mask" if "pixel_attention_mask" in arguments.names else "attention_mask"
+    arguments.values[name] = torch.ones(shape[:2], dtype=torch.long)
+
+
+def _flat_patches(arguments: ForwardArguments) -> tuple[Tensor, Tensor]:
+    patch = arguments.find("patch_size", default=8, part="vision")
+    frames = arguments.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
+    side = 2 * int(arguments.find("spatial_merge_size", "merge_size", default=2, part="vision"))
+    grid = torch.tensor([[1, side, side]] * arguments.batch)
+    count = arguments.batch * side * side
+    return arguments.floats((count, arguments.channels() * frames * patch * patch)), grid
+
+
+def _add_audio(arguments: ForwardArguments, layout: int) -> None:
+    """A waveform, or audio features: by `layout` with the channels first, last, or as an image."""
+    mels = arguments.mels()
+    if "input_values" in arguments.names and "past_values" not in arguments.names:
+        length, frames = _samples(arguments), int(arguments.find("max_length", default=64))
+        waves = [(arguments.batch, length), (arguments.batch, 1, length), (arguments.batch, frames, mels)]
+        arguments.values["input_values"] = arguments.floats(waves[layout])
+    elif "input_features" in arguments.names and getattr(arguments.config, "audio_config", ...) is not None:
+        positions = arguments.find("max_source_positions", default=None, part="audio")
+        first = isinstance(positions, int)  # Whisper and its heirs take twice as many frames as positions
+        frames = 2 * positions if first else 64
+        both = [(arguments.batch, mels, frames), (arguments.batch, 64, mels)]
+        shape = [*(both if first else both[::-1]), (arguments.batch, 1, 64, mels)][layout]
+        arguments.values["input_features"] = arguments.floats(shape)
+        steps = shape[-1] if shape[1] == mels else shape[1]
+        for name in ("feature_attention_mask", "input_features_mask"):
+            if name in arguments.names:
+                arguments.values[name] = torch.ones((arguments.batch, steps), dtype=torch.long)
+
+
+def _samples(arguments: ForwardArguments) -> int:
+    """The length of a waveform that the strided convolutions reduce to 24 time steps."""
+    strides = arguments.find("conv_stride", "upsampling_ratios", "downsampling_ratios")
+    if isinstance(strides, (list, tuple)):
+        return math.prod(strides) * 24 + 80
+    return 4000
+
+
+def _add_series(arguments: ForwardArguments) -> None:
+    if "past_values" not in arguments.names:
+        return
+    context = int(arguments.find("context_length", default=16) or 16)
+    lags = arguments.find("lags_sequence", default=[0])
+    channels = arguments.find("num_input_channels", default=0)
+    past = context + (max(lags) if "past_time_features" in arguments.names else 0)
+    shape = (arguments.batch, past, channels) if channels else (arguments.batch, past)
+    arguments.values["past_values"] = arguments.floats(shape)
+    if "past_time_features" in arguments.names:
+        features = max(1, int(arguments.find("num_time_features", default=1)))
+        arguments.values["past_time_features"] = arguments.floats((arguments.batch, past, features))
+        arguments.values["future_time_features"] = arguments.floats((arguments.batch, arguments.horizon(), features))
+        arguments.values["past_observed_mask"] = torch.ones(shape, dtype=torch.bool)
+
+
+def _add_required(arguments: ForwardArguments) -> None:
+    """What the forward still requires: hidden states of a tower, patches, masks."""
+    if "grid_thw" in arguments.names and "input_ids" not in arguments.values:
+        patches, grid = _flat_patches(arguments)
+        first = next(iter(arguments.parameters))
+        arguments.values |= {first: patches, "grid_thw": grid}
+    if not arguments.values and "hidden_states" in arguments.names:
+        arguments.values["hidden_states"] = arguments.floats(
+            (arguments.batch, arguments.length, int(arguments.find("hidden_size", default=64)))
+        )
+    if _is_required(arguments, "bool_masked_pos") and "pixel_values" in arguments.values:
+        arguments.values["bool_masked_pos"] = arguments.alternate_patches()
+    for name, parameter in arguments.parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if needed and name not in arguments.values and name.endswith("_mask"):
+            arguments.values[name] = torch.ones((arguments.batch, arguments.length), dtype=torch.long)

@@ -1,0 +1,88 @@
+"""Image, video and audio tokens in the text: as many as the model's vision or audio part makes features."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
+
+PLACEHOLDERS = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "video_token_index",
+    "audio_token_id",
+    "audio_token_index",
+)
+"""Configuration attributes that hold the id of a placeholder token."""
+
+
+def place_all(arguments: ForwardArguments) -> None:
+    """Put into the text of `arguments` the placeholders for every image, video and audio that it comes with."""
+    if "input_ids" not in arguments.values:
+        return
+    for kind, source in (("image", "pixel_values"), ("audio", "input_features"), ("video", "pixel_values_videos")):
+        token = arguments.find(f"{kind}_token_id", f"{kind}_token_index")
+        if source not in arguments.values or not isinstance(token, int):
+            continue
+        count = _feature_count(arguments, kind)
+        if count:
+            place_tokens(arguments, arguments.values, token, count // arguments.batch)
+    if "mm_token_type_ids" in arguments.names:
+        ids = arguments.values["input_ids"]
+        arguments.values["mm_token_type_ids"] = (ids == arguments.find("image_token_id", default=-1)).long()
+
+
+def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int, count: int) -> None:
+    """Put `count` placeholders per sample behind the first token of the text in `values`, and let its masks fit."""
+    before = values["input_ids"].cpu()
+    plain = torch.where(before == token, arguments.tokens(before.shape), before)[:, : arguments.length]
+    places = torch.full((plain.shape[0], count), token)
+    values["input_ids"] = torch.cat([plain[:, :1], places, plain[:, 1:]], dim=1)
+    for name in ("attention_mask", "token_type_ids"):
+        if name in values:
+            values[name] = torch.full_like(values["input_ids"], int(name == "attention_mask"))
+    for name in ("cross_attention_mask", "image_attention_mask"):
+        if name in values:
+            rest = values[name].shape[2:]
+            values[name] = torch.ones((*values["input_ids"].shape, *rest), dtype=torch.long)
+    if "mm_token_type_ids" in values:
+        values["mm_token_type_ids"] = (values["input_ids"] == token).long()
+    if isinstance(values.get("labels"), Tensor) and values["labels"].shape == before.shape:
+        values["labels"] = values["input_ids"].clone()
+
+
+def _feature_count(arguments: ForwardArguments, kind: str) -> int:
+    """How many features the model makes of the pixels or audio in `arguments`; one per sample if it does not say."""
+    holder = next((part for part in _parts(arguments.model) if hasattr(part, f"get_{kind}_features")), None)
+    if holder is None:
+        return arguments.batch
+    method = getattr(holder, f"get_{kind}_features")
+    accepted = inspect.signature(method).parameters.keys() - {"input_ids"}
+    values = {name: value for name, value in arguments.values.items() if name in accepted}
+    try:
+        with torch.no_grad():
+            features = method(**on_device(values, arguments.device))
+    except Exception:  # the forward will say what is missing
+        return arguments.batch
+    return _rows(features) or arguments.batch
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    yield model
+    if hasattr(model, "model"):
+        yield model.model
+
+
+def _rows(features: Any) -> int:
+    features = getattr(features, "pooler_output", None) if hasattr(features, "pooler_output") else features
+    if isinstance(features, (list, tuple)):
+        return sum(_rows(item) for item in features)
+    if isinstance(features, Tensor) and features.ndim >= 2:
+        return features.numel() // features.shape[-1]
+    return 0
