@@ -34,7 +34,7 @@ from ckpt_surgery.text import plural
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
     from ckpt_surgery.measure.results import Level, Mode
-    from ckpt_surgery.survey.targets import SurveyTarget
+    from ckpt_surgery.survey.target import SurveyTarget
     from ckpt_surgery.survey.worker_pool import WorkerPool
 
 HTML_FILE = Path("ckpt_surgery-report.html")
@@ -138,7 +138,8 @@ class _Request:
         timeout: float,
     ) -> None:
         from ckpt_surgery.measure.results import LEVELS, MODES
-        from ckpt_surgery.survey.targets import TargetError, checked_timeout, parse_shard
+        from ckpt_surgery.survey.options import checked_timeout, parse_shard
+        from ckpt_surgery.survey.target import TargetError
 
         if not names and not everything:
             raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
@@ -159,7 +160,7 @@ class _Request:
 
     def targets(self, pool: WorkerPool) -> list[SurveyTarget]:
         """The models that the names mean. Raises TargetError for a name that means none."""
-        from ckpt_surgery.survey.targets import resolve_in
+        from ckpt_surgery.survey.resolve import resolve_in
 
         return resolve_in(pool, names=self.names, everything=self.everything, trust_remote_code=self.trust_remote_code)
 

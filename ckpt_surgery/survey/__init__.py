@@ -1,4 +1,4 @@
-"""Many models, one report each, whatever one of them does: it may crash, hang or eat the memory."""
+"""Many models, one report each. A model may crash, hang or exhaust the memory without harm to the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.measure.results import MODES, Level, Mode, Repair
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.survey.examination import EXAMINATION
+from ckpt_surgery.survey.job import SurveyJob
+from ckpt_surgery.survey.options import SurveyOptions, checked_timeout, part_of
 from ckpt_surgery.survey.resume import ResumeFile
-from ckpt_surgery.survey.scheduler import Scheduler, SurveyJob, SurveyOptions
-from ckpt_surgery.survey.targets import SurveyTarget, checked_timeout, part_of
+from ckpt_surgery.survey.scheduler import Scheduler
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
 Progress = Callable[[str, int, int], None]
 
 
 def survey(
-    jobs: Sequence[SurveyTarget],
+    targets: Sequence[SurveyTarget],
     *,
     modes: Sequence[Mode] = MODES,
     levels: str | Sequence[Level] = "all",
@@ -37,65 +39,65 @@ def survey(
     pool: WorkerPool | None = None,
     examination: str = EXAMINATION,
 ) -> list[Report]:
-    """Look at every job in worker processes, and return their reports in the order of the jobs.
+    """Examine every target in worker processes, and return the reports in the order of the targets.
 
-    A mode that does not end within `timeout` seconds, or whose process dies, is a fault of level `run` in its
-    report, and the other modes are examined in a fresh process. Where building the model or its run without
-    checkpointing ends like that, the report has a `problem`.
+    A mode that exceeds `timeout`, or whose process dies, is a fault of level `run` in its report; the other modes are
+    examined in a fresh process. If that happens while the model is built or run without checkpointing, the report has
+    a `problem`.
 
     Args:
-        jobs: what `targets.resolve` made.
-        modes, levels: what to look at, as in `verify`.
-        fix: whether to look at the same modes again after `wrap_blocks`, on the same model.
+        targets: what `resolve.resolve` returned.
+        modes, levels: what to examine, as in `verify`.
+        fix: also examine the same modes after `wrap_blocks`, on the same model.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
-        timeout: seconds for the building, the reference run and each mode, each on its own; a day at most.
-        resume: a file in which finished reports are kept as they come; what is in it already is not done again,
-            unless the files of the model have changed or it has more time now to end.
-        shard: (i, n) for part `i` of `n` of the jobs, counted from 1.
-        progress: called with counts by outcome in words, the number of finished jobs, and of all.
-        pool: where workers come from; one is made, and ended, where there is none.
+        timeout: seconds for the build, the reference run and each mode, each on its own; a day at most.
+        resume: a file to which finished reports are appended. What is in it already is not examined again, unless the
+            files of the model have changed or it now has more time to end.
+        shard: (i, n) for part `i` of `n` of the targets, counted from 1.
+        progress: called with the counts by outcome in words, the number of finished targets, and of all.
+        pool: where workers come from; by default one is made and closed.
         examination: `package.module:class` of what examines a model.
 
     Raises:
-        TargetError: `timeout` is no time limit.
-        ResumeError: the file of `resume` is not one that can be gone on with.
+        TargetError: `timeout` is not a time limit.
+        ResumeError: the survey cannot be resumed from the file.
         WorkerPoolError: no worker can be started.
     """
-    chosen = part_of(jobs, shard) if shard else list(jobs)
-    known = installed_versions()
-    limit = checked_timeout(timeout)
-    plan = SurveyOptions(tuple(modes), levels if isinstance(levels, str) else tuple(levels), limit, examination)
+    levels = levels if isinstance(levels, str) else tuple(levels)
+    options = SurveyOptions(tuple(modes), levels, checked_timeout(timeout), examination)
+    chosen = part_of(targets, shard) if shard else list(targets)
+    versions = installed_versions()
+    jobs = [SurveyJob(at, target, options, repair=Repair() if fix else None) for at, target in enumerate(chosen)]
     reports: dict[int, Report] = {}
-    works = [SurveyJob(index, job, plan.modes, repair=Repair() if fix else None) for index, job in enumerate(chosen)]
     with ExitStack() as stack:
-        kept = None
+        file = None
         if resume is not None:
-            settings = {"versions": known, "modes": plan.modes, "levels": plan.levels, "fix": "yes" if fix else "no"}
-            kept = stack.enter_context(ResumeFile(resume, settings, timeout))
-            reports = {work.index: report for work in works if (report := kept.report(work.job)) is not None}
+            settings = {"versions": versions, "modes": options.modes, "levels": levels, "fix": "yes" if fix else "no"}
+            file = stack.enter_context(ResumeFile(resume, settings, timeout))
+            reports = {job.index: report for job in jobs if (report := file.report(job.target)) is not None}
 
-        def done(work: SurveyJob) -> None:
-            report = work.report()
-            report = report if report.versions else replace(report, versions=known)
-            reports[work.index] = report
-            if kept is not None:
-                kept.add(work.job, report, files=work.files, stopped_after=work.stopped_after)
-            _tell(progress, reports, len(works))
+        def finished(job: SurveyJob) -> None:
+            report = job.report()
+            report = report if report.versions else replace(report, versions=versions)
+            reports[job.index] = report
+            if file is not None:
+                file.add(job.target, report, files=job.files, stopped_after=job.stopped_after)
+            _show(progress, reports, len(jobs))
 
-        _tell(progress, reports, len(works))
-        left = [work for work in works if work.index not in reports]
+        _show(progress, reports, len(jobs))
+        left = [job for job in jobs if job.index not in reports]
         if left:
-            home = pool or stack.enter_context(WorkerPool())
-            Scheduler(home, left, plan, min(workers or cores(), len(left)), done).run()
-    return [reports[work.index] for work in works]
+            pool = pool or stack.enter_context(WorkerPool())
+            Scheduler(pool, left, min(workers or cores(), len(left)), finished).run()
+    return [reports[job.index] for job in jobs]
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tell(progress: Progress | None, reports: dict[int, Report], total: int) -> None:
+def _show(progress: Progress | None, reports: dict[int, Report], total: int) -> None:
     if progress is not None:
         counts = Counter(report.status for report in reports.values())
         words = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]

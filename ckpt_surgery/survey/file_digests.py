@@ -1,4 +1,4 @@
-"""The files that the verdict on a job depends on beside the installed packages, told apart by their SHA-256."""
+"""The files that the verdict on a target depends on beside the installed packages, with their SHA-256."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 
 _LIBRARIES = {
     Path(__file__).resolve().parents[1],
@@ -17,37 +17,37 @@ _LIBRARIES = {
 """The folders of this package and of the standard library."""
 
 
-def given_files(job: SurveyTarget) -> dict[str, str]:
-    """The digests of what a job names: its configuration, and the code and the json files beside remote code."""
-    if job.kind == "config":
-        return digests([job.source])
-    if job.kind == "remote":
-        folder = Path(job.source.partition("::")[0])
+def named_files(target: SurveyTarget) -> dict[str, str]:
+    """The digests of what a target names: its configuration, or the code and JSON files of its folder."""
+    if target.kind is TargetKind.CONFIG:
+        return digests([target.source])
+    if target.kind is TargetKind.REMOTE:
+        folder = Path(target.source.partition("::")[0])
         return digests(str(path) for path in folder.rglob("*") if path.suffix in (".json", ".py"))
     return {}
 
 
-def imported_files(job: SurveyTarget) -> dict[str, str]:
-    """The digests of what a factory's module, and its imports, were read from: called where it was imported.
+def imported_files(target: SurveyTarget) -> dict[str, str]:
+    """The digests of the files that a factory's module and its imports were read from, in the process that did.
 
-    Installed packages are left out, but for the factory's own module. Empty where that is not known.
+    Installed packages are left out, except the factory's own module. Empty if its file is not known.
     """
-    if job.kind != "factory":
+    if target.kind is not TargetKind.FACTORY:
         return {}
-    own = _file_of(job.argument.partition(":")[0])
+    own = _file_of(target.argument.partition(":")[0])
     files = [file for file in map(_file_of, list(sys.modules)) if file and not _installed(Path(file))]
     return digests([own, *files]) if own else {}
 
 
-def unchanged(job: SurveyTarget, known: Mapping[str, str]) -> bool:
-    """Whether the files are as when `known` was made of them. A factory of which no file is known is not."""
-    if job.kind == "factory":
-        return bool(known) and digests(known) == dict(known)
-    return given_files(job) == dict(known)
+def unchanged(target: SurveyTarget, before: Mapping[str, str]) -> bool:
+    """Whether the files still have the digests `before`. False for a factory without a known file."""
+    if target.kind is TargetKind.FACTORY:
+        return bool(before) and digests(before) == dict(before)
+    return named_files(target) == dict(before)
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each file by its path; empty where it cannot be read."""
+    """The SHA-256 of each file by its path; empty if it cannot be read."""
     return {file: _digest(Path(file)) for file in sorted(set(files))}
 
 
@@ -59,7 +59,7 @@ def _digest(path: Path) -> str:
 
 
 def _file_of(module: str) -> str:
-    # by its dictionary: some modules import whatever they are asked for
+    # from its dictionary: some modules import whatever attribute they are asked for
     file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
     return str(Path(file).resolve()) if isinstance(file, str) else ""
 

@@ -1,6 +1,6 @@
-"""The process that workers are forked from: it imports what they need once, then waits to be asked for one.
+"""The process that workers are forked from: it imports what they need once, then forks one on request.
 
-It is started by `pool.WorkerPool` and talks to it over one socket; it runs no model itself.
+`worker_pool.WorkerPool` starts it and talks to it over one socket; it runs no model itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NoReturn
 def main(control: int, preload: Sequence[str]) -> NoReturn:
     """Import `preload`, say so on the socket `control`, then fork a worker whenever three pipes arrive on it.
 
-    Ends, with everything that was forked, as soon as the other end of the socket is closed.
+    When the other end of the socket is closed, it kills itself and every worker.
     """
     channel = socket.socket(fileno=control)
     warnings.simplefilter("ignore")
@@ -33,7 +33,7 @@ def main(control: int, preload: Sequence[str]) -> NoReturn:
     except BaseException as error:
         _send(channel, failed=f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
-    # what is frozen is never looked at by the collector, so that its pages stay shared with the workers
+    # the collector never touches frozen objects, so their pages stay shared with the workers
     gc.collect()
     gc.freeze()
     awake, waker = socket.socketpair()
@@ -77,10 +77,10 @@ def _fork(channel: socket.socket, ours: tuple[selectors.DefaultSelector, socket.
 
 
 def _work(requests: int, events: int, output: int) -> NoReturn:
-    """Be a worker: standard output and standard error go to the pipe `output`, standard input is empty."""
+    """Serve as a worker: standard output and error go to the pipe `output`, standard input is empty."""
     code = 1
     try:
-        # a kernel that runs out of memory should take a worker, and neither this process nor the survey's
+        # out of memory, the kernel should kill a worker, not this process and not the survey's
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("500")
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -88,7 +88,7 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
             os.dup2(source, target)
         sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-        # both work while a C function holds the interpreter's lock, which no handler in Python does
+        # both work while a C function holds the interpreter lock; a Python handler would not
         faulthandler.enable(file=2, all_threads=False)
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
@@ -104,7 +104,7 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
 
 
 def _reap(channel: socket.socket) -> None:
-    """Tell how every worker that has ended did: its exit code, or minus the number of the signal."""
+    """Report the exit code of every worker that has ended, negative for a signal."""
     with contextlib.suppress(ChildProcessError):
         while True:
             child, status = os.waitpid(-1, os.WNOHANG)

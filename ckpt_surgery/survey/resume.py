@@ -1,4 +1,4 @@
-"""The file of `--resume`: what a survey has finished, one line a report, so that it can go on where it stopped."""
+"""The file of `--resume`: the finished reports of a survey, one a line, so that it can continue where it stopped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.survey.file_digests import given_files, unchanged
-from ckpt_surgery.survey.targets import SurveyTarget, TargetError
+from ckpt_surgery.survey.file_digests import named_files, unchanged
+from ckpt_surgery.survey.target import SurveyTarget, TargetError
 
 _FORMAT = "ckpt_surgery survey"
 
 
 class ResumeError(TargetError):
-    """The file cannot be gone on with: one sentence that says why and what to do."""
+    """A survey cannot be resumed from the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A report, the digests of the files it depends on, and the limit within which something did not end."""
+    """A report, the digests of the files it depends on, and the limit in seconds that a phase exceeded."""
 
     report: Report
     files: Mapping[str, str]
@@ -30,14 +30,14 @@ class _Entry:
 
 
 class ResumeFile:
-    """Reports as they are finished, appended to a file of JSON lines; a context manager.
+    """Reports appended to a file of JSON lines as they are finished; a context manager.
 
-    The first line says what the survey was made of; `settings` must be the same again. A last line that was
-    torn by a kill is dropped. The numbers in it are Python's, NaN included. `timeout` is the limit in seconds now.
+    The first line holds the `settings` of the survey, which must be the same again. A last line that a kill cut short
+    is dropped. Numbers are written as Python does, NaN included. `timeout` is the current limit in seconds.
 
     Raises:
-        ResumeError: the file is something else, was made with other settings, cannot be read or written, or is
-            in use by another survey. It is left as it was.
+        ResumeError: the file is something else, was made with other settings, cannot be read or written, or is in
+            use by another survey. It is left unchanged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], timeout: float) -> None:
@@ -61,30 +61,32 @@ class ResumeFile:
     def __exit__(self, *exception: object) -> None:
         os.close(self._file)
 
-    def report(self, job: SurveyTarget) -> Report | None:
-        """What was found out about a job before; None where it is still to be looked at.
+    def report(self, target: SurveyTarget) -> Report | None:
+        """The finished report on a target; None if it must be examined (again).
 
-        That is also where a file of the model has changed, or where it did not end within less time than now.
+        That is so if a file of the model has changed, or if a phase exceeded a shorter time limit than the current.
         """
-        self._files[_key(job)] = given_files(job)  # before the work: what changes during it is looked at next time
-        entry = self._finished.get(_key(job))
-        if entry is None or not unchanged(job, entry.files):
+        self._files[_key(target)] = named_files(target)  # read before the work: changes during it count as new
+        entry = self._finished.get(_key(target))
+        if entry is None or not unchanged(target, entry.files):
             return None
         short = entry.stopped_after is not None and entry.stopped_after < self.timeout
         return None if short else entry.report
 
-    def add(self, job: SurveyTarget, report: Report, *, files: Mapping[str, str], stopped_after: float | None) -> None:
-        """Keep a report. It is in the file when this returns, whatever becomes of the process.
+    def add(
+        self, target: SurveyTarget, report: Report, *, files: Mapping[str, str], stopped_after: float | None
+    ) -> None:
+        """Store a report. It is in the file when this returns, whatever happens to the process.
 
-        `files` are the digests of what a factory was read from, `stopped_after` the seconds within which some phase
-        did not end.
+        `files` are the digests of the files a factory was read from, `stopped_after` the limit in seconds that a
+        phase exceeded.
         """
-        own = self._files.get(_key(job)) or files
-        entry = {"job": job.to_dict(), "files": dict(own), "stopped_after": stopped_after}
+        own = self._files.get(_key(target)) or files
+        entry = {"target": target.to_dict(), "files": dict(own), "stopped_after": stopped_after}
         self._append({**entry, "report": report.to_dict()})
 
     def _open(self, header: Mapping[str, Any]) -> None:
-        import fcntl  # not everywhere, and what has none is told so when the workers are started
+        import fcntl  # missing on some systems, which are refused when the workers start
 
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,10 +109,10 @@ class ResumeFile:
                 entry = json.loads(line)
                 stopped = entry["stopped_after"]
                 kept = _Entry(report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped))
-                self._finished[_key(entry["job"])] = kept
+                self._finished[_key(entry["target"])] = kept
             except (ValueError, TypeError, KeyError):
                 raise ResumeError(
-                    f"--resume {self.path}: line {number} is no report: remove the line, or name another file"
+                    f"--resume {self.path}: line {number} is not a report: remove the line, or name another file"
                 ) from None
         if len(whole) < len(text):
             os.ftruncate(self._file, len(whole))
@@ -119,20 +121,20 @@ class ResumeFile:
 
     def _compare(self, line: bytes, header: Mapping[str, Any]) -> None:
         try:
-            there = json.loads(line)
+            existing = json.loads(line)
         except ValueError:
             raise self._foreign() from None
-        if not isinstance(there, dict) or there.get("format") != _FORMAT:
+        if not isinstance(existing, dict) or existing.get("format") != _FORMAT:
             raise self._foreign()
-        for name in dict.fromkeys([*header, *there]):
-            if there.get(name) != header.get(name):
+        for name in dict.fromkeys([*header, *existing]):
+            if existing.get(name) != header.get(name):
                 raise ResumeError(
-                    f"--resume {self.path} was made with {name} {_shown(there.get(name))}, and this is "
-                    f"{_shown(header.get(name))}: name another file, or remove it to begin anew"
+                    f"--resume {self.path} was made with {name} {_shown(existing.get(name))}, and this is "
+                    f"{_shown(header.get(name))}: name another file, or remove it to start over"
                 )
 
     def _foreign(self) -> ResumeError:
-        return ResumeError(f"--resume {self.path} is no file of a survey: name another file; it was left as it is")
+        return ResumeError(f"--resume {self.path} is not a file of a survey: name another file; it was left unchanged")
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         data = json.dumps(entry).encode() + b"\n"
@@ -144,11 +146,11 @@ class ResumeFile:
             raise ResumeError(f"--resume {self.path} cannot be written to: no space is left")
 
 
-def _key(job: SurveyTarget | Mapping[str, Any]) -> str:
-    return json.dumps(job.to_dict() if isinstance(job, SurveyTarget) else job, sort_keys=True)
+def _key(target: SurveyTarget | Mapping[str, Any]) -> str:
+    return json.dumps(target.to_dict() if isinstance(target, SurveyTarget) else target, sort_keys=True)
 
 
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {found}" for name, found in value.items())
+        return ", ".join(f"{name} {item}" for name, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

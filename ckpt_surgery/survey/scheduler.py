@@ -1,6 +1,6 @@
-"""Workers at their jobs: who does what next, who takes too long, and what becomes of a job whose worker died.
+"""Workers and the jobs of a survey: which worker does what next, and what happens if one dies or takes too long.
 
-Knows the events of `examine` and nothing of models. What is found is handed over job by job.
+Knows the events of `examination` and nothing of models.
 """
 
 from __future__ import annotations
@@ -8,231 +8,147 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import MODES, Fault, Level, Mode, ModeReport, Repair
-from ckpt_surgery.survey.examination import AFTER, SURGERY, broken_mode, examinable
-from ckpt_surgery.survey.targets import SurveyTarget
-from ckpt_surgery.survey.worker_pool import Worker, WorkerExit, WorkerPool
+from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.results import Repair
+from ckpt_surgery.survey.events import Event, Phase
+from ckpt_surgery.survey.job import SurveyJob
+from ckpt_surgery.survey.worker import Worker
+from ckpt_surgery.survey.worker_exit import ExitKind, WorkerExit
+from ckpt_surgery.survey.worker_pool import WorkerPool
 
-LARGEST = 1_500_000_000
-"""Resident bytes (those shared with the template included) above which a worker is replaced after a job."""
+MOST_RESIDENT_BYTES = 1_500_000_000
+"""Resident bytes, those shared with the fork server included, above which a worker is replaced after a job."""
 
-
-@dataclass(frozen=True, slots=True)
-class SurveyOptions:
-    """What is looked at in every job: `examination` names the class that does it, `timeout` is in seconds a phase."""
-
-    modes: tuple[Mode, ...]
-    levels: str | tuple[Level, ...]
-    timeout: float
-    examination: str
-    call: str = "ckpt_surgery.survey.examination:examine"
-
-
-@dataclass(slots=True)
-class SurveyJob:
-    """One job and what has become known of it. `phase` is the last one that began: build, reference, a mode and so on.
-
-    `repair` is None where no surgery is asked for. `files` are the digests of what a factory was read from.
-    `stopped_after` is the limit in seconds where some phase did not end within it.
-    """
-
-    index: int
-    job: SurveyTarget
-    modes: tuple[Mode, ...]
-    base: Report | None = None
-    found: dict[Mode, ModeReport] = field(default_factory=dict)
-    repair: Repair | None = None
-    phase: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    stopped_after: float | None = None
-
-    @property
-    def left(self) -> tuple[Mode, ...]:
-        """The modes that nothing is known of yet."""
-        if self.base is not None and self.base.problem:
-            return ()
-        return tuple(mode for mode in self.modes if mode not in self.found)
-
-    @property
-    def left_after(self) -> tuple[Mode, ...]:
-        """The modes that nothing is known of yet as they are after the surgery."""
-        if self.repair is None or self.repair.problem or (self.base is not None and not examinable(self.base)):
-            return ()
-        known = {found.mode for found in self.repair.modes}
-        return tuple(mode for mode in self.modes if mode not in known)
-
-    @property
-    def group(self) -> str:
-        """Jobs of one group import the same modules, so that one worker does them one after the other."""
-        return self.job.model_type or self.job.argument
-
-    def report(self) -> Report:
-        """All that is known, as the report on the job."""
-        base = self.base or self.unbuilt("nothing was found out")
-        found = tuple(self.found[mode] for mode in self.modes if mode in self.found)
-        repair = self.repair if examinable(base) else None
-        seconds: dict[str, float] = {**base.seconds, **{mode.mode: mode.seconds for mode in found}}
-        seconds |= {f"after {mode.mode}": mode.seconds for mode in (repair.modes if repair else ())}
-        return replace(base, modes=found, seconds=seconds, repair=repair)
-
-    def repaired(self, found: Repair) -> None:
-        """Take in what has become known of the surgery, or of a mode after it."""
-        known = self.repair or Repair()
-        self.repair = replace(found, modes=(*known.modes, *found.modes), surgery=found.surgery or known.surgery)
-
-    def unbuilt(self, problem: str) -> Report:
-        """A report that says why there is no verdict."""
-        job = self.job
-        return Report(job.model, job.model_type, job.variant, job.argument, problem=problem)
+_EXAMINE = "ckpt_surgery.survey.examination:examine"
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
-    """The place of one worker. `since` and `deadline` are those of the phase that its work is in."""
+class _Slot:
+    """The place of one worker, with its job. `since` and `deadline` belong to the phase that the job is in."""
 
     worker: Worker | None = None
-    work: SurveyJob | None = None
+    job: SurveyJob | None = None
     group: str = ""
     since: float = 0.0
     deadline: float = 0.0
 
 
 class Scheduler:
-    """Up to `seats` workers of a pool, which do all of `works`; `done` is called with each as it is finished."""
+    """Has up to `workers` workers of a pool do all jobs, and calls `finished` with each when it is done."""
 
     def __init__(
-        self,
-        pool: WorkerPool,
-        works: Iterable[SurveyJob],
-        plan: SurveyOptions,
-        seats: int,
-        done: Callable[[SurveyJob], None],
+        self, pool: WorkerPool, jobs: Iterable[SurveyJob], workers: int, finished: Callable[[SurveyJob], None]
     ) -> None:
-        self._pool, self._plan, self._done = pool, plan, done
+        self._pool, self._finished = pool, finished
         self._queues: dict[str, deque[SurveyJob]] = {}
-        for work in works:
-            self._queues.setdefault(work.group, deque()).append(work)
-        self._seats = [_Seat() for _ in range(seats)]
+        for job in jobs:
+            self._queues.setdefault(job.group, deque()).append(job)
+        self._slots = [_Slot() for _ in range(workers)]
 
     def run(self) -> None:
-        """Do everything. Raises WorkerPoolError where no worker can be had; no worker is left behind in any case."""
+        """Do every job. No worker is left behind, whatever happens.
+
+        Raises:
+            WorkerPoolError: no worker can be started.
+        """
         try:
-            for seat in self._seats:
-                self._occupy(seat)
-            while busy := [seat for seat in self._seats if seat.work is not None]:
-                for seat in _ready(busy):
-                    self._hear(seat)
+            for slot in self._slots:
+                self._fill(slot)
+            while busy := [slot for slot in self._slots if slot.job is not None]:
+                for slot in _ready(busy):
+                    self._receive(slot)
         finally:
-            for seat in self._seats:
-                if seat.worker is not None and seat.work is not None:
-                    seat.worker.kill()
-                elif seat.worker is not None:
-                    seat.worker.close()
+            for slot in self._slots:
+                if slot.worker is not None and slot.job is not None:
+                    slot.worker.kill()
+                elif slot.worker is not None:
+                    slot.worker.close()
 
-    def _occupy(self, seat: _Seat) -> None:
-        """Give a seat its next work, or nothing where nothing is left."""
+    def _fill(self, slot: _Slot) -> None:
+        """Give a slot its next job; if there is none, let its worker go."""
         lengths = {group: len(queue) for group, queue in self._queues.items()}
-        seat.group = next_group(lengths, seat.group, {other.group for other in self._seats})
-        seat.work = self._queues[seat.group].popleft() if seat.group else None
-        if seat.work is not None:
-            self._start(seat, seat.work)
-        elif seat.worker is not None:
-            seat.worker.close()
-            seat.worker = None
+        slot.group = next_group(lengths, slot.group, {other.group for other in self._slots})
+        slot.job = self._queues[slot.group].popleft() if slot.group else None
+        if slot.job is not None:
+            self._start(slot, slot.job)
+        elif slot.worker is not None:
+            slot.worker.close()
+            slot.worker = None
 
-    def _start(self, seat: _Seat, work: SurveyJob) -> None:
-        work.phase = ""
-        if seat.worker is None:
-            seat.worker = self._pool.worker()
-        plan = self._plan
-        modes = {"modes": work.left, "after": work.left_after}
-        seat.worker.ask(plan.call, job=work.job.to_dict(), **modes, levels=plan.levels, examination=plan.examination)
-        self._begin(seat)
+    def _start(self, slot: _Slot, job: SurveyJob) -> None:
+        job.phase = None
+        if slot.worker is None:
+            slot.worker = self._pool.worker()
+        slot.worker.ask(
+            _EXAMINE,
+            target=job.target.to_dict(),
+            modes=job.modes_left,
+            after=job.modes_left_after,
+            levels=job.options.levels,
+            examination=job.options.examination,
+        )
+        self._begin_phase(slot, job)
 
-    def _begin(self, seat: _Seat) -> None:
-        seat.since = monotonic()
-        seat.deadline = seat.since + self._plan.timeout
+    def _begin_phase(self, slot: _Slot, job: SurveyJob) -> None:
+        slot.since = monotonic()
+        slot.deadline = slot.since + job.options.timeout
 
-    def _hear(self, seat: _Seat) -> None:
-        """Take in what a worker has to say; notice that it died, or that it takes too long."""
-        worker, work = seat.worker, seat.work
-        if worker is None or work is None:
+    def _receive(self, slot: _Slot) -> None:
+        """Handle the events of a worker, its death, or its running out of time."""
+        worker, job = slot.worker, slot.job
+        if worker is None or job is None:
             return
         for event in worker.receive():
-            if event["event"] == "phase":
-                work.phase = event["name"]
-                self._begin(seat)
-            elif event["event"] == "report":
-                work.base = work.base or report_of(event["report"])
-                work.files = event["files"]
-            elif event["event"] == "mode":
-                work.found |= {found.mode: found for found in report_of(event["report"]).modes}
-            elif event["event"] == "repair":
-                work.repaired(report_of(event["report"]).repair or Repair())
-            elif event["event"] == "done":
-                self._finish(seat, work, event["resident"])
-                return
-            elif event["event"] == "failed":
-                worker.close()
-                self._lose(seat, work, WorkerExit(f"it raised {event['error']}"))
-                return
+            match Event(event["event"]):
+                case Event.PHASE:
+                    job.phase = Phase.of(event["kind"], event["mode"])
+                    self._begin_phase(slot, job)
+                case Event.REPORT:
+                    job.base = job.base or report_of(event["report"])
+                    job.files = event["files"]
+                case Event.MODE:
+                    job.modes |= {run.mode: run for run in report_of(event["report"]).modes}
+                case Event.REPAIR:
+                    job.add_repair(report_of(event["report"]).repair or Repair())
+                case Event.DONE:
+                    self._finish(slot, job, event["resident"])
+                    return
+                case Event.FAILED:
+                    worker.close()
+                    self._lose(slot, job, WorkerExit(ExitKind.RAISED, error=event["error"]))
+                    return
         if worker.ended:
-            self._lose(seat, work, worker.ending())
-        elif monotonic() >= seat.deadline:
-            work.stopped_after = self._plan.timeout
-            how = f"it does not end within {self._plan.timeout:g} s"
-            self._lose(seat, work, replace(worker.stop(), how=how))
+            self._lose(slot, job, worker.wait())
+        elif monotonic() >= slot.deadline:
+            job.stopped_after = job.options.timeout
+            self._lose(slot, job, worker.stop(job.options.timeout))
 
-    def _finish(self, seat: _Seat, work: SurveyJob, resident: int) -> None:
-        if resident > LARGEST and seat.worker is not None:
-            seat.worker.close()
-            seat.worker = None
-        self._done(work)
-        self._occupy(seat)
+    def _finish(self, slot: _Slot, job: SurveyJob, resident: int) -> None:
+        if resident > MOST_RESIDENT_BYTES and slot.worker is not None:
+            slot.worker.close()
+            slot.worker = None
+        self._finished(job)
+        self._fill(slot)
 
-    def _lose(self, seat: _Seat, work: SurveyJob, ending: WorkerExit) -> None:
-        """A worker was lost with the job half done: say so there, and have another do what is left of it."""
-        seat.worker = None
-        took = monotonic() - seat.since
-        if work.phase in MODES:
-            mode = next(mode for mode in MODES if mode == work.phase)
-            work.found[mode] = replace(self._broken(mode, _expected(ending), ending), seconds=took)
-        elif work.phase in AFTER:
-            found = replace(self._broken(AFTER[work.phase], _expected(ending), ending), seconds=took)
-            work.repaired(Repair((found,)))
-        elif work.phase == SURGERY:
-            self._fail_after(work, "a surgery that can be done", ending)
-        elif work.base is None:
-            what = "the run without checkpointing" if work.phase == "reference" else "building it"
-            work.base = work.unbuilt(f"{what} failed: {ending}")
+    def _lose(self, slot: _Slot, job: SurveyJob, worker_exit: WorkerExit) -> None:
+        """Record that the worker of a job was lost, and have another one do what is left of it."""
+        slot.worker = None
+        job.lose_worker(worker_exit, monotonic() - slot.since)
+        if job.is_done:
+            self._finished(job)
+            self._fill(slot)
         else:
-            expected = "the model to be built a second time"
-            work.found |= {mode: self._broken(mode, expected, ending) for mode in work.left}
-            self._fail_after(work, expected, ending)
-        if work.left or work.left_after:
-            self._start(seat, work)
-        else:
-            self._done(work)
-            self._occupy(seat)
-
-    def _broken(self, mode: Mode, expected: str, ending: WorkerExit) -> ModeReport:
-        return broken_mode(mode, Fault("run", expected, str(ending)), self._plan.levels)
-
-    def _fail_after(self, work: SurveyJob, expected: str, ending: WorkerExit) -> None:
-        """All that is left to be examined after the surgery has failed."""
-        for mode in work.left_after:
-            work.repaired(Repair((self._broken(mode, expected, ending),)))
+            self._start(slot, job)
 
 
 def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:
-    """Whose job a worker does next: of the group it knows, of one that nobody has begun, or of the longest.
+    """The group whose job a worker does next: its own, else one that nobody has begun, else the longest.
 
-    `lengths` are the jobs left in each group. Empty where none is left.
+    `lengths` are the jobs left in each group. Empty if none is left.
     """
     left = {group: length for group, length in lengths.items() if length}
     if own in left:
@@ -240,20 +156,15 @@ def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> 
     return next((group for group in left if group not in begun), "") or max(left, key=left.__getitem__, default="")
 
 
-def _ready(busy: Sequence[_Seat]) -> list[_Seat]:
-    """Wait until a worker says something, or takes too long; those that do."""
+def _ready(busy: Sequence[_Slot]) -> list[_Slot]:
+    """Wait until a worker has events or a deadline passes; the slots concerned."""
     poll = select.poll()
-    seats: dict[int, _Seat] = {}
-    for seat in busy:
-        for pipe in seat.worker.pipes() if seat.worker else ():
+    slots: dict[int, _Slot] = {}
+    for slot in busy:
+        for pipe in slot.worker.pipes() if slot.worker else ():
             poll.register(pipe, select.POLLIN)
-            seats[pipe] = seat
-    patience = min(seat.deadline for seat in busy) - monotonic()
-    heard: dict[_Seat, Any] = {seats[pipe]: None for pipe, _ in poll.poll(max(0.0, patience) * 1000 + 1)}
+            slots[pipe] = slot
+    timeout = min(slot.deadline for slot in busy) - monotonic()
+    ready: dict[_Slot, Any] = {slots[pipe]: None for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1)}
     now = monotonic()
-    return list(heard | {seat: None for seat in busy if now >= seat.deadline})
-
-
-def _expected(ending: WorkerExit) -> str:
-    backward = any(frame.rpartition(" in ")[2] in ("_engine_run_backward", "backward") for frame in ending.frames)
-    return "the backward to end" if backward else "the step to end"
+    return list(ready | {slot: None for slot in busy if now >= slot.deadline})

@@ -1,6 +1,6 @@
 """Inside a worker process: calls come in as lines of JSON on one pipe, events go out on another.
 
-Knows nothing of models; `examine` is what a survey has it call.
+Knows nothing of models; a survey has it call `examination.examine`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
 
+from ckpt_surgery.survey.events import Event
+
 Emit = Callable[..., None]
-"""`emit("phase", name="build")` sends one event; the values are JSON data."""
+"""`emit(Event.PHASE, kind="build")` sends one event; the values are JSON data."""
 
 
 class Call(Protocol):
-    """What a worker can be asked to call. Its result is JSON data."""
+    """What a worker can call. The result is JSON data."""
 
     def __call__(self, emit: Emit, /, **arguments: Any) -> Any: ...
 
 
 def serve(requests: int, events: int) -> None:
-    """Do what comes in on the pipe `requests`, one call after the other, until it is closed.
+    """Make the calls that come in on the pipe `requests`, one after the other, until it is closed.
 
-    The last event of every call is `done`, with its result, or `failed`, with the error in one line; both with
-    the resident bytes of this process afterwards.
+    The last event of every call is `done` with its result, or `failed` with the error on one line; both come with the
+    resident bytes of this process afterwards.
     """
     os.set_inheritable(requests, False)
     os.set_inheritable(events, False)
 
-    def emit(event: str, **data: object) -> None:
+    def emit(event: Event, **data: object) -> None:
         line = json.dumps({"event": event, **data}).encode() + b"\n"
         while line:
             line = line[os.write(events, line) :]
@@ -43,11 +45,12 @@ def serve(requests: int, events: int) -> None:
         for line in lines:
             request = json.loads(line)
             try:
-                outcome = {"event": "done", "result": load(request["call"])(emit, **request["arguments"])}
+                result = load(request["call"])(emit, **request["arguments"])
             except BaseException as error:
                 traceback.print_exc()
-                outcome = {"event": "failed", "error": sentence(error)}
-            emit(**outcome, resident=tidied())
+                emit(Event.FAILED, error=error_line(error), resident=free_memory())
+            else:
+                emit(Event.DONE, result=result, resident=free_memory())
 
 
 def load(name: str) -> Any:
@@ -56,16 +59,16 @@ def load(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def sentence(error: BaseException) -> str:
-    """An error in one line, with its kind and without its traceback, at most 300 characters long."""
+def error_line(error: BaseException) -> str:
+    """An error on one line of at most 300 characters, with its type and without its traceback."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:300].removesuffix(": ")
 
 
-def tidied() -> int:
-    """Free what the last call left, and return the resident bytes of this process (0 where they are not told)."""
+def free_memory() -> int:
+    """Free what the last call left, and return the resident bytes of this process, 0 if they are not known."""
     gc.collect()
-    gc.freeze()  # what is left now are modules: looking at them again costs 0.1 s a collection
+    gc.freeze()  # what is left are modules: scanning them again costs 0.1 s a collection
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:

@@ -19,7 +19,7 @@ from ckpt_surgery.optional import need_runtime
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
     from ckpt_surgery.measure.results import Mode, ModeReport
-    from ckpt_surgery.survey.targets import SurveyTarget
+    from ckpt_surgery.survey.target import SurveyTarget
     from ckpt_surgery.survey.worker_pool import WorkerPool
 
 _NAME = "ckpt"
@@ -107,7 +107,8 @@ class _Models:
 
     def find(self, given: str) -> list[dict[str, Any]]:
         """The targets that the option's value means, as plain data. Raises UsageError where a name means nothing."""
-        from ckpt_surgery.survey.targets import TargetError, resolve_in
+        from ckpt_surgery.survey.resolve import resolve_in
+        from ckpt_surgery.survey.target import TargetError
         from ckpt_surgery.survey.worker_pool import WorkerPoolError
 
         names = [name for entry in given.split(",") if (name := entry.strip())]
@@ -157,7 +158,7 @@ class ModelCollector(pytest.Collector):
     def collect(self) -> Iterator[ModelItem]:
         """One test per class and mode, in the order of classes, the modes of one class side by side."""
         from ckpt_surgery.measure.results import MODES
-        from ckpt_surgery.survey.targets import target_of
+        from ckpt_surgery.survey.target import target_of
 
         targets = [target_of(data) for data in self.models.handed_on["targets"]]
         names = [f"{target.model}/{target.variant}" for target in targets]
@@ -217,7 +218,8 @@ class _DoesNotWork(Exception):
 
 
 def _timeout(config: pytest.Config) -> float:
-    from ckpt_surgery.survey.targets import TargetError, checked_timeout
+    from ckpt_surgery.survey.options import checked_timeout
+    from ckpt_surgery.survey.target import TargetError
 
     try:
         return checked_timeout(config.getoption("--ckpt-timeout"))

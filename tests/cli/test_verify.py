@@ -22,7 +22,7 @@ from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair
 from ckpt_surgery.survey.resume import ResumeError
-from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError
 from tests.conftest import installed_major
 
@@ -79,7 +79,7 @@ class Survey:
         pass
 
     def call(self, function: str, **arguments: Any) -> dict[str, Any]:
-        assert function == "ckpt_surgery.survey.targets:resolve_apart"
+        assert function == "ckpt_surgery.survey.resolve:resolve_apart"
         self.named = arguments
         return self.resolved
 
@@ -276,7 +276,9 @@ class TestErrors:
         assert capsys.readouterr().err == f"ckpt_surgery: error: {survey.resolved['error']}\n"
         assert not survey.asked
 
-    @pytest.mark.parametrize("error", [ResumeError("--resume a is no file of a survey"), WorkerPoolError("no worker")])
+    @pytest.mark.parametrize(
+        "error", [ResumeError("--resume a is not a file of a survey"), WorkerPoolError("no worker")]
+    )
     def test_of_the_survey_are_one_line(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], error: Exception
     ) -> None:

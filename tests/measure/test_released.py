@@ -20,7 +20,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
-from ckpt_surgery.survey.targets import resolve
+from ckpt_surgery.survey.resolve import resolve
 
 pytestmark = [pytest.mark.slow]
 

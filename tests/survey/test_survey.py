@@ -19,9 +19,10 @@ import pytest
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Repair
 from ckpt_surgery.survey import survey
+from ckpt_surgery.survey.job import SurveyJob
 from ckpt_surgery.survey.resume import ResumeError, ResumeFile
 from ckpt_surgery.survey.scheduler import Scheduler, next_group
-from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from tests.survey.stand_in import EXAMINATION
 
@@ -213,14 +214,14 @@ def log(folder: Path) -> Path:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever never ends is stopped soon; whoever ends has all the time, however busy the machine is."""
-    begin = Scheduler._begin
+    begin = Scheduler._begin_phase
 
-    def begin_soon(crew: Scheduler, seat: Any) -> None:
-        begin(crew, seat)
-        if seat.work.phase and seat.work.phase == HANGING.get(seat.work.job.argument.partition(":")[2]):
-            seat.deadline = seat.since + SOON
+    def begin_soon(scheduler: Scheduler, slot: Any, job: SurveyJob) -> None:
+        begin(scheduler, slot, job)
+        if job.phase and job.phase.name == HANGING.get(job.target.argument.partition(":")[2]):
+            slot.deadline = slot.since + SOON
 
-    monkeypatch.setattr(Scheduler, "_begin", begin_soon)
+    monkeypatch.setattr(Scheduler, "_begin_phase", begin_soon)
 
 
 Look = Callable[..., list[Report]]
@@ -230,14 +231,14 @@ Look = Callable[..., list[Report]]
 def look(pool: WorkerPool, impatient: None) -> Look:
     def run(*names: str, **options: Any) -> list[Report]:
         options = {"timeout": TIMEOUT, "workers": 1, "pool": pool, "examination": EXAMINATION, **options}
-        return survey([job(name) for name in names], **options)
+        return survey([target(name) for name in names], **options)
 
     return run
 
 
-def job(name: str) -> SurveyTarget:
-    target = f"odd_models:{name}"
-    return SurveyTarget(target, target, "factory")
+def target(name: str) -> SurveyTarget:
+    argument = f"odd_models:{name}"
+    return SurveyTarget(argument, argument, TargetKind.FACTORY)
 
 
 def faults(report: Report) -> dict[str, str]:
@@ -357,8 +358,8 @@ class TestAModelThatIsNot:
             ("crashes", "reentrant", "the process was killed by SIGSEGV, at ctypes/__init__.py:"),
             ("crashes", "reentrant", "; the last line it wrote: before"),
             ("aborts", "non_reentrant", "the process was killed by SIGABRT, at "),
-            ("killed", "reentrant", "the process was killed by SIGKILL (so does a system that is out of memory)"),
-            ("leaves", "reentrant", "the process ended itself with exit code 3"),
+            ("killed", "reentrant", "the process was killed by SIGKILL (which a system out of memory also sends)"),
+            ("leaves", "reentrant", "the process exited with code 3"),
             ("exits", "reentrant", "it raised SystemExit: enough"),
             ("raises_in_a_mode", "reentrant", "ZeroDivisionError: in the step"),
         ],
@@ -436,7 +437,7 @@ class TestTheProcesses:
         look("large", "good")
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 1
         log.unlink()
-        monkeypatch.setattr("ckpt_surgery.survey.scheduler.LARGEST", 60 << 20)
+        monkeypatch.setattr("ckpt_surgery.survey.scheduler.MOST_RESIDENT_BYTES", 60 << 20)
         look("large", "good")
         assert len({line.split()[1] for line in log.read_text().splitlines()}) == 2
 
@@ -453,10 +454,10 @@ class TestTheProcesses:
             group = home.pid
             options: dict[str, Any] = {"workers": 2, "progress": interrupt, "pool": home}
             with pytest.raises(KeyboardInterrupt):
-                survey([job("hangs_in_c"), job("good")], examination=EXAMINATION, **options)
+                survey([target("hangs_in_c"), target("good")], examination=EXAMINATION, **options)
         assert wait_for_none(lambda: running(group)) == []
 
-    def test_a_template_that_dies_is_replaced(self, look: Look, folder: Path) -> None:
+    def test_a_fork_server_that_dies_is_replaced(self, look: Look, folder: Path) -> None:
         with WorkerPool(preload=()) as home:
             assert look("good", pool=home)[0].ok
             busy = home.worker()
@@ -477,11 +478,11 @@ class TestTheProcesses:
             look("good", pool=home)
 
     def test_a_call_returns_or_raises_what_the_function_did(self, pool: WorkerPool) -> None:
-        resolve = "ckpt_surgery.survey.targets:resolve_apart"
+        resolve = "ckpt_surgery.survey.resolve:resolve_apart"
         assert pool.call(resolve, names=["a:b"], variants=False)["targets"][0]["kind"] == "factory"
         with pytest.raises(WorkerPoolError, match=r"^TypeError: .*no_such_option"):
             pool.call(resolve, no_such_option=1)
-        with pytest.raises(WorkerPoolError, match="exit code 7"):
+        with pytest.raises(WorkerPoolError, match="exited with code 7"):
             pool.call("tests.survey.stand_in:leave", code=7)
 
 
@@ -493,7 +494,7 @@ class TestTheOrder:
             return [(r.target, r.status, r.problem, r.faults) for r in reports]
 
         alone = shown(look(*self.NAMES))
-        assert [target for target, *_ in alone] == [f"odd_models:{name}" for name in self.NAMES]
+        assert [argument for argument, *_ in alone] == [f"odd_models:{name}" for name in self.NAMES]
         assert shown(look(*self.NAMES, workers=3)) == alone
 
     def test_progress_counts_to_the_end(self, look: Look) -> None:
@@ -581,7 +582,7 @@ class TestResuming:
 
         def named(pool: WorkerPool) -> str:
             options: dict[str, Any] = {"resume": file, "workers": 1, "pool": pool, "examination": EXAMINATION}
-            return survey([SurveyTarget("helped:make", "helped:make", "factory")], **options)[0].model
+            return survey([SurveyTarget("helped:make", "helped:make", TargetKind.FACTORY)], **options)[0].model
 
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(folder)
@@ -617,16 +618,21 @@ class TestResuming:
 
     @pytest.mark.parametrize(
         ("kind", "changed"),
-        [("config", "config.json"), ("remote", "config.json"), ("remote", "code.py"), ("remote", "new.py")],
+        [
+            (TargetKind.CONFIG, "config.json"),
+            (TargetKind.REMOTE, "config.json"),
+            (TargetKind.REMOTE, "code.py"),
+            (TargetKind.REMOTE, "new.py"),
+        ],
     )
     def test_a_folder_in_which_something_has_changed_is_looked_at_again(
-        self, tmp_path: Path, kind: Any, changed: str
+        self, tmp_path: Path, kind: TargetKind, changed: str
     ) -> None:
         place = tmp_path / "model"
         place.mkdir()
         for name in ("config.json", "code.py", "weights.bin"):
             (place / name).write_text("1", encoding="utf-8")
-        source = f"{place}::code.Toy" if kind == "remote" else str(place / "config.json")
+        source = f"{place}::code.Toy" if kind is TargetKind.REMOTE else str(place / "config.json")
         subject = SurveyTarget(str(place), "Toy", kind, source=source)
         with ResumeFile(tmp_path / "kept.jsonl", {}, 20.0) as kept:
             assert kept.report(subject) is None
@@ -666,7 +672,7 @@ class TestResuming:
     def test_a_file_of_something_else_is_left_alone(self, look: Look, tmp_path: Path, text: str) -> None:
         file = tmp_path / "notes"
         file.write_text(text, encoding="latin-1")
-        with pytest.raises(ResumeError, match="is no file of a survey"):
+        with pytest.raises(ResumeError, match="is not a file of a survey"):
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
 
@@ -675,7 +681,7 @@ class TestResuming:
         look("good", "lost", resume=file)
         lines = file.read_text().splitlines()
         file.write_text("\n".join([lines[0], "{}", lines[2], ""]))
-        with pytest.raises(ResumeError, match="line 2 is no report"):
+        with pytest.raises(ResumeError, match="line 2 is not a report"):
             look("good", resume=file)
 
     def test_a_place_that_cannot_be_written_to_is_said(self, look: Look, tmp_path: Path) -> None:
@@ -712,9 +718,9 @@ def running(group: int) -> list[str]:
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _parent, its_group = file.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
+            state, _parent, process_group = file.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
         except OSError:
             continue
-        if int(its_group) == group and state not in "ZX":
+        if int(process_group) == group and state not in "ZX":
             found.append(file.parent.name)
     return found

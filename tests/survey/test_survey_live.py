@@ -10,7 +10,7 @@ import pytest
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
-from ckpt_surgery.survey.targets import resolve
+from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.both
@@ -97,8 +97,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
 @pytest.fixture
 def look(pool: WorkerPool) -> Look:
     def run(*names: str, trust_remote_code: bool = False) -> list[Report]:
-        jobs = resolve(names, trust_remote_code=trust_remote_code)
-        return survey(jobs, workers=1, timeout=100, pool=pool)
+        targets = resolve(names, trust_remote_code=trust_remote_code)
+        return survey(targets, workers=1, timeout=100, pool=pool)
 
     return run
 
@@ -115,7 +115,7 @@ def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_p
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE, "rope_scaling": "abc"}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (report,) = look(str(tmp_path))
-    assert report.problem.startswith(f"{tmp_path}: no LlamaConfig can be made of it: ")
+    assert report.problem.startswith(f"{tmp_path}: no LlamaConfig can be made from it: ")
     assert report.problem.endswith(": correct the values")
 
 
@@ -140,15 +140,21 @@ def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("models_of_mine:three", "models_of_mine:three gives a tuple of 3: it must give a model, or a model and its"),
+        (
+            "models_of_mine:three",
+            "models_of_mine:three returns a tuple of 3: it must return a model, or a model and its",
+        ),
         (
             "models_of_mine:VALUE",
             "models_of_mine:VALUE cannot be called (int): it must be a function without arguments",
         ),
-        ("models_of_mine:words", "models_of_mine:words gives an object of type str: it must give a model, or a model"),
+        (
+            "models_of_mine:words",
+            "models_of_mine:words returns an object of type str: it must return a model, or a model",
+        ),
         (
             "models_of_mine:without_configuration",
-            "models_of_mine:without_configuration gives a Linear without a `config` to make inputs from: give (model,",
+            "models_of_mine:without_configuration returns a Linear without a `config` to make inputs from: return (mo",
         ),
         ("models_of_mine:none", "models_of_mine:none: module 'models_of_mine' has no attribute 'none'"),
         ("models_of_nobody:none", "models_of_nobody:none: there is no module models_of_nobody here or on the path"),

@@ -49,7 +49,7 @@ def unfit(tree: Path) -> str:
 def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """The reports by family. `classes` of the request are the names of classes by family, models or not."""
     from ckpt_surgery.survey import survey
-    from ckpt_surgery.survey.targets import target_of
+    from ckpt_surgery.survey.target import target_of
     from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
     try:
@@ -70,7 +70,7 @@ def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def targets_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
     """The targets by family, as plain JSON data: of those classes that are models, with their variants."""
-    from ckpt_surgery.survey.targets import resolve
+    from ckpt_surgery.survey.resolve import resolve
     from ckpt_surgery.tiny import model_classes
 
     known = model_classes()

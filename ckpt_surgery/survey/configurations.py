@@ -1,0 +1,101 @@
+"""The targets of a configuration file, or of a folder with one: classes of transformers, or the folder's own code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
+from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
+
+
+def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[SurveyTarget]:
+    """The targets of a configuration: its `architectures`, or every class of its model type.
+
+    Raises:
+        TargetError: the file cannot be read, names no known class, or refers to code that is not trusted or missing.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = _read(file)
+    source = str(file.resolve())
+    model_type = str(config.get("model_type") or "")
+    architectures = _architectures(file, config)
+    entries = [catalogue()[name] for name in architectures if name in catalogue()]
+    auto_map = config.get("auto_map")
+    if isinstance(auto_map, dict) and not entries:
+        return _remote_targets(name, file, model_type, architectures, auto_map, trust_remote_code)
+    if entries:
+        targets = list(map(class_target, entries))
+    elif architectures:
+        raise TargetError(
+            f"{file}: the installed transformers has no class {architectures[0]}, which `architectures` names: "
+            "correct the name, or install the transformers that has it"
+        )
+    else:
+        targets = named_targets(model_type) if model_type else []
+    if not targets:
+        meant = nearest_names(model_type) if model_type else ""
+        raise TargetError(
+            f"{file}: the installed transformers has no model type {model_type!r}"
+            + (f": did you mean {meant}?" if meant else ": `model_type` or `architectures` must name one it has")
+        )
+    return [
+        SurveyTarget(name, target.model, TargetKind.CONFIG, model_type or target.model_type, source=source)
+        for target in targets
+    ]
+
+
+def _architectures(file: Path, config: Mapping[str, Any]) -> list[str]:
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TargetError(f"{file}: `architectures` is {json.dumps(names)[:80]}: it must be a list of class names")
+    return names
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise TargetError(f"{file}: is not JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict):
+        raise TargetError(f"{file}: is not a configuration: it must hold an object with a model_type")
+    return config
+
+
+def _remote_targets(
+    name: str, file: Path, model_type: str, architectures: Sequence[str], auto_map: Mapping[str, Any], trusted: bool
+) -> list[SurveyTarget]:
+    """The model classes whose code is in the folder, each a reference such as `modeling_x.XForCausalLM`."""
+    if not trusted:
+        raise TargetError(
+            f"{file.parent} comes with its own code, and verifying its models means running it: read it first; "
+            "only `ckpt_surgery verify --trust-remote-code` runs it"
+        )
+    named = {key: value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)}
+    references = {value.rpartition(".")[2]: value for value in named.values()}
+    if not references:
+        raise TargetError(f"{file}: `auto_map` names no model class: it needs an AutoModel entry")
+    chosen = [entry for entry in references if entry in architectures] or list(references)
+    for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
+        _check_reference(file, reference)
+    return [
+        SurveyTarget(
+            name, entry, TargetKind.REMOTE, model_type, source=f"{file.parent.resolve()}::{references[entry]}"
+        )
+        for entry in chosen
+    ]
+
+
+def _check_reference(file: Path, reference: object) -> None:
+    """Raise TargetError unless what `auto_map` refers to is in the folder."""
+    module, _, name = str(reference).rpartition(".")
+    if "--" in module:
+        where = "code of another repository, and nothing is ever downloaded: put that code into the folder"
+        raise TargetError(f"{file}: `auto_map` names {reference}, {where}, and name it without `--`")
+    if not name or not (file.parent / f"{module}.py").is_file():
+        missing = f"there is no {module}.py beside it" if module else "that is no `module.Class`"
+        raise TargetError(f"{file}: `auto_map` names {reference}, but {missing}: add the file, or correct the entry")

@@ -1,0 +1,54 @@
+"""What a worker tells: the kinds of events, and the phases of an examination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from ckpt_surgery.measure.results import MODES, Mode
+
+
+class Event(StrEnum):
+    """The kinds of events. Every call ends with `done` or `failed`; the others come from an examination."""
+
+    PHASE = "phase"
+    REPORT = "report"
+    MODE = "mode"
+    REPAIR = "repair"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class PhaseKind(StrEnum):
+    """The kinds of phases of an examination, in their order."""
+
+    BUILD = "build"
+    REFERENCE = "reference"
+    MODE = "mode"
+    SURGERY = "wrap_blocks"
+    MODE_AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What an examination is doing. `mode` is the mode it examines, None in the phases of no mode."""
+
+    kind: PhaseKind
+    mode: Mode | None = None
+
+    @property
+    def name(self) -> str:
+        """The key of the phase in `Report.seconds`, such as `build`, `reentrant` or `after reentrant`."""
+        match self.kind:
+            case PhaseKind.MODE:
+                return str(self.mode)
+            case PhaseKind.MODE_AFTER:
+                return f"{self.kind} {self.mode}"
+            case _:
+                return str(self.kind)
+
+    @classmethod
+    def of(cls, kind: str, mode: str | None) -> Self:
+        """The phase that JSON data names. Raises ValueError if there is no such phase."""
+        return cls(PhaseKind(kind), None if mode is None else MODES[MODES.index(mode)])

@@ -1,0 +1,117 @@
+"""One target of a survey while it is examined: what is known of it, and what is left to examine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import Fault, Mode, ModeReport, Repair
+from ckpt_surgery.survey.events import Phase, PhaseKind
+from ckpt_surgery.survey.examination import broken_mode, has_model
+from ckpt_surgery.survey.options import SurveyOptions
+from ckpt_surgery.survey.target import SurveyTarget
+from ckpt_surgery.survey.worker_exit import WorkerExit
+
+
+@dataclass(slots=True)
+class SurveyJob:
+    """A target and what is known of it.
+
+    `base` is its report without modes, None until the reference run is over; `modes` are the modes examined so far.
+    `repair` is None if no surgery is asked for. `phase` is the last phase that began, None before the first. `files`
+    are the digests of the files that a factory was read from. `stopped_after` is the time limit in seconds that a
+    phase exceeded.
+    """
+
+    index: int
+    target: SurveyTarget
+    options: SurveyOptions
+    base: Report | None = None
+    modes: dict[Mode, ModeReport] = field(default_factory=dict)
+    repair: Repair | None = None
+    phase: Phase | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    stopped_after: float | None = None
+
+    @property
+    def modes_left(self) -> tuple[Mode, ...]:
+        """The modes that are not examined yet."""
+        if self.base is not None and self.base.problem:
+            return ()
+        return tuple(mode for mode in self.options.modes if mode not in self.modes)
+
+    @property
+    def modes_left_after(self) -> tuple[Mode, ...]:
+        """The modes that are not examined yet after the surgery."""
+        if self.repair is None or self.repair.problem or (self.base is not None and not has_model(self.base)):
+            return ()
+        examined = {run.mode for run in self.repair.modes}
+        return tuple(mode for mode in self.options.modes if mode not in examined)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to examine."""
+        return not self.modes_left and not self.modes_left_after
+
+    @property
+    def group(self) -> str:
+        """Jobs of one group import the same modules, so one worker does them one after the other."""
+        return self.target.model_type or self.target.argument
+
+    def report(self) -> Report:
+        """All that is known, as the report on the target."""
+        base = self.base or self._without_verdict("nothing was measured")
+        modes = tuple(self.modes[mode] for mode in self.options.modes if mode in self.modes)
+        repair = self.repair if has_model(base) else None
+        seconds: dict[str, float] = {**base.seconds}
+        seconds |= {Phase(PhaseKind.MODE, run.mode).name: run.seconds for run in modes}
+        runs_after = repair.modes if repair else ()
+        seconds |= {Phase(PhaseKind.MODE_AFTER, run.mode).name: run.seconds for run in runs_after}
+        return replace(base, modes=modes, seconds=seconds, repair=repair)
+
+    def add_repair(self, repair: Repair) -> None:
+        """Add what has become known of the surgery, or of a mode after it."""
+        before = self.repair or Repair()
+        self.repair = replace(repair, modes=(*before.modes, *repair.modes), surgery=repair.surgery or before.surgery)
+
+    def lose_worker(self, worker_exit: WorkerExit, seconds: float) -> None:
+        """Record that the worker was lost `seconds` into its phase: a fault of the mode, or why nothing was run."""
+        match self.phase:
+            case Phase(PhaseKind.MODE, mode) if mode is not None:
+                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                self.modes[mode] = replace(run, seconds=seconds)
+            case Phase(PhaseKind.MODE_AFTER, mode) if mode is not None:
+                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                self.add_repair(Repair((replace(run, seconds=seconds),)))
+            case Phase(PhaseKind.SURGERY):
+                self._fail_after(_SURGERY_UNFINISHED, worker_exit)
+            case phase if self.base is None:
+                ran = phase is not None and phase.kind is PhaseKind.REFERENCE
+                what = "the run without checkpointing" if ran else "building it"
+                self.base = self._without_verdict(f"{what} failed: {worker_exit}")
+            case _:
+                self.modes |= {mode: self._broken(mode, _REBUILD_UNFINISHED, worker_exit) for mode in self.modes_left}
+                self._fail_after(_REBUILD_UNFINISHED, worker_exit)
+
+    def _fail_after(self, expected: str, worker_exit: WorkerExit) -> None:
+        """Fail every mode that is left to examine after the surgery."""
+        for mode in self.modes_left_after:
+            self.add_repair(Repair((self._broken(mode, expected, worker_exit),)))
+
+    def _broken(self, mode: Mode, expected: str, worker_exit: WorkerExit) -> ModeReport:
+        return broken_mode(mode, Fault("run", expected, str(worker_exit)), self.options.levels)
+
+    def _without_verdict(self, problem: str) -> Report:
+        target = self.target
+        return Report(target.model, target.model_type, target.variant, target.argument, problem=problem)
+
+
+_STEP_UNFINISHED = "the step to end"
+_BACKWARD_UNFINISHED = "the backward to end"
+_SURGERY_UNFINISHED = "a surgery that can be done"
+_REBUILD_UNFINISHED = "the model to be built a second time"
+
+
+def _unfinished(worker_exit: WorkerExit) -> str:
+    return _BACKWARD_UNFINISHED if worker_exit.in_backward else _STEP_UNFINISHED

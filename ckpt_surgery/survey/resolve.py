@@ -1,0 +1,92 @@
+"""From MODEL arguments to targets. Nothing is built here.
+
+A name is looked up by `model_names`, a folder read by `configurations`; `variants` adds further runs of a class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckpt_surgery.survey.configurations import config_targets
+from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
+from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
+from ckpt_surgery.survey.variants import variants_of
+
+if TYPE_CHECKING:
+    from ckpt_surgery.survey.worker_pool import WorkerPool
+
+_FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def resolve(
+    names: Sequence[str], *, everything: bool = False, trust_remote_code: bool = False, variants: bool = True
+) -> list[SurveyTarget]:
+    """The targets of some MODEL arguments, once each, sorted by model type, class and variant.
+
+    A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes in the auto mappings; a class
+    (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names; or
+    `package.module:factory`. `everything` adds all classes of the installed transformers. `variants` adds a second
+    target, with the router loss, for each class that can compute one.
+
+    Raises:
+        TargetError: an unknown name, an unreadable configuration, or remote code without `trust_remote_code`.
+    """
+    targets = [target for name in names for target in _named(name, trust_remote_code)]
+    if everything:
+        targets += map(class_target, catalogue().values())
+    if variants:
+        targets += [variant for target in targets for variant in variants_of(target)]
+    return sorted(
+        dict.fromkeys(targets),
+        key=lambda target: (target.model_type, target.model, target.variant, target.argument),
+    )
+
+
+def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
+    """`resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
+
+    Raises:
+        TargetError: as `resolve`.
+        WorkerPoolError: no worker can be started, or it died.
+    """
+    answer = pool.call(f"{__name__}:resolve_apart", **options)
+    if "error" in answer:
+        raise TargetError(answer["error"])
+    return [target_of(target) for target in answer["targets"]]
+
+
+def resolve_apart(_emit: object, /, **options: Any) -> dict[str, Any]:
+    """`resolve` for a caller in another process: the targets or the error, as plain JSON data."""
+    try:
+        return {"targets": [target.to_dict() for target in resolve(**options)]}
+    except TargetError as error:
+        return {"error": str(error)}
+
+
+def _named(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
+    path = Path(name).expanduser()
+    if _FACTORY.fullmatch(name):
+        return [SurveyTarget(argument=name, model=name, kind=TargetKind.FACTORY)]
+    if name.endswith(".json") or (name and path.is_dir() and not named_targets(name)):
+        return config_targets(name, path, trust_remote_code)
+    if targets := named_targets(name):
+        return targets
+    raise TargetError(_unknown(name, path))
+
+
+def _unknown(name: str, path: Path) -> str:
+    if ":" in name and "/" not in name:
+        return f"{name!r} is not a factory: write package.module:function"
+    if path.is_file():
+        return f"{name!r} is a file but not a configuration: give a config.json, or a folder with one"
+    if "/" in name:
+        return (
+            f"{name!r} is not a folder here, and nothing is ever downloaded: "
+            "give a folder with the model's config.json, a model type or a class"
+        )
+    meant = nearest_names(name)
+    hint = f"did you mean {meant}?" if meant else "give a model type such as gpt_bigcode, or a class"
+    return f"the installed transformers has no model type and no model class named {name!r}: {hint}"

@@ -1,0 +1,123 @@
+"""How a worker process ended, as data, and what it left behind: its last line and the stack it stood in.
+
+Reads what `faulthandler` writes to standard error; the words are made in `WorkerExit.__str__` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Self
+
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)$')
+_DUMP = re.compile(r"^((Current thread|Thread) .*\(most recent call first\):|Stack \(most recent call first\):)$")
+_FATAL = re.compile(r"^Fatal Python error")
+_DUMP_ENDS = (" in <module>\n", "\n  ...\n")
+_MOST_CHARACTERS = 200
+
+
+class ExitKind(Enum):
+    """Why a worker does no more."""
+
+    EXITED = auto()
+    SIGNALLED = auto()
+    RAISED = auto()
+    TIMED_OUT = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One Python frame: the file from its package on, the line, and the function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExit:
+    """How a worker ended.
+
+    `code` is its exit code (EXITED) or the number of the signal (SIGNALLED), `error` the line of the exception it
+    raised (RAISED), `seconds` the limit it exceeded (TIMED_OUT). `last_line` is the last line it wrote itself and
+    `frames` the Python frames it stood in, innermost first; both may be empty.
+    """
+
+    kind: ExitKind
+    code: int = 0
+    error: str = ""
+    seconds: float = 0.0
+    last_line: str = ""
+    frames: tuple[StackFrame, ...] = ()
+
+    @classmethod
+    def of_code(cls, code: int | None, output: str = "") -> Self:
+        """From an exit code, negative for a signal and None if it is not known, and what the process wrote."""
+        line, frames = last_line(output), stack_frames(output)
+        if code is None:
+            return cls(ExitKind.UNKNOWN, last_line=line, frames=frames)
+        kind = ExitKind.SIGNALLED if code < 0 else ExitKind.EXITED
+        return cls(kind, abs(code), last_line=line, frames=frames)
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the worker stood in a backward pass."""
+        return any(frame.function in ("_engine_run_backward", "backward") for frame in self.frames)
+
+    def __str__(self) -> str:
+        place = f", at {self.frames[0]}" if self.frames else ""
+        return self._what() + place + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
+
+    def _what(self) -> str:
+        match self.kind:
+            case ExitKind.EXITED:
+                return f"the process exited with code {self.code}"
+            case ExitKind.SIGNALLED:
+                return f"the process was killed by {_signal_name(self.code)}"
+            case ExitKind.RAISED:
+                return f"it raised {self.error}"
+            case ExitKind.TIMED_OUT:
+                return f"it does not end within {self.seconds:g} s"
+            case ExitKind.UNKNOWN:
+                return "the process ended without a trace"
+
+
+def stack_frames(text: str) -> tuple[StackFrame, ...]:
+    """The Python frames of the last stack dump in `text`, innermost first."""
+    lines = text.splitlines()
+    begin = max((i for i, line in enumerate(lines) if _DUMP.match(line)), default=len(lines))
+    matches = map(_FRAME.match, lines[begin + 1 :])
+    return tuple(StackFrame(_from_package(m["file"]), int(m["line"]), m["function"]) for m in matches if m)
+
+
+def is_dump_complete(text: str) -> bool:
+    """Whether `text` ends with a whole stack dump."""
+    return text.endswith(_DUMP_ENDS)
+
+
+def last_line(text: str) -> str:
+    """The last line with text in it that is no part of a stack dump; at most 200 characters of it."""
+    lines = text.splitlines()
+    end = next((i for i, line in enumerate(lines) if _FATAL.match(line) or _DUMP.match(line)), len(lines))
+    return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := " ".join(text.split()))), "")
+
+
+def _from_package(file: str) -> str:
+    parts = Path(file).parts
+    top = max((i + 1 for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=-2)
+    return "/".join(parts[top:])
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(number).name
+        return f"{name} (which a system out of memory also sends)" if name == "SIGKILL" else name
+    return f"signal {number}"

@@ -1,0 +1,74 @@
+"""How the end of a worker process is read from its exit code and from what it wrote."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line, stack_frames
+
+DUMP = """Fatal Python error: Aborted
+
+Current thread 0x00007f (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 979 in _engine_run_backward
+  File "/home/me/project/train.py", line 3 in <module>
+"""
+
+
+def test_the_frames_of_the_last_dump_are_read_innermost_first() -> None:
+    older = 'Stack (most recent call first):\n  File "/a/b/old.py", line 1 in old\n'
+    assert stack_frames(older + DUMP) == (
+        StackFrame("torch/autograd/graph.py", 979, "_engine_run_backward"),
+        StackFrame("project/train.py", 3, "<module>"),
+    )
+    assert stack_frames("no dump") == ()
+
+
+def test_a_dump_is_complete_when_its_outermost_frame_is_there() -> None:
+    assert is_dump_complete(DUMP)
+    assert is_dump_complete("  File ...\n  ...\n")
+    assert not is_dump_complete(DUMP[:-10])
+
+
+def test_the_last_line_is_the_last_one_before_the_dump() -> None:
+    assert last_line(f"first\n  the   last\n\n{DUMP}") == "the last"
+    assert last_line(DUMP) == ""
+    assert len(last_line("x" * 1000)) == 200
+
+
+@pytest.mark.parametrize(("function", "expected"), [("_engine_run_backward", True), ("forward", False)])
+def test_a_worker_in_the_backward_is_known_by_its_frames(function: str, expected: bool) -> None:
+    frames = (StackFrame("re.py", 1, "match"), StackFrame("graph.py", 2, function))
+    assert WorkerExit(ExitKind.TIMED_OUT, frames=frames).in_backward is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (None, ExitKind.UNKNOWN, "the process ended without a trace"),
+        (3, ExitKind.EXITED, "the process exited with code 3"),
+        (-signal.SIGSEGV, ExitKind.SIGNALLED, "the process was killed by SIGSEGV"),
+        (
+            -signal.SIGKILL,
+            ExitKind.SIGNALLED,
+            "the process was killed by SIGKILL (which a system out of memory also sends)",
+        ),
+        (-200, ExitKind.SIGNALLED, "the process was killed by signal 200"),
+    ],
+)
+def test_an_exit_code_becomes_a_kind_and_a_clause(code: int | None, kind: ExitKind, text: str) -> None:
+    worker_exit = WorkerExit.of_code(code)
+    assert (worker_exit.kind, str(worker_exit)) == (kind, text)
+
+
+def test_what_the_process_left_behind_follows_the_clause() -> None:
+    assert str(WorkerExit.of_code(-6, f"hello\n{DUMP}")) == (
+        "the process was killed by SIGABRT, at torch/autograd/graph.py:979 in _engine_run_backward; "
+        "the last line it wrote: hello"
+    )
+
+
+def test_a_limit_and_an_exception_are_named() -> None:
+    assert str(WorkerExit(ExitKind.TIMED_OUT, seconds=20.0)) == "it does not end within 20 s"
+    assert str(WorkerExit(ExitKind.RAISED, error="ValueError: no")) == "it raised ValueError: no"
