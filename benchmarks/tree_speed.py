@@ -1,7 +1,7 @@
 """How fast are `check` and `apply` on whole releases, beside `ast.parse`, mlinter and libcst on the same files?
 
 Every contestant runs in turn, round after round, and each ratio is taken within its round. Prints a table
-of figures and targets; writes json. Needs no torch. Three rounds take about 25 minutes on two cores, nearly
+of figures and targets; writes json. Needs no torch. Three rounds take_snapshot about 25 minutes on two cores, nearly
 all of them mlinter's and libcst's: `--only check help` takes one.
 """
 
@@ -84,9 +84,9 @@ def play(everyone: Sequence[Contestant], rounds: int, scratch: Path) -> dict[str
 def phases(models: Path) -> Iterator[Figure]:
     """Where the time of one `check` goes, in this process and without a cache, in seconds."""
     from ckpt_surgery.codemods import RULES
-    from ckpt_surgery.static.cache import read_sources, without_gc
-    from ckpt_surgery.static.check import selection, take
-    from ckpt_surgery.static.discover import discover
+    from ckpt_surgery.static.discover import discover, read_sources
+    from ckpt_surgery.static.reading import gc_paused
+    from ckpt_surgery.static.snapshot import select_codes, take_snapshot
 
     _say("timing the phases")
     clock = perf_counter()
@@ -96,15 +96,15 @@ def phases(models: Path) -> Iterator[Figure]:
         start, clock = clock, perf_counter()
         return Figure(f"in one process: {name}", (clock - start,), "s")
 
-    with without_gc():
+    with gc_paused():
         sources, _ = read_sources(discover([models])[0])
         yield lap("reading the files")
         for source in sources:
             ast.parse(source.text)
         yield lap("ast.parse alone")
-        snapshot, _ = take(sources, jobs=1, cache=False, progress=None)
+        snapshot, _ = take_snapshot(sources, jobs=1, cache=False, progress=None)
         yield lap("parsing them and taking their facts")
-        context = snapshot.context(selection((), ()), include_unsupported=False)
+        context = snapshot.context(select_codes((), ()), include_unsupported=False)
         yield lap("making the index")
         for rule in RULES:
             list(rule.find(context))

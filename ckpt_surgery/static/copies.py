@@ -1,4 +1,4 @@
-"""`# Copied from` comments: a copy and its source stay equal, or the comment goes, with the reason told."""
+"""`# Copied from` comments: a copy stays equal to its source, or loses the comment, with a note that says why."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.static.cache import Read
-from ckpt_surgery.static.check import Snapshot
 from ckpt_surgery.static.discover import SourceFile
+from ckpt_surgery.static.reading import ParsedFile
+from ckpt_surgery.static.snapshot import Snapshot
 
 
-def parted_copies(
-    snapshot: Snapshot, original: Mapping[str, SourceFile], reads_before: Mapping[str, Read], *, follow: bool = False
+def diverged_copies(
+    snapshot: Snapshot,
+    original: Mapping[str, SourceFile],
+    parsed_before: Mapping[str, ParsedFile],
+    *,
+    follow: bool = False,
 ) -> Iterator[tuple[Edit, str]]:
-    """For every copy that was equal to its source before and is not any more: the edit that drops the
-    comment, and a sentence for the summary. With `follow`, a copy that is as it was keeps its comment.
+    """For every copy that was equal to its source and is not any more: the edit that drops the comment, and a note.
+
+    With `follow`, a copy that did not change keeps its comment.
     """
     changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
-    for path in sorted(snapshot.reads):
-        copies = snapshot.reads[path].facts.copies
+    for path in sorted(snapshot.parsed):
+        copies = snapshot.parsed[path].facts.copies
         # A repair neither adds nor moves such comments: the same place in the list is the same comment.
-        for copy, then in zip(copies, reads_before[path].facts.copies, strict=True):
+        for copy, then in zip(copies, parsed_before[path].facts.copies, strict=True):
             home, name = _home(path, copy.source)
-            if home not in snapshot.reads or not ({path, home} & changed):
+            if home not in snapshot.parsed or not ({path, home} & changed):
                 continue
-            span, was = _named(snapshot.reads[home].facts, name), _named(reads_before[home].facts, name)
+            span, was = _named(snapshot.parsed[home].facts, name), _named(parsed_before[home].facts, name)
             if span is None or was is None:
                 continue
             if follow and _lines(original[path].text, then.span) == _lines(snapshot.text(path), copy.span):

@@ -241,6 +241,13 @@ def read_source(path: str | Path) -> SourceFile | Problem:
     )
 
 
+def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]]:
+    """The texts of the files that can be read, and a problem for each other file."""
+    results = [read_source(path) for path in paths]
+    sources = [result for result in results if isinstance(result, SourceFile)]
+    return sources, [result for result in results if isinstance(result, Problem)]
+
+
 def _model_folder(path: str) -> str:
     """Where the models are: a transformers checkout or package folder stands for its `models` folder."""
     checkout = os.path.join(path, "src", "transformers", "models")

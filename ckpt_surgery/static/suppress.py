@@ -16,7 +16,7 @@ from ckpt_surgery.static.discover import matches
 from ckpt_surgery.static.results import Problem
 
 _MARK = re.compile(r"#\s*ckpt:\s*ignore(?![\w-])\s*(?P<list>\[(?P<codes>[^\]]*)(?P<end>\]?))?")
-_EVERY = "*"
+_ALL_RULES = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Suppressions:
         """Whether a comment asks not to report this finding (of the same file)."""
         none: frozenset[str] = frozenset()
         codes = self.by_line.get(finding.line, none) | self.by_line.get(finding.first_line, none)
-        return finding.code in codes or _EVERY in codes
+        return finding.code in codes or _ALL_RULES in codes
 
 
-NONE = Suppressions({})
+NO_SUPPRESSIONS = Suppressions({})
 
 
 def read_suppressions(text: str, path: str, known: Collection[str]) -> Suppressions:
@@ -43,7 +43,7 @@ def read_suppressions(text: str, path: str, known: Collection[str]) -> Suppressi
     matter. A code that no rule has, or a bracket left open, becomes a `Problem` and suppresses nothing.
     """
     if "ckpt:" not in text:
-        return NONE
+        return NO_SUPPRESSIONS
     by_line: dict[int, frozenset[str]] = {}
     problems: list[Problem] = []
     for line, comment in _marked_comments(text):
@@ -110,7 +110,7 @@ def _codes(comment: str, known: Collection[str]) -> tuple[frozenset[str], str]:
     unknown: list[str] = []
     for mark in _MARK.finditer(comment):
         if mark["list"] is None:
-            found.add(_EVERY)
+            found.add(_ALL_RULES)
             continue
         if not mark["end"]:
             return frozenset(), "the bracket of `ckpt: ignore[` is not closed"

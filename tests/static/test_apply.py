@@ -12,10 +12,10 @@ import pytest
 
 from ckpt_surgery import apply
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.static import apply as rewrite
-from ckpt_surgery.static.apply import choose, edited
-from ckpt_surgery.static.check import Snapshot
+from ckpt_surgery.static import apply as apply_module
+from ckpt_surgery.static.edits import apply_edits
 from ckpt_surgery.static.results import ApplyResult, FileChange
+from ckpt_surgery.static.snapshot import Snapshot
 from tests.codemods.snippets import (
     BAR,
     BY_KEYWORD,
@@ -249,13 +249,13 @@ def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -
 
 def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = rewrite._changes
+    real = apply_module._changes
 
-    def late(work: rewrite._Work) -> list[FileChange]:
+    def late(state: apply_module._RepairState) -> list[FileChange]:
         (root / FOO).write_text("x = 1\n")
-        return real(work)
+        return real(state)
 
-    monkeypatch.setattr(rewrite, "_changes", late)
+    monkeypatch.setattr(apply_module, "_changes", late)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: "x = 1\n", "models/b/modeling_b.py": FIXED}
     (problem,) = result.problems
@@ -272,12 +272,12 @@ def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> N
 
 def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = rewrite.edited
+    real = apply_edits
 
     def broken(text: str, edits: list[Edit]) -> str:
         return real(text, edits) + ("(" if text.startswith(INLINE[:400]) and "_func(" in text else "")
 
-    monkeypatch.setattr(rewrite, "edited", broken)
+    monkeypatch.setattr(apply_module, "apply_edits", broken)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note and "parse" in note for note in result.notes)
@@ -287,7 +287,7 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path, INLINE)
-    monkeypatch.setattr(rewrite, "unused_imports", lambda path, *_: [Edit(path, 0, 0, "(")])
+    monkeypatch.setattr(apply_module, "unused_imports", lambda path, *_: [Edit(path, 0, 0, "(")])
     result = apply([root], jobs=1)
     ast.parse(texts(root)[FOO])
     assert result.changes == () or "(" not in result.changes[0].after[:1]
@@ -363,60 +363,6 @@ def test_a_block_inherited_by_the_modular_file_is_repaired_in_the_parent_too(tmp
     root = tree(tmp_path, {FOO: HEADER + INLINE, MODULAR: modular, BAR: parent})
     repair(root)
     assert texts(root) == {FOO: HEADER + FIXED, MODULAR: modular, BAR: FIXED.replace("Foo", "Bar")}
-
-
-# -- choosing and making edits
-
-
-def finding(*edits: Edit, applicability: Applicability = Applicability.SAFE) -> Finding:
-    return Finding("CKPT003", "a.py", 1, 1, "Foo", "message", applicability, "foo", edits)
-
-
-def test_edits_are_made_from_the_last_to_the_first() -> None:
-    edits = [Edit("a.py", 0, 1, "XX"), Edit("a.py", 4, 5, ""), Edit("a.py", 2, 2, "-"), Edit("a.py", 0, 1, "XX")]
-    assert edited("abcdef", edits) == "XXb-cdf"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "together"),
-    [
-        ((0, 2, "x"), (1, 3, "y"), False),
-        ((0, 2, "x"), (0, 2, "y"), False),
-        ((0, 2, "x"), (0, 2, "x"), True),
-        ((0, 2, "x"), (2, 3, "y"), True),
-        ((0, 9, "x"), (3, 4, "y"), False),
-        ((1, 1, "x"), (1, 1, "y"), False),
-        ((0, 4, "x"), (2, 2, "y"), False),
-    ],
-    ids=["overlap", "same place", "same edit", "side by side", "inside", "two insertions", "insertion inside"],
-)
-def test_two_findings_are_repaired_together_where_their_edits_do_not_meet(
-    one: tuple[int, int, str], other: tuple[int, int, str], together: bool
-) -> None:
-    findings = [finding(Edit("a.py", *one)), finding(Edit("a.py", *other))]
-    assert len(choose(findings, False, ())) == 1 + together
-
-
-@pytest.mark.parametrize(
-    ("applicability", "unsafe", "expected"),
-    [
-        (Applicability.SAFE, False, 1),
-        (Applicability.UNSAFE, False, 0),
-        (Applicability.UNSAFE, True, 1),
-        (Applicability.INFO, True, 0),
-        (Applicability.UNKNOWN, True, 0),
-    ],
-)
-def test_only_repairs_that_were_asked_for_are_chosen(
-    applicability: Applicability, unsafe: bool, expected: int
-) -> None:
-    findings = [finding(Edit("a.py", 0, 1, "x"), applicability=applicability)]
-    assert len(choose(findings, unsafe, ())) == expected
-
-
-def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> None:
-    findings = [finding(Edit("a.py", 0, 1, "x"), Edit("b.py", 0, 1, "x")), finding(Edit("a.py", 5, 6, "x"))]
-    assert choose(findings, False, {"b.py"}) == [findings[1]]
 
 
 def test_an_import_that_two_repairs_need_is_made_once(tmp_path: Path) -> None:

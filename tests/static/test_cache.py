@@ -1,100 +1,24 @@
-"""The cache of facts: keyed by content, never a reason to fail."""
+"""The cache on disk: its entries belong to one version of the code."""
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
 
 from ckpt_surgery import codemods
-from ckpt_surgery.static import cache as facts_store
-from ckpt_surgery.static.cache import Read, Reader, read_one, read_sources, without_gc
-from ckpt_surgery.static.discover import SourceFile, read_source
-from ckpt_surgery.static.results import Problem
-from tests.codemods.snippets import INLINE, PLAIN
-from tests.codemods.tools import FOO, tree
-
-
-def source(root: Path, text: str = PLAIN) -> SourceFile:
-    found = read_source(tree(root, text) / FOO)
-    assert isinstance(found, SourceFile)
-    return found
-
-
-def test_the_second_time_facts_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = read_one(source(tmp_path), use_cache=True)
-    monkeypatch.setattr(facts_store, "extract", None)
-    assert read_one(source(tmp_path), use_cache=True) == first
-    assert isinstance(first, Read)
-
-
-def test_another_text_has_other_facts(tmp_path: Path) -> None:
-    one = read_one(source(tmp_path), use_cache=True)
-    other = read_one(source(tmp_path, INLINE), use_cache=True)
-    assert isinstance(one, Read)
-    assert isinstance(other, Read)
-    assert one.facts != other.facts
-    assert one.digest != other.digest
-
-
-def test_an_entry_serves_a_file_of_the_same_text_under_its_own_path(tmp_path: Path) -> None:
-    text = "# ckpt: ignore[CKPT999] no such rule\nx = 1\n"
-    first = read_one(source(tmp_path / "a", text), use_cache=True)
-    second = read_one(source(tmp_path / "b", text), use_cache=True)
-    assert isinstance(first, Read)
-    assert isinstance(second, Read)
-    assert [problem.path for problem in first.suppressions.problems] == [str(tmp_path / "a" / FOO)]
-    assert [problem.path for problem in second.suppressions.problems] == [str(tmp_path / "b" / FOO)]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("def broken(:\n", "line 1 does not parse"), ("x = 1\n  y = 2\n", "line 2 does not parse"), ("(" * 5000, "")],
-    ids=["syntax", "indentation", "too deep"],
-)
-def test_a_text_that_does_not_parse_is_one_problem(tmp_path: Path, text: str, said: str) -> None:
-    problem = read_one(source(tmp_path, text), use_cache=True)
-    assert isinstance(problem, Problem)
-    assert said in problem.message
-    assert "\n" not in problem.message
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_results_come_in_the_order_of_the_files(tmp_path: Path, jobs: int) -> None:
-    files = {f"models/m{n}/modeling_m{n}.py": f"class C{n}:\n    pass\n" if n % 7 else "def (" for n in range(40)}
-    root = tree(tmp_path, files)
-    sources, problems = read_sources([root / name for name in files])
-    assert problems == []
-    told: list[tuple[str, int, int]] = []
-    with Reader(jobs, use_cache=False, progress=lambda step, done, total: told.append((step, done, total))) as reader:
-        read = list(reader.read(sources))
-    assert [one.path for one in read] == [str(root / name) for name in files]
-    assert sum(isinstance(one, Problem) for one in read) == 6
-    assert told[-1] == ("reading", 40, 40)
-
-
-def test_collecting_is_switched_on_again_after_an_error() -> None:
-    def fail() -> None:
-        with without_gc():
-            assert not gc.isenabled()
-            raise KeyError
-
-    assert gc.isenabled()
-    with pytest.raises(KeyError):
-        fail()
-    assert gc.isenabled()
+from ckpt_surgery.static import cache
 
 
 def test_the_version_of_the_code_changes_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/rule.py").write_text("x = 1\n")
     monkeypatch.setattr(codemods, "__path__", [str(tmp_path)])
-    facts_store.code_version.cache_clear()
+    cache.code_version.cache_clear()
     try:
-        first = facts_store.code_version()
+        first = cache.code_version()
         (tmp_path / "rules/rule.py").write_text("x = 2\n")
-        facts_store.code_version.cache_clear()
-        assert facts_store.code_version() != first
+        cache.code_version.cache_clear()
+        assert cache.code_version() != first
     finally:
-        facts_store.code_version.cache_clear()
+        cache.code_version.cache_clear()

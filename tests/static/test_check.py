@@ -11,8 +11,8 @@ import pytest
 from ckpt_surgery import check
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.static import cache as facts_store
-from ckpt_surgery.static import check as analyze
+from ckpt_surgery.static import cache, reading, snapshot
+from ckpt_surgery.static import check as check_module
 from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
 
@@ -174,7 +174,7 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("analysed again")
 
-    monkeypatch.setattr(analyze, "take", fail)
+    monkeypatch.setattr(check_module, "take_snapshot", fail)
     second = check([root], jobs=1)
     assert (first.findings, first.problems, first.suppressed) == (second.findings, second.problems, second.suppressed)
     assert first.findings
@@ -240,7 +240,7 @@ def test_a_family_with_facts_of_its_own_is_not_told_those_of_another(tmp_path: P
 def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected: int) -> None:
     root = tree(tmp_path, PLAIN)
     (root / "pyproject.toml").write_text(text)
-    assert analyze.line_length(str(root / FOO)) == expected
+    assert snapshot.line_length(str(root / FOO)) == expected
 
 
 def test_relative_paths_are_kept_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_relative_paths_are_kept_as_they_were_given(tmp_path: Path, monkeypatch:
 def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, INLINE)
     check([root], jobs=1)
-    monkeypatch.setattr(facts_store, "code_version", lambda: "another")
+    monkeypatch.setattr(cache, "code_version", lambda: "another")
     called: list[str] = []
     real = extract
 
@@ -261,6 +261,6 @@ def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatc
         called.append(text)
         return real(text)
 
-    monkeypatch.setattr(facts_store, "extract", counted)
+    monkeypatch.setattr(reading, "extract", counted)
     check([root], jobs=1)
     assert called == [INLINE]

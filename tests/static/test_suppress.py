@@ -124,7 +124,7 @@ def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyP
         raise AssertionError("tokenized")
 
     monkeypatch.setattr(tokenize, "generate_tokens", fail)
-    assert read_suppressions("layer(x)\n", "m.py", KNOWN) == suppress.NONE
+    assert read_suppressions("layer(x)\n", "m.py", KNOWN) == suppress.NO_SUPPRESSIONS
     with pytest.raises(AssertionError):
         read_suppressions("# ckpt: ignore\n", "m.py", KNOWN)
 

@@ -20,10 +20,10 @@ from ckpt_surgery.codemods.rules import plain_block
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.apply import apply
-from ckpt_surgery.static.cache import read_sources, without_gc
-from ckpt_surgery.static.check import selection, take
-from ckpt_surgery.static.discover import discover
+from ckpt_surgery.static.discover import discover, read_sources
+from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Progress
+from ckpt_surgery.static.snapshot import select_codes, take_snapshot
 from ckpt_surgery.upstream.plan.layout import MODELS, deprecated_of, families_of
 
 Grouping = Literal["family", "root", "all"]
@@ -112,9 +112,9 @@ def make_plan(
     """
     files, _ = discover([tree / MODELS])
     sources, _ = read_sources(files)
-    with without_gc():
-        snapshot, _ = take(sources, jobs=None, cache=True, progress=progress)
-        context = snapshot.context(selection(codes, ()), include_unsupported=False)
+    with gc_paused():
+        snapshot, _ = take_snapshot(sources, jobs=None, cache=True, progress=progress)
+        context = snapshot.context(select_codes(codes, ()), include_unsupported=False)
         found, _ = snapshot.unsuppressed(snapshot.findings(context), {})
         repairable = {finding.family for finding in found if finding.edits}
         decide = partial(_decided, tree, context, codes, repairable, copies_follow)

@@ -20,15 +20,15 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import Path as Steps
 from ckpt_surgery.codemods.facts.method_values import SELF, value_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
-from ckpt_surgery.static.cache import read_sources, without_gc
-from ckpt_surgery.static.check import take
-from ckpt_surgery.static.discover import discover
+from ckpt_surgery.static.discover import discover, read_sources
+from ckpt_surgery.static.reading import gc_paused
+from ckpt_surgery.static.snapshot import take_snapshot
 from ckpt_surgery.upstream.evidence.results import Signature
 from ckpt_surgery.upstream.plan.layout import MODELS, text_of
 
 
 def changed_signatures(before: Path, after: Path, files: Sequence[str]) -> tuple[Signature, ...]:
-    """The forwards that no longer take what their callers may pass by position, sorted by place.
+    """The forwards that no longer take_snapshot what their callers may pass by position, sorted by place.
 
     A forward is one of these where a positional parameter was moved, lost or renamed, where one has no default any
     more or was added without one, and where `*args` went. New parameters with defaults behind the old ones, new
@@ -133,9 +133,9 @@ def _callers(top: Path, changed: Sequence[_Changed]) -> _Callers:
     """The calls of each changed forward: path relative to the top, and line."""
     found: _Callers = {one: set() for one in changed}
     files, _ = discover([top / MODELS]) if (top / MODELS).is_dir() else ([], [])
-    with without_gc():
+    with gc_paused():
         sources, _ = read_sources(files)
-        snapshot, _ = take(sources, jobs=None, cache=True, progress=None)
+        snapshot, _ = take_snapshot(sources, jobs=None, cache=True, progress=None)
         context = snapshot.context((), include_unsupported=True)
         for target, path, line in _Calls(context, _targets(context, top, changed)).all():
             found[target].add((Path(path).relative_to(top).as_posix(), line))

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.static.apply import edited
+from ckpt_surgery.static.edits import apply_edits
 from ckpt_surgery.upstream.run.regression_source import WIDTH
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"
@@ -124,7 +124,7 @@ def with_method(source: str, classes: Sequence[str], text: str) -> str:
         if isinstance(node, ast.ClassDef) and node.name in classes:
             end = positions.line_end(positions.offset(node.end_lineno or node.lineno, 0))
             edits.append(Edit("", end, end, f"\n\n{text}".rstrip("\n").replace("\n", positions.newline)))
-    after = edited(source, edits)
+    after = apply_edits(source, edits)
     for module, name in _IMPORTS:
         after = _with_import(after, module, name)
     return after
@@ -151,4 +151,4 @@ def _with_import(source: str, module: str, name: str) -> str:
     guards = [one.guard for one in absolute if "is_torch_available" in one.guard and not one.guard.startswith("not ")]
     guard = next(iter(guards), "") if (module, name) == _LAYER else ""
     section = [one for one in absolute if one.guard == guard]
-    return edited(source, [added_import("", SourceText(source), section, module, name, WIDTH)])
+    return apply_edits(source, [added_import("", SourceText(source), section, module, name, WIDTH)])

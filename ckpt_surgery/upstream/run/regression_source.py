@@ -17,7 +17,7 @@ from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import span_of
 from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.static.apply import edited
+from ckpt_surgery.static.edits import apply_edits
 
 WIDTH = 119
 """The length of upstream's lines."""
@@ -84,8 +84,8 @@ def exclusions(common: str, names: Collection[str]) -> tuple[Excuse, ...]:
 
 def without(source: str, excuses: Iterable[Excuse]) -> str:
     """The text without these excuses, and without imports that nothing else used."""
-    after = edited(source, [edit for excuse in excuses for edit in excuse.edits])
-    return edited(after, unused_imports("", extract(after), source, SourceText(after), WIDTH))
+    after = apply_edits(source, [edit for excuse in excuses for edit in excuse.edits])
+    return apply_edits(after, unused_imports("", extract(after), source, SourceText(after), WIDTH))
 
 
 def _functions(tree: ast.Module) -> Iterator[_Function]:

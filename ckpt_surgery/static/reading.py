@@ -1,0 +1,150 @@
+"""Texts to facts: what each file says, extracted in worker processes or taken from the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
+
+from ckpt_surgery import codemods
+from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.facts.file_facts import FileFacts
+from ckpt_surgery.static.cache import load_entry, store_entry
+from ckpt_surgery.static.discover import SourceFile
+from ckpt_surgery.static.results import Problem, Progress
+from ckpt_surgery.static.suppress import NO_SUPPRESSIONS, Suppressions, read_suppressions
+
+_Entry: TypeAlias = tuple[FileFacts, Suppressions]
+_POOL_THRESHOLD = 24
+"""Fewer files than this are read faster in this process than a pool of processes starts."""
+_CHUNK = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """What one file says, and which findings its comments suppress. `digest` is that of its bytes."""
+
+    path: str
+    digest: str
+    facts: FileFacts
+    suppressions: Suppressions = NO_SUPPRESSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class _Unparsed:
+    """Why a text has no facts."""
+
+    reason: str
+
+
+def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
+    """The facts of one file's text, from the cache if it has them."""
+    cached = load_entry(source.digest) if use_cache else None
+    return _parsed(source, cached if _is_entry(cached) else _unpickled(_extract(source, use_cache)))
+
+
+@contextlib.contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection: among so many small objects that live long it costs more than all else."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class FileParser:
+    """Parses files with up to `jobs` processes, which start only if there is enough to do."""
+
+    def __init__(self, jobs: int | None, *, use_cache: bool, progress: Progress | None) -> None:
+        self.jobs = jobs or os.cpu_count() or 1
+        self.use_cache = use_cache
+        self.progress = progress
+        self._pool: Executor | None = None
+
+    def __enter__(self) -> FileParser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def parse(self, sources: Sequence[SourceFile], step: str = "reading") -> list[ParsedFile | Problem]:
+        """The facts of every file, in the order given."""
+        entries: dict[str, _Entry | _Unparsed] = {}
+        if self.use_cache:
+            cached = {source.path: load_entry(source.digest) for source in sources}
+            entries = {path: entry for path, entry in cached.items() if _is_entry(entry)}
+        missing = [source for source in sources if source.path not in entries]
+        self._report(step, len(entries), len(sources))
+        for path, data in self._extract_all(missing):
+            entries[path] = _unpickled(data)
+            self._report(step, len(entries), len(sources))
+        return [_parsed(source, entries[source.path]) for source in sources]
+
+    def _extract_all(self, sources: Sequence[SourceFile]) -> Iterator[tuple[str, bytes | _Unparsed]]:
+        if self.jobs == 1 or len(sources) < _POOL_THRESHOLD:
+            for source in sources:
+                yield source.path, _extract(source, self.use_cache)
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.jobs, initializer=gc.disable)
+        # The longest first, so that no worker is left with a long one at the end.
+        ordered = sorted(sources, key=lambda source: len(source.text), reverse=True)
+        count = -(-len(ordered) // _CHUNK)
+        chunks = [(ordered[start::count], self.use_cache) for start in range(count)]
+        for results in self._pool.map(_extract_chunk, chunks):
+            yield from results
+
+    def _report(self, step: str, done: int, total: int) -> None:
+        if self.progress:
+            self.progress(step, done, total)
+
+
+def _extract_chunk(chunk: tuple[Sequence[SourceFile], bool]) -> list[tuple[str, bytes | _Unparsed]]:
+    sources, use_cache = chunk
+    return [(source.path, _extract(source, use_cache)) for source in sources]
+
+
+def _extract(source: SourceFile, use_cache: bool) -> bytes | _Unparsed:
+    """The pickled entry of a text: pickled once, for the cache and for the way between processes."""
+    try:
+        facts = extract(source.text)
+    except SyntaxError as error:
+        return _Unparsed(f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it")
+    except (RecursionError, MemoryError, ValueError) as error:
+        return _Unparsed(f"is too deep for Python's parser ({type(error).__name__}): not checked")
+    suppressions = read_suppressions(source.text, source.path, [rule.code for rule in codemods.RULES])
+    data = pickle.dumps((facts, suppressions), protocol=pickle.HIGHEST_PROTOCOL)
+    if use_cache:
+        store_entry(source.digest, data)
+    return data
+
+
+def _unpickled(data: bytes | _Unparsed) -> _Entry | _Unparsed:
+    if isinstance(data, _Unparsed):
+        return data
+    entry: _Entry = pickle.loads(data)
+    return entry
+
+
+def _is_entry(cached: object) -> TypeGuard[_Entry]:
+    return isinstance(cached, tuple) and tuple(map(type, cached)) == (FileFacts, Suppressions)
+
+
+def _parsed(source: SourceFile, entry: _Entry | _Unparsed) -> ParsedFile | Problem:
+    """An entry under the path that its text has now."""
+    if isinstance(entry, _Unparsed):
+        return Problem(source.path, entry.reason)
+    facts, suppressions = entry
+    if suppressions.problems:
+        problems = tuple(Problem(source.path, problem.message) for problem in suppressions.problems)
+        suppressions = Suppressions(suppressions.by_line, problems)
+    return ParsedFile(source.path, source.digest, facts, suppressions)
