@@ -1,0 +1,113 @@
+"""The package with every message in capitals, to show that nothing depends on how a message is worded.
+
+`install` makes this process import `ckpt_surgery` so that the sentences in its source are in capitals. A string is a
+sentence where two words of lower-case letters stand next to each other in it. What the code compares strings with or
+searches for stays as it is written: a decision that looks at a message no longer finds it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+
+_SENTENCE = re.compile(r"(?<![\w.%-])[a-z']{2,}[,:;]? [a-z']{2,}(?![\w.(=-])")
+_CODE = re.compile(r"^\s*(from|import|class|def|if|for|return|with) .*", re.MULTILINE)
+_SEARCHES = frozenset(
+    "compile count endswith find findall finditer fullmatch index match partition removeprefix removesuffix replace "
+    "rfind rpartition search split startswith sub".split()
+)
+
+
+class Capitals(ast.NodeTransformer):
+    """Puts the sentences of a module in capitals, its docstrings and what it compares with left out."""
+
+    def __init__(self) -> None:
+        self.changed = 0
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """What is compared is not a message that is made."""
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.AST:
+        """A pattern is compared with as well."""
+        node.body = [self.visit(statement) for statement in node.body]
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """A string alone is a docstring."""
+        return node if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """What is searched for stays."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in _SEARCHES:
+            if isinstance(node.func, ast.Attribute) and not isinstance(node.func.value, ast.Constant):
+                node.func = self.visit(node.func)
+            return node
+        return self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        """Keys are looked up."""
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        """An f-string is one sentence, whatever stands between its pieces."""
+        text = "x".join(piece.value for piece in node.values if isinstance(piece, ast.Constant))
+        for piece in node.values:
+            if isinstance(piece, ast.FormattedValue):
+                piece.value = self.visit(piece.value)
+            elif isinstance(piece, ast.Constant) and is_sentence(text):
+                piece.value = piece.value.upper()
+                self.changed += 1
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """A sentence is put in capitals."""
+        if isinstance(node.value, str) and is_sentence(node.value):
+            self.changed += 1
+            return ast.copy_location(ast.Constant(node.value.upper()), node)
+        return node
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a string holds words that a person reads, and is no piece of code."""
+    return bool(_SENTENCE.search(text)) and not _CODE.search(text)
+
+
+class _Loader(SourceFileLoader):
+    def source_to_code(  # type: ignore[override]
+        self, data: bytes, path: str, *, _optimize: int = -1
+    ) -> CodeType:
+        tree = Capitals().visit(ast.parse(data, path))
+        return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code from the source: what is cached on disk has the usual messages."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module of the package as it lies on disk, with our loader."""
+        if fullname.partition(".")[0] != "ckpt_surgery":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec and spec.origin and spec.origin.endswith(".py"):
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
+
+
+def install() -> None:
+    """From here on this process imports the package in capitals. Nothing of it may have been imported before."""
+    if any(name.partition(".")[0] == "ckpt_surgery" for name in sys.modules):
+        raise RuntimeError("ckpt_surgery was imported already")
+    sys.meta_path.insert(0, _Finder())
