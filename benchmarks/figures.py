@@ -56,19 +56,19 @@ class Figure:
         return "ok" if self.target.met_by(self.median) else "missed"
 
 
-def plain_table(title: str, found: Sequence[Figure]) -> Table:
+def plain_table(title: str, measured: Sequence[Figure]) -> Table:
     """The figures, each with its target and whether it is met."""
     grid = Table(title=title, title_style="bold")
     grid.add_column("figure", no_wrap=True)
     grid.add_column("median", justify="right", no_wrap=True)
     for heading in ("unit", "target", ""):
         grid.add_column(heading, no_wrap=True)
-    for figure in found:
+    for figure in measured:
         grid.add_row(figure.name, f"{figure.median:.4g}", figure.unit, str(figure.target or ""), figure.verdict)
     return grid
 
 
-def document(found: Sequence[Figure], **more: object) -> str:
+def document(measured: Sequence[Figure], **more: object) -> str:
     """The json of the figures with all their values, of versions, and of `more` that they were measured with."""
     figures = {
         figure.name: {
@@ -77,11 +77,11 @@ def document(found: Sequence[Figure], **more: object) -> str:
             "target": str(figure.target or ""),
             "verdict": figure.verdict,
         }
-        for figure in found
+        for figure in measured
     }
     versions = {**installed_versions(), "python": platform.python_version()}
-    known = {"versions": versions, "processors": os.cpu_count(), **more}
-    return json.dumps({**known, "figures": figures}, indent=2) + "\n"
+    content = {"versions": versions, "processors": os.cpu_count(), **more}
+    return json.dumps({**content, "figures": figures}, indent=2) + "\n"
 
 
 def machine() -> str:
@@ -98,7 +98,7 @@ def lacking(program: str, *packages: str) -> bool:
 
 
 def finish(
-    program: str, found: Sequence[Figure], text: str, out: Path, shown: Sequence[RenderableType], width: int
+    program: str, measured: Sequence[Figure], text: str, out: Path, shown: Sequence[RenderableType], width: int
 ) -> int:
     """Write `text`, the json, into `out`, and print what is to be `shown`, `width` columns wide without a terminal.
 
@@ -114,4 +114,4 @@ def finish(
     for part in shown:
         console.print(part, soft_wrap=isinstance(part, str), highlight=False)
     console.print(f"The json lies in {out}", soft_wrap=True, highlight=False)
-    return 1 if any(figure.verdict == "missed" for figure in found) else 0
+    return 1 if any(figure.verdict == "missed" for figure in measured) else 0

@@ -71,18 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(toy=options.toy)
     sizes, tokens = (TOY, TOY_TOKENS) if options.toy else (LARGE, TOKENS)
     _say(f"{options.layers} layers, {SHORT} tokens, on the CPU")
-    found = off_device(options.layers)
+    measured = off_device(options.layers)
     if device:
         for length in options.tokens or tokens:
             ways = {name: cost(name, length, options.steps, sizes, device) for name in (NONE, THEIRS, OURS)}
-            found += costs(length, ways, sizes["hidden_size"])
-    shown: list[RenderableType] = [plain_table(f"activation offload: {device.name if device else machine()}", found)]
+            measured += costs(length, ways, sizes["hidden_size"])
+    shown: list[RenderableType] = [
+        plain_table(f"activation offload: {device.name if device else machine()}", measured)
+    ]
     if device is None:
         shown.append("Peak memory and step time were not measured: torch sees no CUDA device here.")
     small = {**SMALL, "layers": options.layers, "tokens": SHORT}
     name = device.name if device else ""
-    text = document(found, device=name, small=small, large={**sizes, "layers": LAYERS})
-    return finish("offload", found, text, options.out, shown, PLAIN_WIDTH)
+    text = document(measured, device=name, small=small, large={**sizes, "layers": LAYERS})
+    return finish("offload", measured, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -110,10 +112,10 @@ def off_device(layers: int) -> list[Figure]:
     with enabled(NONE, model):
         expected = gradients(model, ids)
     with enabled(OURS, model) as surgery:
-        found = gradients(model, ids)
+        moved = gradients(model, ids)
         stats = surgery.stats
     whole = layers * SHORT * SMALL["hidden_size"] * 4
-    same = sum(name in found and torch.equal(found[name], gradient) for name, gradient in expected.items())
+    same = sum(name in moved and torch.equal(moved[name], gradient) for name, gradient in expected.items())
     return [
         Figure("CPU: layers x sequence x hidden x itemsize", (whole / GIGABYTE,), "GB"),
         Figure("CPU: bytes off the device", (stats.bytes / GIGABYTE,), "GB"),
@@ -218,26 +220,26 @@ def _steps(model: nn.Module, ids: Tensor, steps: int, device: Device) -> Cost:
 
 def costs(tokens: int, by_name: Mapping[str, Cost | None], hidden_size: int = LARGE["hidden_size"]) -> list[Figure]:
     """Seconds and peak of each way, and the ratios that have a target. What did not fit has no figures."""
-    where, found = f"{tokens // 1024}K", []
+    where, measured = f"{tokens // 1024}K", []
     for name, each in by_name.items():
         if each is not None:
-            found += [
+            measured += [
                 Figure(f"{where}: a step, {name}", each.seconds, "s"),
                 Figure(f"{where}: peak, {name}", (each.peak / GIGABYTE,), "GB"),
             ]
     none, theirs, ours = (by_name[name] for name in (NONE, THEIRS, OURS))
     if ours is None:
-        return [*found, Figure(f"{where}: {OURS} fits", (0.0,), "", Target(1.0, at_least=True))]
+        return [*measured, Figure(f"{where}: {OURS} fits", (0.0,), "", Target(1.0, at_least=True))]
     if theirs is not None:
         block_input = tokens * hidden_size * 2
-        found += [
+        measured += [
             _ratio(f"{where}: peak, {OURS} / {THEIRS}", ours.peak, theirs.peak, Target(1.0)),
             Figure(f"{where}: peak, {OURS} - {THEIRS}", ((ours.peak - theirs.peak) / block_input,), "block inputs"),
             _ratio(f"{where}: a step, {OURS} / {THEIRS}", _median(ours), _median(theirs)),
         ]
     if none is not None:
         limit = Target(1.03) if tokens >= LONG else None
-        found += [
+        measured += [
             _ratio(f"{where}: peak, {OURS} / {NONE}", ours.peak, none.peak),
             _ratio(f"{where}: a step, {OURS} / {NONE}", _median(ours), _median(none), limit),
             _ratio(f"{where}: loss, {OURS} / {NONE} - 1", abs(ours.loss - none.loss), none.loss, Target(0.0)),
@@ -246,7 +248,7 @@ def costs(tokens: int, by_name: Mapping[str, Cost | None], hidden_size: int = LA
                 f"{where}: gradient norm, {OURS} / {NONE} - 1", abs(ours.norm - none.norm), none.norm, Target(1e-3)
             ),
         ]
-    return found
+    return measured
 
 
 def _ratio(name: str, over: float, under: float, target: Target | None = None) -> Figure:

@@ -93,8 +93,8 @@ def fetch_package(package: str, version: str) -> Path:
     Raises ReleaseError as `fetch` does.
     """
     if (package, version) not in OTHER_SHA256:
-        known = ", ".join(" ".join(pin) for pin in OTHER_SHA256)
-        raise ReleaseError(f"{package} {version} has no pinned hash here: the packages known are {known}")
+        pinned = ", ".join(" ".join(pin) for pin in OTHER_SHA256)
+        raise ReleaseError(f"{package} {version} has no pinned hash: the pinned packages are {pinned}")
     return _fetched(Release(version, OTHER_SHA256[package, version], _cache(), package))
 
 
@@ -123,9 +123,7 @@ def pinned_ruff(version: str) -> str:
 
 def _release(version: str) -> Release:
     if version not in SHA256:
-        raise ReleaseError(
-            f"transformers {version} has no pinned hash here: the releases known are {', '.join(SHA256)}"
-        )
+        raise ReleaseError(f"transformers {version} has no pinned hash: the pinned releases are {', '.join(SHA256)}")
     return Release(version, SHA256[version], _cache())
 
 
@@ -181,10 +179,10 @@ def _reason(stderr: str) -> str:
 
 def _require_hash(archive: Path, release: Release) -> None:
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != release.sha256:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != release.sha256:
         raise ReleaseError(
-            f"{archive} has the sha256 {found}, not the pinned {release.sha256}: delete it and run again"
+            f"{archive} has the sha256 {actual}, not the pinned {release.sha256}: delete it and run again"
         )
 
 

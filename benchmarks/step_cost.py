@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     unknown = set(options.families) - {family.name for family in FAMILIES}
     if unknown:
-        known = ", ".join(f'"{family.name}"' for family in FAMILIES)
-        print(f"step_cost: there is no family {min(unknown)}: those measured are {known}.", file=sys.stderr)
+        names = ", ".join(f'"{family.name}"' for family in FAMILIES)
+        print(f"step_cost: there is no family {min(unknown)}: those measured are {names}.", file=sys.stderr)
         return 2
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.families or family.name in options.families:
             _say(family.name)
             families.append(measure(family, options.rounds, device))
-    found = figures(families, calls)
-    shown = [cost_table(families, options.rounds), goal_table(found)]
-    return finish("step_cost", found, as_json(families, calls, found), options.out, shown, PLAIN_WIDTH)
+    measured = figures(families, calls)
+    shown = [cost_table(families, options.rounds), goal_table(measured)]
+    return finish("step_cost", measured, as_json(families, calls, measured), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -92,14 +92,14 @@ def _cells(measured: Measured, way: Way, cost: Cost) -> tuple[str, ...]:
     )
 
 
-def goal_table(found: Sequence[Figure]) -> Table:
+def goal_table(measured: Sequence[Figure]) -> Table:
     """The goals, and whether they are met."""
     grid = Table(title="goals", title_style="bold")
     grid.add_column("figure", no_wrap=True)
     grid.add_column("value", justify="right", no_wrap=True)
     for name in ("unit", "goal", ""):
         grid.add_column(name, no_wrap=True)
-    for figure in found:
+    for figure in measured:
         style = "bold red" if figure.verdict == "missed" else ""
         verdict = "met" if figure.verdict == "ok" else figure.verdict
         value = f"{figure.median:,.0f}" if isinstance(figure.median, int) else f"{figure.median:.1f}"

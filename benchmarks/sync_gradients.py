@@ -75,12 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if lacking("sync_gradients", "torch"):
         return 2
-    found: list[Figure] = []
+    measured: list[Figure] = []
     for part in PARTS:
         print(f"sync_gradients: {part.name}", file=sys.stderr, flush=True)
-        found += figures(part, *measured(part, options.rounds))
-    shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine()}", found)]
-    return finish("sync_gradients", found, document(found, ranks=RANKS), options.out, shown, PLAIN_WIDTH)
+        measured += figures(part, *measure(part, options.rounds))
+    shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine()}", measured)]
+    return finish("sync_gradients", measured, document(measured, ranks=RANKS), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -93,7 +93,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measured(part: Part, rounds: int) -> tuple[dict[str, Cost], float]:
+def measure(part: Part, rounds: int) -> tuple[dict[str, Cost], float]:
     """The cost of each way, and the largest difference between their results, on two new processes.
 
     Where memory counts, each way has two processes of its own: what one has claimed, the next does not claim again.

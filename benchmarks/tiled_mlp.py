@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
 
     torch.set_num_threads(1)
-    found: list[Figure] = []
+    measured: list[Figure] = []
     device = PROCESSOR
     if options.gpu:
         gpu = device_of(toy=False)
@@ -94,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size = LARGE if options.gpu else TOY if options.toy else SMALL
     for name, part in parts(size, device).items():
         print(f"tiled_mlp: {name}, {size.tokens} tokens", file=sys.stderr, flush=True)
-        found += figures(name, costs(part, size, device, options.rounds))
-    shown = [plain_table(f"tiled MLPs: {device.name}", found)]
-    text = document(found, device=device.name, tokens=size.tokens, sizes=size.options)
-    return finish("tiled_mlp", found, text, options.out, shown, PLAIN_WIDTH)
+        measured += figures(name, costs(part, size, device, options.rounds))
+    shown = [plain_table(f"tiled MLPs: {device.name}", measured)]
+    text = document(measured, device=device.name, tokens=size.tokens, sizes=size.options)
+    return finish("tiled_mlp", measured, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -195,10 +195,10 @@ def _start(part: Part, values: Tensor) -> Tensor:
 def figures(name: str, by_shards: Mapping[int, Cost]) -> list[Figure]:
     """What a part shows. A ratio of times is taken within each round: other load hits both alike."""
     plain = by_shards[UNTILED]
-    found = []
+    measured = []
     for shards, cost in by_shards.items():
         way = f"{name}, {shards} shards" if shards else f"{name}, untiled"
-        found += [
+        measured += [
             Figure(f"{way}: kept for the backward", (cost.kept / MEBIBYTE,), "MiB"),
             Figure(f"{way}: peak", (cost.peak / MEBIBYTE,), "MiB"),
             Figure(f"{way}: a step", cost.seconds, "s"),
@@ -209,13 +209,13 @@ def figures(name: str, by_shards: Mapping[int, Cost]) -> list[Figure]:
         times = tuple(one / other for one, other in zip(cost.seconds, plain.seconds, strict=True))
         aimed = shards == AIM
         way = f"{name}, {shards} shards"
-        found += [
+        measured += [
             Figure(f"{way}: peak, untiled / tiled", (plain.peak / cost.peak,), "x", PEAK[name] if aimed else None),
             Figure(f"{way}: FLOPs, tiled / untiled", (cost.flops / plain.flops,), "x", FLOPS[name] if aimed else None),
             Figure(f"{way}: a step, tiled / untiled", times, "x", TIME[name] if aimed else None),
             Figure(f"{way}: gradients, largest difference", (_apart(cost, plain),), "of their norm", CLOSE),
         ]
-    return found
+    return measured
 
 
 def _apart(cost: Cost, plain: Cost) -> float:
@@ -223,7 +223,7 @@ def _apart(cost: Cost, plain: Cost) -> float:
     if cost.gradients.keys() != plain.gradients.keys():
         return float("inf")
     pairs = ((cost.gradients[name], wanted) for name, wanted in plain.gradients.items())
-    return max(float((found - wanted).norm() / wanted.norm()) for found, wanted in pairs)
+    return max(float((tiled - wanted).norm() / wanted.norm()) for tiled, wanted in pairs)
 
 
 if __name__ == "__main__":

@@ -39,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         everyone = contestants(options.only, models, kept=options.kept)
         with tempfile.TemporaryDirectory(prefix="tree-speed-") as scratch:
             samples = play(everyone, options.runs, Path(scratch))
-        found = [*figures(samples), *(phases(models) if options.profile else ())]
+        measured = [*figures(samples), *(phases(models) if options.profile else ())]
     except (ReleaseError, CommandFailed) as error:
         print(f"tree_speed: {error}.", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"tree_speed: {error.filename}: {error.strerror or error}.", file=sys.stderr)
         return 2
-    text = as_json(found, samples, options.runs)
-    return finish("tree_speed", found, text, options.out, [table(found, options.runs)], PLAIN_WIDTH)
+    text = as_json(measured, samples, options.runs)
+    return finish("tree_speed", measured, text, options.out, [table(measured, options.runs)], PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -37,16 +37,18 @@ MEMORY = Target(600.0)
 
 def figures(samples: Samples) -> list[Figure]:
     """Times, ratios and memory of what ran. A ratio is taken within each round: other load hits both alike."""
-    found = [Figure(name, tuple(run.seconds for run in runs), "s", TIMES.get(name)) for name, runs in samples.items()]
+    measured = [
+        Figure(name, tuple(run.seconds for run in runs), "s", TIMES.get(name)) for name, runs in samples.items()
+    ]
     for over, under, target in RATIOS:
         if over in samples and under in samples:
             pairs = zip(samples[over], samples[under], strict=True)
             values = tuple(one.seconds / other.seconds for one, other in pairs)
-            found.append(Figure(f"{over} / {under}", values, "x", target))
+            measured.append(Figure(f"{over} / {under}", values, "x", target))
     for name in WEIGHED:
         if name in samples:
-            found += _memory(name, samples[name])
-    return found
+            measured += _memory(name, samples[name])
+    return measured
 
 
 def _memory(name: str, runs: Sequence[Run]) -> list[Figure]:
@@ -63,7 +65,7 @@ def _memory(name: str, runs: Sequence[Run]) -> list[Figure]:
     ]
 
 
-def table(found: Sequence[Figure], rounds: int) -> Table:
+def table(measured: Sequence[Figure], rounds: int) -> Table:
     """The figures with their targets."""
     title = f"check on transformers {CHECKED}, apply on {REPAIRED}: medians of {rounds} rounds"
     grid = Table(title=title, title_style="bold")
@@ -73,7 +75,7 @@ def table(found: Sequence[Figure], rounds: int) -> Table:
     grid.add_column("target", no_wrap=True)
     grid.add_column("", no_wrap=True)
     unit = ""
-    for figure in found:
+    for figure in measured:
         if unit and figure.unit != unit:
             grid.add_section()
         unit = figure.unit
@@ -89,14 +91,14 @@ def _places(value: float) -> int:
     return 0 if value >= 100 else 1 if value >= 10 else 2
 
 
-def as_json(found: Sequence[Figure], samples: Samples, rounds: int) -> str:
+def as_json(measured: Sequence[Figure], samples: Samples, rounds: int) -> str:
     """The same figures, every run that they are made of, and the machine."""
     content = {
         "checked": CHECKED,
         "repaired": REPAIRED,
         "rounds": rounds,
         "machine": {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()},
-        "missed": [figure.name for figure in found if figure.verdict == "missed"],
+        "missed": [figure.name for figure in measured if figure.verdict == "missed"],
         "figures": [
             {
                 "name": figure.name,
@@ -106,7 +108,7 @@ def as_json(found: Sequence[Figure], samples: Samples, rounds: int) -> str:
                 "target": str(figure.target) if figure.target else None,
                 "verdict": figure.verdict or None,
             }
-            for figure in found
+            for figure in measured
         ],
         "runs": {
             name: [

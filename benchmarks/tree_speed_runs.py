@@ -38,19 +38,19 @@ Contestant = Callable[[Path], Iterator[tuple[str, Run]]]
 def contestants(only: Sequence[str], models: Path, *, kept: bool) -> list[Contestant]:
     """The wanted ones, with all that they need already fetched, installed and compiled."""
     _ours("--help")
-    found: list[Contestant] = []
+    contestants: list[Contestant] = []
     if "check" in only:
-        found += [lambda scratch: _parse(models, kept), lambda scratch: _check(models, scratch)]
+        contestants += [lambda scratch: _parse(models, kept), lambda scratch: _check(models, scratch)]
     if "mlinter" in only:
         # The cache that the release was unpacked into: <cache>/releases/transformers-5.23.0/src/transformers/models.
         python = _mlinter_python(models.parents[4] / "tools" / MLINTER)
-        found.append(lambda scratch: _mlinter(python, models, scratch))
+        contestants.append(lambda scratch: _mlinter(python, models, scratch))
     if "apply" in only:
         package = fetch(REPAIRED)
-        found.append(lambda scratch: _apply(package, scratch))
+        contestants.append(lambda scratch: _apply(package, scratch))
     if "help" in only:
-        found.append(_help)
-    return found
+        contestants.append(_help)
+    return contestants
 
 
 def _ours(*words: str | Path, cache: Path | None = None, accept: tuple[int, ...] = (0,)) -> Run:
@@ -94,12 +94,12 @@ def _mlinter(python: Path, models: Path, scratch: Path) -> Iterator[tuple[str, R
 
 def only_rule(text: str, rule: str) -> str:
     """The rules table of mlinter with all but one switched off: no option of its command line does that."""
-    found = re.split(r"^(?=\[rules\.\w+\]$)", text, flags=re.MULTILINE)
-    if not any(part.startswith(f"[rules.{rule}]\n") for part in found):
+    tables = re.split(r"^(?=\[rules\.\w+\]$)", text, flags=re.MULTILINE)
+    if not any(part.startswith(f"[rules.{rule}]\n") for part in tables):
         raise CommandFailed(f"this release of mlinter has no rule {rule}")
     off = re.compile(r"^default_enabled = true$", re.MULTILINE)
     return "".join(
-        part if part.startswith(f"[rules.{rule}]\n") else off.sub("default_enabled = false", part) for part in found
+        part if part.startswith(f"[rules.{rule}]\n") else off.sub("default_enabled = false", part) for part in tables
     )
 
 

@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandFailed as error:
         print(f"verify_speed: {error}.", file=sys.stderr)
         return 2
-    found = figures(one, many, options.jobs, whole=not options.shard)
-    shown: list[RenderableType] = [table(found, many), *longest(many.document["reports"])]
-    text = as_json(found, many, options.jobs, options.shard)
-    return finish("verify_speed", found, text, options.out, shown, PLAIN_WIDTH)
+    measured = figures(one, many, options.jobs, whole=not options.shard)
+    shown: list[RenderableType] = [table(measured, many), *longest(many.document["reports"])]
+    text = as_json(measured, many, options.jobs, options.shard)
+    return finish("verify_speed", measured, text, options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -168,20 +168,22 @@ def longest(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def table(found: Sequence[Figure], many: Survey) -> Table:
+def table(measured: Sequence[Figure], many: Survey) -> Table:
     """The figures, under how many classes have which verdict."""
     counts = Counter(report["status"] for report in many.document["reports"])
-    return plain_table(f"verify: {', '.join(f'{number} {status}' for status, number in counts.most_common())}", found)
+    return plain_table(
+        f"verify: {', '.join(f'{number} {status}' for status, number in counts.most_common())}", measured
+    )
 
 
-def as_json(found: Sequence[Figure], many: Survey, jobs: int, shard: str) -> str:
+def as_json(measured: Sequence[Figure], many: Survey, jobs: int, shard: str) -> str:
     """The figures, what they were measured with, and the seconds of every class."""
     document = {
         "versions": many.document["versions"],
         "processors": os.cpu_count(),
         "jobs": jobs,
         "shard": shard,
-        "figures": {figure.name: {"value": figure.median, "unit": figure.unit} for figure in found},
+        "figures": {figure.name: {"value": figure.median, "unit": figure.unit} for figure in measured},
         "classes": [
             {key: report[key] for key in ("model", "variant", "status", "seconds")}
             for report in many.document["reports"]

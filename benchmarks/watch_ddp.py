@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
-        found = figures(options.rounds)
+        measured = figures(options.rounds)
     finally:
         gc.collect()  # a reducer must not be the last to hold its process group
         dist.destroy_process_group()
-    shown = [plain_table(f"watch_ddp: medians of {options.rounds} steps", found)]
-    return finish("watch_ddp", found, document(found), options.out, shown, PLAIN_WIDTH)
+    shown = [plain_table(f"watch_ddp: medians of {options.rounds} steps", measured)]
+    return finish("watch_ddp", measured, document(measured), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -18,8 +18,27 @@ from types import CodeType, ModuleType
 _SENTENCE = re.compile(r"(?<![\w.%-])[a-z']{2,}[,:;]? [a-z']{2,}(?![\w.(=-])")
 _CODE = re.compile(r"^\s*(from|import|class|def|if|for|return|with) .*", re.MULTILINE)
 _SEARCHES = frozenset(
-    "compile count endswith find findall finditer fullmatch index match partition removeprefix removesuffix replace "
-    "rfind rpartition search split startswith sub".split()
+    [
+        "compile",
+        "count",
+        "endswith",
+        "find",
+        "findall",
+        "finditer",
+        "fullmatch",
+        "index",
+        "match",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rpartition",
+        "search",
+        "split",
+        "startswith",
+        "sub",
+    ]
 )
 
 

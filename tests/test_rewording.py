@@ -1,4 +1,4 @@
-"""Messages are for people: with all of them reworded, findings, repairs, verdicts, causes and exit codes are the same."""
+"""Messages are for people: reword them all, and findings, repairs, verdicts, causes and exit codes are the same."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_verdicts_causes_and_surgeries_do_not_depend_on_wording() -> None:
 )
 def test_a_decision_that_reads_a_message_is_seen(decision: str) -> None:
     source = f"message = 'the block is never checkpointed'\ndef decide():\n    return {decision}\n"
-    done = subprocess.run([sys.executable, "-c", PLANTED, source], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED, source], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
     module: dict[str, Any] = {}
     exec(source, module)

@@ -11,20 +11,20 @@ from benchmarks.replay.sites import Site
 def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
     """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
     left, right = list(before), list(other)
-    found: dict[Site, Site] = {}
+    partners: dict[Site, Site] = {}
     for key in (_by_callee, _by_block, _by_block_anywhere):
         pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
-        taken = set(found.values())
+        taken = set(partners.values())
         for site in right:
             if site not in taken:
                 pools[key(site)].append(site)
         waiting: dict[tuple[object, ...], list[Site]] = defaultdict(list)
         for site in left:
-            if site not in found:
+            if site not in partners:
                 waiting[key(site)].append(site)
         for group, sites in waiting.items():
-            found.update(_pair(sites, pools.get(group, [])))
-    return found
+            partners.update(_pair(sites, pools.get(group, [])))
+    return partners
 
 
 def _by_callee(site: Site) -> tuple[object, ...]:
@@ -43,15 +43,15 @@ def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
     """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
     if len(left) == len(right):
         return dict(zip(left, right, strict=True))
-    found: dict[Site, Site] = {}
+    partners: dict[Site, Site] = {}
     free = list(right)
     for same in (_same_arguments, _same_target, _any):
         for site in left:
-            partner = next((o for o in free if site not in found and same(site, o)), None)
+            partner = next((o for o in free if site not in partners and same(site, o)), None)
             if partner:
-                found[site] = partner
+                partners[site] = partner
                 free.remove(partner)
-    return found
+    return partners
 
 
 def _same_arguments(one: Site, other: Site) -> bool:

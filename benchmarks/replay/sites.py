@@ -157,14 +157,14 @@ def bind(call: ast.Call, signature: Signature | None) -> Arguments:
     """Bind a call's positionals to the signature's parameters."""
     positional: list[tuple[str, str]] = []
     stars: list[str] = []
-    known = signature.positional if signature else ()
+    names = signature.positional if signature else ()
     for place, argument in enumerate(call.args):
         if isinstance(argument, ast.Starred):
             stars.append(ast.unparse(argument.value))
-        elif stars or place >= len(known):
+        elif stars or place >= len(names):
             positional.append((f"#{place}", ast.unparse(argument)))
         else:
-            positional.append((known[place], ast.unparse(argument)))
+            positional.append((names[place], ast.unparse(argument)))
     keywords = tuple((k.arg, ast.unparse(k.value)) for k in call.keywords if k.arg)
     spread = tuple(ast.unparse(k.value) for k in call.keywords if not k.arg)
     return Arguments(tuple(positional), keywords, tuple(stars), spread)
@@ -249,19 +249,19 @@ class _Method:
         hidden = {n for call in branches for n in ast.walk(call)}
         hidden |= {n for b in branches.values() if b for s in b.own for n in ast.walk(s)}
         direct = [call for call in calls if call not in hidden]
-        found: dict[ast.Call, Site] = {}
+        sites: dict[ast.Call, Site] = {}
         for checkpoint, branch in branches.items():
-            twin = self._twin(checkpoint, branch, [c for c in direct if c not in found])
+            twin = self._twin(checkpoint, branch, [c for c in direct if c not in sites])
             site = self._site(twin or checkpoint, checkpoint, switched=branch is not None and branch.switched)
             if site:
-                found[twin or checkpoint] = site
+                sites[twin or checkpoint] = site
         for call in direct:
-            if call not in found and (site := self._site(call, None)):
-                found[call] = site
+            if call not in sites and (site := self._site(call, None)):
+                sites[call] = site
         if branches or any(place == self.place for place, _ in self.wanted):
-            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in found}, is_checkpoint)
-            found = {call: replace(site, body=body) for call, site in found.items()}
-        return sorted(found.values(), key=lambda site: site.line)
+            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in sites}, is_checkpoint)
+            sites = {call: replace(site, body=body) for call, site in sites.items()}
+        return sorted(sites.values(), key=lambda site: site.line)
 
     def _branch(self, call: ast.Call) -> _Branch | None:
         """The innermost branch of a test on checkpointing that holds the call; None where there is none."""
@@ -347,12 +347,12 @@ class _Method:
 def attribute_classes(owner: Class, attribute: str) -> list[Class]:
     """The tree's classes that the constructors of `owner` put into `self.<attribute>`, nearest definition first."""
     for ancestor in owner.ancestors:
-        found: list[Class] = []
+        classes: list[Class] = []
         for method, puts in ancestor.puts.items():
             for value in puts.get(f"{SELF}.{attribute}", ()):
-                found += _classes_built(ancestor, method, value, set())
-        if found:
-            return _unique(found)
+                classes += _classes_built(ancestor, method, value, set())
+        if classes:
+            return _unique(classes)
     return []
 
 
@@ -364,21 +364,21 @@ def _classes_built(owner: Class, method: str, value: ast.expr, seen: set[str]) -
     nodes = list(ast.walk(value))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     made = {name for call in calls for name in names_in(call.func)} if calls else set(names_in(value))
-    found: list[Class] = []
+    classes: list[Class] = []
     for name in names_in(value):
         if name in made:
-            found += owner.file.classes_called(name)
+            classes += owner.file.classes_called(name)
         if name not in seen:
             seen.add(name)
             for more in owner.puts[method].get(name, ()):
-                found += _classes_built(owner, method, more, seen)
+                classes += _classes_built(owner, method, more, seen)
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == SELF:
             helper = owner.methods.get(node.attr)
             if helper and node.attr not in seen:
                 seen.add(node.attr)
-                found += [c for n in names_in(helper) for c in owner.file.classes_called(n)]
-    return found
+                classes += [c for n in names_in(helper) for c in owner.file.classes_called(n)]
+    return classes
 
 
 def _unique(classes: Iterable[Class]) -> list[Class]:

@@ -77,17 +77,17 @@ class Class:
     @cached_property
     def ancestors(self) -> tuple[Class, ...]:
         """The class itself, then every base found in the tree, depth first."""
-        found: list[Class] = []
-        self._climb(found)
-        return tuple(found)
+        chain: list[Class] = []
+        self._climb(chain)
+        return tuple(chain)
 
-    def _climb(self, found: list[Class]) -> None:
-        if self in found:
+    def _climb(self, chain: list[Class]) -> None:
+        if self in chain:
             return
-        found.append(self)
+        chain.append(self)
         for base in self.node.bases:
             for parent in self.file.classes_called(ast.unparse(base)):
-                parent._climb(found)
+                parent._climb(chain)
 
     @cached_property
     def is_layer(self) -> bool:
@@ -225,25 +225,25 @@ OTHER_FRAMEWORKS = ("modeling_tf_", "modeling_flax_")
 
 
 def _parents(method: ast.FunctionDef) -> dict[ast.AST, ast.AST]:
-    found: dict[ast.AST, ast.AST] = {}
+    parents: dict[ast.AST, ast.AST] = {}
     waiting: list[ast.AST] = [method]
     for node in waiting:
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, (ast.expr_context, ast.operator, ast.cmpop)):
-                found[child] = node
+                parents[child] = node
                 waiting.append(child)
-    return found
+    return parents
 
 
 def _puts(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
-    found: dict[str, list[ast.expr]] = {}
+    values: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                found.setdefault(dotted(target), []).append(node.value)
+                values.setdefault(dotted(target), []).append(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDING:
-            found.setdefault(dotted(node.func.value), []).extend(node.args)
-    return found
+            values.setdefault(dotted(node.func.value), []).extend(node.args)
+    return values
 
 
 def names_in(node: ast.AST) -> list[str]:

@@ -36,5 +36,5 @@ def test_every_pinned_package_is_looked_at() -> None:
 
 
 def test_a_package_without_a_pin_is_refused_and_the_known_ones_are_named() -> None:
-    with pytest.raises(ReleaseError, match=r"trl 0\.1 has no pinned hash here: .* trl 1\.12\.0"):
+    with pytest.raises(ReleaseError, match=r"trl 0\.1 has no pinned hash: .* trl 1\.12\.0"):
         fetch_package("trl", "0.1")

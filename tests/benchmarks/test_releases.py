@@ -154,7 +154,7 @@ def test_a_path_that_leads_out_of_the_release_is_refused(pin: Pin, cache: Path) 
 
 
 def test_a_version_without_a_pin_is_refused_and_the_known_ones_are_named(cache: Path) -> None:
-    assert refusal("4.0.0").endswith("the releases known are 4.52.4, 4.53.0, 4.57.6, 5.0.0, 5.23.0")
+    assert refusal("4.0.0").endswith("the pinned releases are 4.52.4, 4.53.0, 4.57.6, 5.0.0, 5.23.0")
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
