@@ -77,12 +77,12 @@ class Capitals(ast.NodeTransformer):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         """An f-string is one sentence, whatever stands between its pieces."""
-        text = "x".join(piece.value for piece in node.values if isinstance(piece, ast.Constant))
+        text = "x".join(str(piece.value) for piece in node.values if isinstance(piece, ast.Constant))
         for piece in node.values:
             if isinstance(piece, ast.FormattedValue):
                 piece.value = self.visit(piece.value)
             elif isinstance(piece, ast.Constant) and is_sentence(text):
-                piece.value = piece.value.upper()
+                piece.value = str(piece.value).upper()
                 self.changed += 1
         return node
 

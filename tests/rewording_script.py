@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 Decisions = dict[str, Any]
 
@@ -85,11 +85,11 @@ def live(messages: list[str]) -> Decisions:
 
     decisions: Decisions = {}
     for case in (*HEALTHY, *FAULTS):
-        build: Callable[[], Any] = case.values[0]
+        build = cast(Callable[[], Any], case.values[0])
         report = verify(build(), values())
         messages += [str(report)]
         decisions[f"{case.id}: verify"] = [
-            (mode.mode, mode.outcomes, [(f.level, f.kind, f.subjects, f.rule, bool(f.cause)) for f in mode.faults])
+            (mode.mode, mode.outcomes, [(f.level, f.subjects, f.rule, bool(f.cause)) for f in mode.faults])
             for mode in report.modes
         ]
         for reentrant in (False, True):
