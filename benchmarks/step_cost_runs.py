@@ -20,8 +20,11 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.step import RunRecord, loss_of, run_step, switch_checkpointing
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.tiny import tiny_model
 

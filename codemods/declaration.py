@@ -37,14 +37,14 @@ class Observation(StrEnum):
     class of the block, `argument` the name of the argument, `outer` the class of the block around it.
     """
 
-    PLAIN_BLOCK = "plain block"
-    NESTED_BLOCKS = "nested blocks"
-    POSITIONAL_PAST_STATE = "positional past state"
-    KEYWORD_GRADIENT = "keyword gradient"
-    RETURNED_KEYWORD = "returned keyword"
-    SHARED_WRITES = "shared writes"
-    GRADIENT_CONTAINER = "gradient container"
-    NESTED_OUTPUT = "nested output"
+    PLAIN_BLOCK = "plain_block"
+    NESTED_BLOCKS = "nested_blocks"
+    POSITIONAL_PAST_STATE = "positional_past_state"
+    KEYWORD_GRADIENT = "keyword_gradient"
+    RETURNED_KEYWORD = "returned_keyword"
+    SHARED_WRITES = "shared_writes"
+    GRADIENT_CONTAINER = "gradient_container"
+    NESTED_OUTPUT = "nested_output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

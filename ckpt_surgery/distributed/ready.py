@@ -26,8 +26,8 @@ from ckpt_surgery.distributed.parts import (
     without_reentrant,
 )
 from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
-from ckpt_surgery.measure.step import loss_of
 from ckpt_surgery.text import text_table
 
 _SHOWN = 3  # names in a line of the table

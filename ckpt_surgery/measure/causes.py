@@ -1,6 +1,6 @@
 """Why a fault is there, where that is known: from how blocks were called in the run without checkpointing.
 
-Adds a sentence and a rule code to faults; it neither finds nor drops any. What is not known stays unsaid.
+Adds explanations to faults; it neither finds nor drops any. What is not known stays unsaid.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.codemods import cause_of
 from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.results import Fault, Mode
-from ckpt_surgery.measure.step import RunRecord
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Explanation, Fault, Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block
-
-USES_NO_CACHE = (
-    "It computes otherwise without its cache, which checkpointing switches off: give use_cache=False to compare."
-)
-"""Why gradients differ where those of a run without checkpointing do as well, once its cache is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,170 +34,175 @@ class Case:
         return any(isinstance(vars(block.module).get("forward"), BlockForward) for block in self.blocks.values())
 
     def calls(self, matches: Callable[[CallFacts], object]) -> Iterator[tuple[str, CallFacts]]:
-        """Blocks that were called in a way that `matches` sees: class name and facts."""
+        """Blocks with a call that `matches`: class name and facts."""
         for name, facts in self.reference.calls.items():
             if matches(facts):
                 yield type(self.blocks[name].module).__name__, facts
 
 
-Cause = tuple[str, str]
-_UNKNOWN: Cause = ("", "")
-
-
 def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
     """The same faults, in the same order, with their causes where they are known."""
-    found = []
-    for fault in faults:
-        cause, rule = _EXPLAIN[fault.level](fault, case) if fault.level in _EXPLAIN else _UNKNOWN
-        found.append(replace(fault, cause=cause, rule=rule or fault.rule))
-    return tuple(_inherited(fault, found) for fault in found)
+    explained = [
+        replace(fault, explanation=_EXPLAIN[fault.kind](fault, case)) if fault.kind in _EXPLAIN else fault
+        for fault in faults
+    ]
+    return tuple(_inherited(fault, explained) for fault in explained)
 
 
 def _inherited(fault: Fault, faults: Sequence[Fault]) -> Fault:
     """What one fault explains of another: no recompute saves no memory, other dropout gives other values."""
-    missed = next((f for f in faults if f.level == "recompute" and f.seen == "none"), None)
-    if fault.level == "cost" and not fault.cause and missed:
-        return replace(fault, cause=missed.cause, rule=missed.rule)
-    slipped = next((f for f in faults if f.level == "state" and "randomness" in f.expected), None)
-    return replace(fault, cause=slipped.cause, rule=slipped.rule) if fault.level == "values" and slipped else fault
+    missed = next((f for f in faults if f.kind is FaultKind.NOT_RECOMPUTED), None)
+    if fault.level == "cost" and fault.explanation is None and missed:
+        return replace(fault, explanation=missed.explanation)
+    drifted = next((f for f in faults if f.kind is FaultKind.RNG_NOT_RESTORED), None)
+    return replace(fault, explanation=drifted.explanation) if fault.level == "values" and drifted else fault
 
 
-def _recompute(fault: Fault, case: Case) -> Cause:
-    known = [case.blocks[name] for name in fault.subjects if name in case.blocks]
-    plain = [block for block in known if block.kind == "plain"]
-    if fault.seen == "none":
-        asleep = [block for block in known if not block.module.training]
-        replaced = [block for block in known if "forward" in vars(block.module)]
-        cut = _gradients(fault, case) if case.mode == "reentrant" else _UNKNOWN
-        if asleep:
-            return f"{asleep[0].name} is in evaluation mode, in which nothing is checkpointed.", ""
-        if case.repaired:
-            return _UNKNOWN
-        if plain and hasattr(case.model, "supports_gradient_checkpointing"):
-            return cause_of(Observation.PLAIN_BLOCK, block=_kind(plain[0]))
-        if plain:
-            return cut if cut != _UNKNOWN else (f"Nothing checkpoints {_kind(plain[0])}.", "")
-        if replaced:
-            return f"The forward of {replaced[0].name} was replaced, and checkpointing with it.", ""
-        return cut
-    inner = [block for block in known if block.inside]
-    if inner and "entries a step" in fault.expected:
-        return _nested(inner[0], case)
-    return _UNKNOWN
-
-
-def _gradients(fault: Fault, case: Case) -> Cause:
+def _not_recomputed(fault: Fault, case: Case) -> Explanation | None:
+    blocks = [case.blocks[name] for name in fault.subjects if name in case.blocks]
+    in_evaluation = next((block for block in blocks if not block.module.training), None)
+    if in_evaluation:
+        return Explanation(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
     if case.repaired:
-        return _UNKNOWN
-    ways = (*_REENTRANT, _past) if case.mode == "reentrant" else (_past, _written)
-    return next((cause for way in ways if (cause := way(case))), _UNKNOWN)
+        return None
+    by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
+    plain = next((block for block in blocks if block.kind == "plain"), None)
+    if plain and hasattr(case.model, "supports_gradient_checkpointing"):
+        return Explanation(Observation.PLAIN_BLOCK, {"block": _class(plain)})
+    if plain:
+        return by_calls or Explanation(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
+    replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
+    if replaced:
+        return Explanation(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
+    return by_calls
 
 
-def _past(case: Case) -> Cause | None:
-    for kind, facts in case.calls(lambda f: f.positional_past):
-        return cause_of(Observation.POSITIONAL_PAST_STATE, block=kind, argument=facts.positional_past[0])
+def _recompute_count(fault: Fault, case: Case) -> Explanation | None:
+    blocks = (case.blocks[name] for name in fault.subjects if name in case.blocks)
+    inner = next((block for block in blocks if block.inside), None)
+    return _nested(inner, case) if inner else None
+
+
+def _gradients(_fault: Fault, case: Case) -> Explanation | None:
+    if case.repaired:
+        return None
+    causes = (*_REENTRANT, _positional_past) if case.mode == "reentrant" else (_positional_past, _shared_writes)
+    return next((explanation for cause in causes if (explanation := cause(case))), None)
+
+
+def _positional_past(case: Case) -> Explanation | None:
+    for block, facts in case.calls(lambda f: f.positional_past):
+        return Explanation(Observation.POSITIONAL_PAST_STATE, {"block": block, "argument": facts.positional_past[0]})
     return None
 
 
-def _returned(case: Case) -> Cause | None:
-    for kind, facts in case.calls(lambda f: set(f.returned) & set(f.keyword_gradient)):
-        name = next(name for name in facts.returned if name in facts.keyword_gradient)
-        return cause_of(Observation.RETURNED_KEYWORD, block=kind, argument=name)
+def _returned_keyword(case: Case) -> Explanation | None:
+    for block, facts in case.calls(lambda f: set(f.returned) & set(f.keyword_gradient)):
+        argument = next(name for name in facts.returned if name in facts.keyword_gradient)
+        return Explanation(Observation.RETURNED_KEYWORD, {"block": block, "argument": argument})
     return None
 
 
-def _keyword(case: Case) -> Cause | None:
-    for kind, facts in case.calls(lambda f: f.keyword_gradient):
-        return cause_of(Observation.KEYWORD_GRADIENT, block=kind, argument=facts.keyword_gradient[0])
+def _keyword_gradient(case: Case) -> Explanation | None:
+    for block, facts in case.calls(lambda f: f.keyword_gradient):
+        return Explanation(Observation.KEYWORD_GRADIENT, {"block": block, "argument": facts.keyword_gradient[0]})
     return None
 
 
-def _written(case: Case) -> Cause | None:
-    for kind, facts in case.calls(lambda f: f.written):
-        return cause_of(Observation.SHARED_WRITES, block=kind, argument=facts.written[0])
+def _shared_writes(case: Case) -> Explanation | None:
+    for block, facts in case.calls(lambda f: f.written):
+        return Explanation(Observation.SHARED_WRITES, {"block": block, "argument": facts.written[0]})
     return None
 
 
-def _container(case: Case) -> Cause | None:
-    for kind, facts in case.calls(lambda f: f.container_gradient):
-        return cause_of(Observation.GRADIENT_CONTAINER, block=kind, argument=facts.container_gradient[0])
+def _gradient_container(case: Case) -> Explanation | None:
+    for block, facts in case.calls(lambda f: f.container_gradient):
+        return Explanation(Observation.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
     return None
 
 
-def _nested_output(case: Case) -> Cause | None:
-    for kind, _ in case.calls(lambda f: f.nested_output):
-        return cause_of(Observation.NESTED_OUTPUT, block=kind)
+def _nested_output(case: Case) -> Explanation | None:
+    for block, _ in case.calls(lambda f: f.nested_output):
+        return Explanation(Observation.NESTED_OUTPUT, {"block": block})
     return None
 
 
-def _aside(case: Case) -> Cause | None:
+def _unreturned_tensor(case: Case) -> Explanation | None:
     for name in case.reference.calls:
         if name in case.reference.aside:
-            kind = _kind(case.blocks[name])
-            return f"A tensor made inside {kind} is used outside without being returned, such as router logits.", ""
+            return Explanation(CauseKind.UNRETURNED_TENSOR, {"block": _class(case.blocks[name])})
     return None
 
 
-def _not_fed(case: Case) -> Cause | None:
+def _no_input_gradient(case: Case) -> Explanation | None:
     for name, facts in case.reference.calls.items():
         block = case.blocks[name]
         trained = any(parameter.requires_grad for parameter in block.module.parameters())
         if trained and not (facts.fed or facts.keyword_gradient or facts.container_gradient):
-            return f"No input of {_kind(block)} needs gradient, so that reentrant checkpointing cuts it off.", ""
+            return Explanation(CauseKind.NO_INPUT_GRADIENT, {"block": _class(block)})
     return None
 
 
-_REENTRANT: tuple[Callable[[Case], Cause | None], ...] = (
-    _returned,
-    _keyword,
-    _not_fed,
-    _written,
-    _container,
+_REENTRANT: tuple[Callable[[Case], Explanation | None], ...] = (
+    _returned_keyword,
+    _keyword_gradient,
+    _no_input_gradient,
+    _shared_writes,
+    _gradient_container,
     _nested_output,
-    _aside,
+    _unreturned_tensor,
 )
+"""What may be wrong in reentrant mode, the most telling first."""
 
 
-def _state(fault: Fault, case: Case) -> Cause:
-    if fault.subjects and fault.subjects[0].startswith("input "):
-        return (not case.repaired and _past(case)) or ("The recompute writes into the cache again.", "")
+def _cache_written(_fault: Fault, case: Case) -> Explanation | None:
+    by_position = None if case.repaired else _positional_past(case)
+    return by_position or Explanation(CauseKind.CACHE_WRITTEN_AGAIN)
+
+
+def _buffer_changed(fault: Fault, case: Case) -> Explanation | None:
+    modules = dict(case.model.named_modules(remove_duplicate=False))
     owners = {name.rpartition(".")[0] for name in fault.subjects}
-    modules = [case.model.get_submodule(owner) for owner in owners if _has_module(case.model, owner)]
-    if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in modules):
-        return "The recompute updates the running statistics of batch normalisation a second time.", ""
-    if "random" in fault.expected:
-        return "The generator's state is not restored for the recompute, so that dropout changes.", ""
-    return _UNKNOWN
+    if any(isinstance(modules.get(owner), nn.modules.batchnorm._NormBase) for owner in owners):
+        return Explanation(CauseKind.BATCH_NORM_TWICE)
+    return None
 
 
-def _cost(fault: Fault, case: Case) -> Cause:
+def _random_state(_fault: Fault, _case: Case) -> Explanation | None:
+    return Explanation(CauseKind.RNG_NOT_RESTORED)
+
+
+def _backward_flops(_fault: Fault, case: Case) -> Explanation | None:
     nested = next((block for block in case.blocks.values() if block.inside), None)
-    if "forward once more" in fault.expected and nested and not case.repaired:
-        return _nested(nested, case)
-    return _UNKNOWN
+    return _nested(nested, case) if nested and not case.repaired else None
 
 
-def _nested(block: Block, case: Case) -> Cause:
-    return cause_of(Observation.NESTED_BLOCKS, block=_kind(block), outer=_kind(case.blocks[block.inside]))
+def _unreachable(_fault: Fault, _case: Case) -> Explanation | None:
+    return Explanation(CauseKind.UNREACHABLE)
 
 
-_EXPLAIN: Mapping[str, Callable[[Fault, Case], Cause]] = {
-    "run": _gradients,
-    "recompute": _recompute,
-    "set": _gradients,
-    "values": _gradients,
-    "state": _state,
-    "cost": _cost,
+def _nested(block: Block, case: Case) -> Explanation:
+    names = {"block": _class(block), "outer": _class(case.blocks[block.inside])}
+    return Explanation(Observation.NESTED_BLOCKS, names)
+
+
+_EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], Explanation | None]] = {
+    FaultKind.REFERENCE_RAISED: _gradients,
+    FaultKind.STEP_RAISED: _gradients,
+    FaultKind.NO_BLOCKS: _unreachable,
+    FaultKind.NOT_RECOMPUTED: _not_recomputed,
+    FaultKind.RECOMPUTE_COUNT: _recompute_count,
+    FaultKind.GRADIENT_LOST: _gradients,
+    FaultKind.GRADIENT_GAINED: _gradients,
+    FaultKind.LOSS_VALUE: _gradients,
+    FaultKind.GRADIENT_VALUE: _gradients,
+    FaultKind.BUFFER_CHANGED: _buffer_changed,
+    FaultKind.CACHE_WRITTEN: _cache_written,
+    FaultKind.RNG_NOT_RESTORED: _random_state,
+    FaultKind.RNG_MOVED: _random_state,
+    FaultKind.BACKWARD_FLOPS: _backward_flops,
 }
 
 
-def _kind(block: Block) -> str:
+def _class(block: Block) -> str:
     return type(block.module).__name__
-
-
-def _has_module(model: nn.Module, name: str) -> bool:
-    try:
-        model.get_submodule(name)
-    except AttributeError:
-        return False
-    return True

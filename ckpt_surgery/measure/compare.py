@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ckpt_surgery.measure.block_entries import Entries
+from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
-from ckpt_surgery.measure.step import RunRecord
 from ckpt_surgery.runtime.tensors import same_bits
-from ckpt_surgery.text import size
 
 NOISE_EPS = 16
 """The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
@@ -32,7 +33,7 @@ gradients that nobody asked for: of inputs that need none."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checkpointed run did otherwise; no `faults` where all is well.
+    """What the checkpointed run did differently; no `faults` where all is well.
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
     whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None
@@ -100,7 +101,12 @@ def compare(
 
 def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
     """The gradients of the parameters, and those of the inputs under `input <name>`."""
-    return {**run.gradients, **{f"input {name}": gradient for name, gradient in run.input_gradients.items()}}
+    return {**run.gradients, **{input_name(name): gradient for name, gradient in run.input_gradients.items()}}
+
+
+def input_name(name: str) -> str:
+    """How faults name an input of the model, apart from its parameters."""
+    return f"input {name}"
 
 
 def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, float]:
@@ -136,8 +142,8 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
 
 
 def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    runs = (("without checkpointing", reference), ("with checkpointing", checkpointed))
-    return [Fault("run", f"a step {which} that ends", run.error) for which, run in runs if run.error]
+    runs = ((FaultKind.REFERENCE_RAISED, reference), (FaultKind.STEP_RAISED, checkpointed))
+    return [Fault(kind, details={"error": str(run.error)}) for kind, run in runs if run.error]
 
 
 def _largest(gradient: Tensor | None) -> float:
@@ -175,48 +181,51 @@ def _tolerance(gradient: Tensor | None, given: float | None) -> float:
 
 
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    seen: dict[tuple[str, str], list[str]] = {}
+    """One fault for all blocks with the same counts."""
+    blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
         wanted = reference.calls[name].reached if name in reference.calls else entries.forward
-        if before.backward:
-            what = ("no recompute without checkpointing", f"{before.backward} in the backward")
-        elif before.forward and entries.forward != before.forward:  # a forward that is called directly goes unseen
-            what = (f"{before.forward} entries in the forward", str(entries.forward))
-        elif entries.backward == wanted:
-            continue
-        elif not entries.backward:
-            what = ("one recompute in the backward", "none")
-        else:
-            total = entries.forward + entries.backward
-            parts = f"{entries.forward} in the forward, {entries.backward} in the backward"
-            what = (f"{entries.forward + wanted} entries a step", f"{total} ({parts})")
-        seen.setdefault(what, []).append(name)
-    return [Fault("recompute", expected, found, tuple(names)) for (expected, found), names in seen.items()]
+        if fault := _entry_fault(before, entries, wanted):
+            kind, details = fault
+            blocks.setdefault((kind, tuple(details.items())), []).append(name)
+    return [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
+
+
+def _entry_fault(before: Entries, entries: Entries, wanted: int) -> tuple[FaultKind, dict[str, int]] | None:
+    """What is wrong with the entries of one block, of which the reference has `before`; None where nothing is."""
+    forward, backward = entries.forward, entries.backward
+    if before.backward:
+        return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
+    if before.forward and forward != before.forward:  # a forward that is called directly goes unseen
+        return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
+    if backward == wanted:
+        return None
+    if not backward:
+        return FaultKind.NOT_RECOMPUTED, {}
+    totals = {"expected": forward + wanted, "found": forward + backward}
+    return FaultKind.RECOMPUTE_COUNT, {**totals, "forward": forward, "backward": backward}
 
 
 def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> list[Fault]:
-    faults = []
-    if lost:
-        faults.append(Fault("set", "a gradient", f"none or only zeros ({len(lost)} of {total} gradients)", lost))
-    if gained:
-        faults.append(Fault("set", "no gradient", f"one ({len(gained)} of {total} gradients)", gained))
-    return faults
+    sets = ((FaultKind.GRADIENT_LOST, lost), (FaultKind.GRADIENT_GAINED, gained))
+    return [Fault(kind, names, {"count": len(names), "total": total}) for kind, names in sets if names]
 
 
 def _loss_faults(reference: RunRecord, checkpointed: RunRecord, tolerance: float | None) -> list[Fault]:
     allowed = _tolerance(next((g for g in reference.gradients.values() if g is not None), None), tolerance)
     if abs(reference.loss - checkpointed.loss) <= allowed * max(abs(reference.loss), abs(checkpointed.loss)):
         return []
-    return [Fault("values", f"the loss {reference.loss:.9g}", f"{checkpointed.loss:.9g}")]
+    return [Fault(FaultKind.LOSS_VALUE, details={"reference": reference.loss, "found": checkpointed.loss})]
 
 
 def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
     if not wrong:
         return []
     worst = max(wrong, key=lambda name: weight(errors[name]))
-    seen = f"a relative error up to {errors[worst]:.2g} ({len(wrong)} of {total} gradients)"
-    return [Fault("values", "equal gradients", seen, (worst, *(n for n in wrong if n != worst)))]
+    names = (worst, *(name for name in wrong if name != worst))
+    details = {"error": errors[worst], "count": len(wrong), "total": total}
+    return [Fault(FaultKind.GRADIENT_VALUE, names, details)]
 
 
 def weight(error: float) -> float:
@@ -229,14 +238,14 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
     changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
     if changed:
-        seen = f"others ({len(changed)} of {len(reference.buffers)} buffers)"
-        faults.append(Fault("state", "the values after a step without checkpointing", seen, changed))
+        details = {"count": len(changed), "total": len(reference.buffers)}
+        faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
     faults += cache_faults(checkpointed)
     drawing = tuple(n for n in checkpointed.other_randomness if n in reference.calls and reference.calls[n].random)
     if drawing:
-        faults.append(Fault("state", "the randomness of the forward in the recompute", "another", drawing))
+        faults.append(Fault(FaultKind.RNG_NOT_RESTORED, drawing))
     if checkpointed.random_moved and not reference.random_moved:
-        faults.append(Fault("state", "a backward that draws no random numbers", "one that does"))
+        faults.append(Fault(FaultKind.RNG_MOVED))
     return faults
 
 
@@ -244,13 +253,12 @@ def cache_faults(run: RunRecord) -> list[Fault]:
     """The caches among the inputs that the backward wrote into."""
     return [
         Fault(
-            "state",
-            f"size {after} after the backward as after the forward",
-            f"{end} (before the step {before})",
-            (f"input {name}",),
+            FaultKind.CACHE_WRITTEN,
+            (input_name(name),),
+            {"before": before, "forward": forward, "backward": backward},
         )
-        for name, (before, after, end) in run.cache.items()
-        if end != after
+        for name, (before, forward, backward) in run.cache.items()
+        if backward != forward
     ]
 
 
@@ -270,12 +278,10 @@ def _cost_faults(cost: Cost) -> list[Fault]:
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
     saved = cost.reference_kept_bytes - cost.kept_bytes
     if possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible:
-        expected = f"{size(cost.best_kept_bytes)} kept from forward to backward at best"
-        seen = f"{size(cost.kept_bytes)}, and {size(cost.reference_kept_bytes)} without checkpointing"
-        faults.append(Fault("cost", expected, seen))
+        figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
+        faults.append(Fault(FaultKind.KEPT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
     if recompute and extra > MOST_WORK * recompute:
-        expected = "a backward that runs the blocks' forward once more"
-        faults.append(Fault("cost", expected, f"{extra / recompute:.2f} times that work"))
+        faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults

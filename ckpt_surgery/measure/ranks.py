@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.measure.compare import compare, noise_floors, weight
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import gradients_aside
-from ckpt_surgery.measure.results import Fault, Mode
-from ckpt_surgery.measure.step import RunRecord
+from ckpt_surgery.measure.results import Detail, Explanation, Fault, Mode
 from ckpt_surgery.runtime.tensors import digest
 from ckpt_surgery.text import ranks_in_words
 
@@ -32,11 +34,18 @@ TIMEOUT = 120.0
 hangs in its step has to give that up first."""
 
 _LONGEST = 240
-_TWICE = "mark a variable ready only once"
-_ALONE = ("Timed out", "Connection closed", "Connection reset")
-_NOT_WRAPPED = "level ranks was skipped: {} is not wrapped in DistributedDataParallel"
-_OTHER_GROUP = "level ranks was skipped: the process group of {} is not that of all ranks"
-_MIXED = "level ranks was skipped: {} has a mixed precision of its own"
+# torch raises RuntimeError for these and for much else: only its words tell them apart
+_READY_TWICE = "mark a variable ready only once"
+_RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
+
+
+class Obstacle(Enum):
+    """Why ranks are not compared."""
+
+    ONE_PROCESS = "there is one process only"
+    NOT_WRAPPED = "{model} is not wrapped in DistributedDataParallel"
+    OTHER_GROUP = "the process group of {model} is not that of all ranks"
+    MIXED_PRECISION = "{model} has a mixed precision of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class RanksVerdict:
 
     faults: tuple[Fault, ...] = ()
     measured: bool = False
-    note: str = ""
+    note: str | None = None
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -54,32 +63,34 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def hinder(model: nn.Module) -> str | None:
-    """Why the ranks are not compared: a sentence, which is empty where there is only one; None where they are."""
+def obstacle(model: nn.Module) -> Obstacle | None:
+    """What keeps the ranks from being compared; None where they are."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
-        return ""
-    name = type(unwrapped(model)).__name__
+        return Obstacle.ONE_PROCESS
     if not isinstance(model, DistributedDataParallel):
-        return _NOT_WRAPPED.format(name)
+        return Obstacle.NOT_WRAPPED
     if dist.get_world_size(model.process_group) != dist.get_world_size():
-        return _OTHER_GROUP.format(name)
-    return _MIXED.format(name) if getattr(model, "mixed_precision", None) is not None else None
+        return Obstacle.OTHER_GROUP
+    return Obstacle.MIXED_PRECISION if getattr(model, "mixed_precision", None) is not None else None
 
 
-def first_problem(model: nn.Module, problem: str) -> str:
-    """Tell the other ranks of a problem (or of none: ""), and hear of theirs: the first one, with its ranks.
+def first_problem(model: nn.Module, problem: str | None) -> str | None:
+    """Exchange problems between the ranks: the first one that any rank has, with its ranks, or None.
 
     Called by every rank at the same time; where ranks are not compared, it gives back what it was given.
     """
-    if hinder(model) is not None:
+    if obstacle(model) is not None:
         return problem
     try:
         with _group("gloo", 4 * TIMEOUT) as talk:
-            told: list[str] = _gathered(problem, talk)
+            problems: list[str | None] = _gathered(problem, talk)
     except RuntimeError as error:
         return problem or f"a rank is missing: {_short(error)}"
-    first = next(filter(None, told), "")
-    return first and f"on {_who(told, first)}: {first}"
+    first = next((text for text in problems if text is not None), None)
+    if first is None:
+        return None
+    holders = [rank for rank, text in enumerate(problems) if text == first]
+    return f"on {ranks_in_words(holders, len(problems))}: {first}"
 
 
 def judge_ranks(
@@ -107,20 +118,27 @@ def judge_ranks(
     itself stays unused and intact, also after a step that breaks, and no wait is longer than `TIMEOUT` and the
     time of four more. Costs one step, and while it lasts a second set of gradients.
     """
-    hindered = hinder(model)
-    if hindered is not None or not isinstance(model, DistributedDataParallel):
-        return RanksVerdict(note=hindered or "")
+    hindrance = obstacle(model)
+    if hindrance is not None or not isinstance(model, DistributedDataParallel):
+        return RanksVerdict(note=_note(hindrance, model))
     try:
         with _group("gloo", 4 * TIMEOUT) as talk:
             comparison = _Comparison(model, mode, reference, tuple(faults), talk, tolerance)
             return RanksVerdict(tuple(comparison.faults(step)), measured=True)
     except RuntimeError as error:  # torch raises nothing narrower where a rank is missing
-        return RanksVerdict((Fault("ranks", "every rank to take part", _short(error)),), measured=True)
+        missing = Fault(FaultKind.RANK_MISSING, details={"error": _short(error)})
+        return RanksVerdict((missing,), measured=True)
+
+
+def _note(hindrance: Obstacle | None, model: nn.Module) -> str | None:
+    if hindrance in (None, Obstacle.ONE_PROCESS):
+        return None
+    return f"level ranks was skipped: {hindrance.value.format(model=type(unwrapped(model)).__name__)}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One rank's part in it. What is decided is decided from what all ranks know, so that none goes its own way."""
+    """One rank's part in it. Every decision rests on what all ranks know, so that none goes its own way."""
 
     wrapper: DistributedDataParallel
     mode: Mode
@@ -141,33 +159,34 @@ class _Comparison:
             return [*elsewhere, *self._broken(errors)]
         unequal = [*self._unequal_gradients(run), *self._unlike_joined(run)]
         if any(fault.level in ("set", "values") for faults in _gathered(self.own, self.talk) for fault in faults):
-            unequal = [replace(fault, cause="Gradients are wrong without the wrapper too.") for fault in unequal]
+            alone = Explanation(CauseKind.WRONG_WITHOUT_WRAPPER)
+            unequal = [replace(fault, explanation=alone) for fault in unequal]
         return [*elsewhere, *unequal]
 
     def _unequal_modules(self) -> list[Fault]:
         parameters = dict(self.wrapper.module.named_parameters())
         facts = {name: f"{tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in parameters.items()}
-        told = _gathered(facts, self.talk)
-        if odd := _odd(told):
-            names = tuple(n for facts in told for n in facts if any(other.get(n) != facts[n] for other in told))
-            return [Fault("ranks", "the same parameters on every rank", f"others on {odd}", _once(names))]
+        by_rank = _gathered(facts, self.talk)
+        if odd := _unlike_first(by_rank):
+            names = (n for facts in by_rank for n in facts if any(other.get(n) != facts[n] for other in by_rank))
+            return [Fault(FaultKind.PARAMETERS_DIFFER, _once(names), _ranks(odd, len(by_rank)))]
         weights = _gathered({name: digest(p) for name, p in parameters.items()}, self.talk)
-        return _different(weights, "the same weights on every rank", "parameters")
+        return _different(weights, FaultKind.WEIGHTS_DIFFER)
 
     def _faults_elsewhere(self) -> tuple[list[Fault], bool]:
         """What other levels found on other ranks alone, and whether any rank's own step breaks."""
-        told: list[tuple[Fault, ...]] = _gathered(self.own, self.talk)
-        levels = [{fault.level for fault in faults} for faults in told]
-        found = []
-        for rank, faults in enumerate(told):
+        by_rank: list[tuple[Fault, ...]] = _gathered(self.own, self.talk)
+        levels = [{fault.level for fault in faults} for faults in by_rank]
+        disagreements = []
+        for rank, faults in enumerate(by_rank):
             for fault in faults:
-                holders = [other for other, failed in enumerate(levels) if fault.level in failed]
-                if len(holders) < len(told) and holders[0] == rank:
-                    seen = f"a fault on {_who(levels, fault.level)}: {str(fault).removesuffix('.')}"
-                    found.append(Fault("ranks", f"level {fault.level} to hold on every rank", seen, fault.subjects))
-        return found, any("run" in failed for failed in levels)
+                holders = tuple(other for other, failed in enumerate(levels) if fault.level in failed)
+                if len(holders) < len(by_rank) and holders[0] == rank:
+                    details = _ranks(holders, len(by_rank))
+                    disagreements.append(Fault(FaultKind.RANKS_DISAGREE, fault.subjects, details, underlying=fault))
+        return disagreements, any("run" in failed for failed in levels)
 
-    def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[str]]:
+    def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[StepError | None]]:
         """This rank's step, and the errors of all ranks."""
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
         # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
@@ -175,44 +194,53 @@ class _Comparison:
             try:
                 copy = _copy(self.wrapper, group)
             except Exception as error:  # whatever it is, the other ranks have to hear of it
-                return self.reference, _gathered(f"wrapping it again raised {_short(error)}", self.talk)
+                return self.reference, _gathered(step_error(StepPart.WRAP, error), self.talk)
             run = step(_Through(module, copy))
             # The wrapper must not be the last to hold the group: it would end the group's threads while it holds
             # the interpreter's lock, and they may be waiting for that lock (seen with gloo, torch 2.13).
             del copy
             gc.collect()
             if not run.error:  # the group has to live until the others are through as well
-                return run, _gathered("", self.talk)
+                return run, _gathered(None, self.talk)
         # whoever breaks leaves the group first, so that nobody waits there for what will not come
-        return run, _gathered(_short(run.error), self.talk)
+        return run, _gathered(run.error, self.talk)
 
-    def _broken(self, errors: Sequence[str]) -> list[Fault]:
+    def _broken(self, errors: Sequence[StepError | None]) -> list[Fault]:
+        """One fault for each error, with the ranks that have it."""
+        first: dict[str, StepError] = {}
+        holders: dict[str, list[int]] = {}
+        for rank, error in enumerate(errors):
+            if error is not None:
+                first.setdefault(_short(error), error)
+                holders.setdefault(_short(error), []).append(rank)
         return [
-            Fault("ranks", "a step that ends", f"on {_who(errors, text)}: {text}", cause=self._cause(text, errors))
-            for text in _once(filter(None, errors))
+            Fault(
+                FaultKind.RANK_STEP_RAISED,
+                details={"error": text, **_ranks(holders[text], len(errors))},
+                explanation=self._why(error, every_rank=all(errors)),
+            )
+            for text, error in first.items()
         ]
 
-    def _cause(self, error: str, errors: Sequence[str]) -> str:
-        if not all(errors) and any(word in error for word in _ALONE):
-            return "The other ranks' steps end: they do not add up the same gradients."
-        if self.mode != "reentrant" or _TWICE not in error:
-            return ""
-        if self.wrapper.find_unused_parameters:
-            return "Reentrant checkpointing hides blocks from find_unused_parameters, which takes them for unused."
-        return "In reentrant mode each block that uses a parameter reports its gradient, so that none may be shared."
+    def _why(self, error: StepError, *, every_rank: bool) -> Explanation | None:
+        if not every_rank and any(words in error.message for words in _RANK_GONE):
+            return Explanation(CauseKind.UNEQUAL_COLLECTIVES)
+        if self.mode != "reentrant" or _READY_TWICE not in error.message:
+            return None
+        unused = self.wrapper.find_unused_parameters
+        return Explanation(CauseKind.UNUSED_PARAMETERS if unused else CauseKind.SHARED_PARAMETER)
 
     def _unequal_gradients(self, run: RunRecord) -> list[Fault]:
         digests = {name: None if g is None else digest(g) for name, g in run.gradients.items()}
-        return _different(_gathered(digests, self.talk), "the same gradients on every rank", "gradients")
+        return _different(_gathered(digests, self.talk), FaultKind.GRADIENTS_DIFFER)
 
     def _unlike_joined(self, run: RunRecord) -> list[Fault]:
         joined = replace(self.reference, gradients=self._joined(), input_gradients={}, error=None)
         alone = replace(run, input_gradients={})
         verdict = compare(joined, alone, floors=noise_floors(joined), tolerance=self.tolerance)
-        missing: dict[str, str] = dict.fromkeys(verdict.lost, "none or only zeros")
-        missing |= dict.fromkeys(verdict.gained, "one that no rank computes")
+        sets = {FaultKind.MEAN_LOST: verdict.lost, FaultKind.MEAN_GAINED: verdict.gained}
         wrong = {name: (verdict.errors or {})[name] for name in verdict.wrong}
-        return _joined_faults(_gathered((missing, wrong), self.talk), len(run.gradients))
+        return _joined_faults(_gathered((sets, wrong), self.talk), len(run.gradients))
 
     def _joined(self) -> dict[str, Tensor | None]:
         """The mean over ranks of every gradient of the reference; None where no rank has it, zero where one lacks it.
@@ -258,15 +286,15 @@ class _Through(nn.Module):
 
 def _copy(wrapper: DistributedDataParallel, group: dist.ProcessGroup) -> DistributedDataParallel:
     """A second wrapper of the same module with the same options, class and hooks, in another process group."""
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    parameters = inspect.signature(DistributedDataParallel.__init__).parameters
     wanted: dict[str, Any] = {
         "init_sync": False,
         "bucket_cap_mb": None if wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap / 2**20,
         **{name: getattr(wrapper, name, None) for name in _OPTIONS},
     }
-    if "forward_sync_buffers" not in known:
+    if "forward_sync_buffers" not in parameters:
         wanted["broadcast_buffers"] = wrapper.broadcast_buffers
-    options = {name: value for name, value in wanted.items() if name in known and value is not None}
+    options = {name: value for name, value in wanted.items() if name in parameters and value is not None}
     copy = DistributedDataParallel(wrapper.module, process_group=group, **options)
     theirs = vars(wrapper)
     hooks = {name: value for name, value in theirs.items() if "hook" in name and isinstance(value, dict)}
@@ -301,62 +329,63 @@ def _group(backend: str, seconds: float) -> Iterator[dist.ProcessGroup]:
 
 def _gathered(value: Any, group: dist.ProcessGroup) -> list[Any]:
     """What every rank passed, by rank."""
-    told = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, value, group=group)
-    return told
+    by_rank = [None] * dist.get_world_size(group)
+    dist.all_gather_object(by_rank, value, group=group)
+    return by_rank
 
 
-def _different(told: Sequence[Mapping[str, str | None]], expected: str, what: str) -> list[Fault]:
-    """One fault for each group of ranks that have something else than the first under the same names."""
-    seen: dict[str, list[str]] = {}
-    for name in told[0]:
-        values = [ranks.get(name) for ranks in told]
-        if odd := _odd(values):
-            none = [value is None for value in values]
-            words = f"none on {_who(none, True)}" if any(none) else f"other values on {odd} than on rank 0"
-            seen.setdefault(words, []).append(name)
+def _different(by_rank: Sequence[Mapping[str, str | None]], kind: FaultKind) -> list[Fault]:
+    """One fault of this kind for each group of ranks that have something else than the first under the same names.
+
+    Where some ranks have nothing under a name, the fault is that gradients are missing.
+    """
+    names: dict[tuple[FaultKind, tuple[int, ...]], list[str]] = {}
+    for name in by_rank[0]:
+        values = [values.get(name) for values in by_rank]
+        if odd := _unlike_first(values):
+            without = tuple(rank for rank, value in enumerate(values) if value is None)
+            group = (FaultKind.GRADIENTS_MISSING, without) if without else (kind, odd)
+            names.setdefault(group, []).append(name)
     return [
-        Fault("ranks", expected, f"{words} ({len(names)} of {len(told[0])} {what})", tuple(names))
-        for words, names in seen.items()
+        Fault(kind, tuple(group), {"count": len(group), "total": len(by_rank[0]), **_ranks(ranks, len(by_rank))})
+        for (kind, ranks), group in names.items()
     ]
 
 
-def _joined_faults(told: Sequence[tuple[Mapping[str, str], Mapping[str, float]]], total: int) -> list[Fault]:
-    expected = "the mean of what each rank computes alone"
+def _joined_faults(
+    by_rank: Sequence[tuple[Mapping[FaultKind, tuple[str, ...]], Mapping[str, float]]], total: int
+) -> list[Fault]:
+    """The faults of gradients that are not the mean: by rank, the names in each set and the errors of the others."""
     faults = []
-    for words in _once(word for missing, _ in told for word in missing.values()):
-        lacking = [[name for name, word in missing.items() if word == words] for missing, _ in told]
-        names = _once(name for rank in lacking for name in rank)
-        seen = f"{words} on {_which(lacking)} ({len(names)} of {total} gradients)"
-        faults.append(Fault("ranks", expected, seen, names))
+    for kind in (FaultKind.MEAN_LOST, FaultKind.MEAN_GAINED):
+        names = _once(name for sets, _ in by_rank for name in sets[kind])
+        holders = [rank for rank, (sets, _) in enumerate(by_rank) if sets[kind]]
+        if names:
+            details = {"count": len(names), "total": total, **_ranks(holders, len(by_rank))}
+            faults.append(Fault(kind, names, details))
     worst: dict[str, float] = {}
-    for _, wrong in told:
+    for _, wrong in by_rank:
         for name, error in wrong.items():
             worst[name] = max(worst.get(name, 0.0), weight(error))
     if worst:
         names = tuple(sorted(worst, key=worst.__getitem__, reverse=True))
-        where = _which([wrong for _, wrong in told])
-        seen = f"a relative error up to {worst[names[0]]:.2g} on {where} ({len(names)} of {total} gradients)"
-        faults.append(Fault("ranks", expected, seen, names))
+        ranks = _ranks([rank for rank, (_, wrong) in enumerate(by_rank) if wrong], len(by_rank))
+        details = {"error": worst[names[0]], "count": len(names), "total": total, **ranks}
+        faults.append(Fault(FaultKind.MEAN_VALUE, names, details))
     return faults
 
 
-def _odd(values: Sequence[object]) -> str:
-    """The ranks with another value than the first; empty where all are equal."""
-    odd = [value != values[0] for value in values]
-    return _which(odd) if any(odd) else ""
+def _unlike_first(values: Sequence[object]) -> tuple[int, ...]:
+    """The ranks with another value than the first."""
+    return tuple(rank for rank, value in enumerate(values) if value != values[0])
 
 
-def _who(told: Sequence[Any], wanted: object) -> str:
-    """The ranks that told this, or that have it among what they told."""
-    return _which([one == wanted or (isinstance(one, set) and wanted in one) for one in told])
+def _ranks(ranks: Sequence[int], world_size: int) -> dict[str, Detail]:
+    """These ranks as details of a fault."""
+    return {"ranks": tuple(ranks), "world_size": world_size}
 
 
-def _which(flags: Sequence[object]) -> str:
-    return ranks_in_words([rank for rank, flag in enumerate(flags) if flag], len(flags))
-
-
-def _once(names: Any) -> tuple[str, ...]:
+def _once(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,15 +15,16 @@ from ckpt_surgery.measure.results import (
     LEVEL_TITLES,
     LEVELS,
     MODES,
-    BlockCount,
     Cell,
-    Cost,
     Fault,
     Mode,
     ModeReport,
     Repair,
     Timeline,
     finite,
+    mode_report_of,
+    repair_of,
+    timeline_of,
 )
 from ckpt_surgery.text import aligned, percent, plural, ratio, size, wrapped
 
@@ -87,11 +87,11 @@ class Report:
 
     @property
     def merged_faults(self) -> list[tuple[tuple[Mode, ...], Fault]]:
-        """Every fault once, with the modes that have it."""
-        modes: dict[Fault, list[Mode]] = {}
+        """Every fault once, with the modes that have it. Faults that read the same are one."""
+        merged: dict[tuple[object, ...], tuple[list[Mode], Fault]] = {}
         for mode, fault in self.faults:
-            modes.setdefault(fault, []).append(mode)
-        return [(tuple(having), fault) for fault, having in modes.items()]
+            merged.setdefault((fault.kind, fault.subjects, str(fault)), ([], fault))[0].append(mode)
+        return [(tuple(modes), fault) for modes, fault in merged.values()]
 
     @property
     def refusals(self) -> list[tuple[Mode, str]]:
@@ -140,10 +140,12 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `report_of` reads it back."""
-        data = {**dataclasses.asdict(self), "status": self.status}
-        if self.repair is not None:
-            data["repair"]["status"] = self.repair.status
-        return data
+        return {
+            **dataclasses.asdict(self),
+            "modes": [mode.to_dict() for mode in self.modes],
+            "repair": None if self.repair is None else self.repair.to_dict(),
+            "status": self.status,
+        }
 
     def to_json(self) -> str:
         """One JSON document, the one that `verify --output-format json` lists."""
@@ -151,40 +153,16 @@ class Report:
 
 
 def report_of(data: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_dict` made `data` from. Raises KeyError or TypeError where it did not."""
+    """The report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
     fields = {name: value for name, value in data.items() if name != "status"}
     return Report(
         **{
             **fields,
-            "modes": tuple(map(_mode_of, data["modes"])),
-            "reference": _timeline_of(data["reference"]),
-            "repair": _repair_of(data["repair"]),
+            "modes": tuple(map(mode_report_of, data["modes"])),
+            "reference": timeline_of(data["reference"]),
+            "repair": repair_of(data["repair"]),
         }
     )
-
-
-def _repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    if data is None:
-        return None
-    return Repair(tuple(map(_mode_of, data["modes"])), data["surgery"], data["problem"])
-
-
-def _mode_of(data: Mapping[str, Any]) -> ModeReport:
-    return ModeReport(
-        **{
-            **data,
-            "faults": tuple(Fault(**{**fault, "subjects": tuple(fault["subjects"])}) for fault in data["faults"]),
-            "notes": tuple(data["notes"]),
-            "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
-            "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
-            "cost": None if data["cost"] is None else Cost(**data["cost"]),
-            "timeline": _timeline_of(data["timeline"]),
-        }
-    )
-
-
-def _timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
-    return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
 
 
 def _headline(report: Report) -> str:

@@ -5,11 +5,15 @@ Nothing here measures, judges or needs torch. `measure.report` puts the modes of
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure import wording
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.text import some
 
 Mode = Literal["non_reentrant", "reentrant"]
@@ -32,27 +36,164 @@ LEVEL_TITLES: Mapping[Level, str] = {
 }
 
 
+_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
+    "run": (
+        FaultKind.NOT_SWITCHED_ON,
+        FaultKind.IRREPRODUCIBLE,
+        FaultKind.REFERENCE_RAISED,
+        FaultKind.STEP_RAISED,
+        FaultKind.STEP_UNFINISHED,
+        FaultKind.BACKWARD_UNFINISHED,
+        FaultKind.SURGERY_UNFINISHED,
+        FaultKind.REBUILD_UNFINISHED,
+    ),
+    "recompute": (
+        FaultKind.NO_BLOCKS,
+        FaultKind.NOT_RECOMPUTED,
+        FaultKind.RECOMPUTE_COUNT,
+        FaultKind.FORWARD_COUNT,
+        FaultKind.RECOMPUTED_IN_REFERENCE,
+    ),
+    "set": (FaultKind.GRADIENT_LOST, FaultKind.GRADIENT_GAINED),
+    "values": (FaultKind.LOSS_VALUE, FaultKind.GRADIENT_VALUE),
+    "state": (
+        FaultKind.BUFFER_CHANGED,
+        FaultKind.CACHE_WRITTEN,
+        FaultKind.RNG_NOT_RESTORED,
+        FaultKind.RNG_MOVED,
+    ),
+    "cost": (FaultKind.KEPT_BYTES, FaultKind.BACKWARD_FLOPS),
+    "ranks": (
+        FaultKind.RANK_MISSING,
+        FaultKind.RANK_STEP_RAISED,
+        FaultKind.RANKS_DISAGREE,
+        FaultKind.PARAMETERS_DIFFER,
+        FaultKind.WEIGHTS_DIFFER,
+        FaultKind.GRADIENTS_DIFFER,
+        FaultKind.GRADIENTS_MISSING,
+        FaultKind.MEAN_LOST,
+        FaultKind.MEAN_GAINED,
+        FaultKind.MEAN_VALUE,
+    ),
+}
+_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _KINDS.items() for kind in kinds}
+
+Detail = int | float | str | tuple[int, ...]
+"""A number, a text that others wrote (an error, a name), or ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a fault is there: the kind of cause, and the names that its sentence needs (see `wording`)."""
+
+    kind: Observation | CauseKind
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def rule(self) -> str:
+        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        return wording.cause_text(self.kind, self.names).code
+
+    def __str__(self) -> str:
+        return wording.cause_text(self.kind, self.names).sentence
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that checkpointing does wrong.
 
     `subjects` are the full names of the blocks, parameters or buffers concerned, in the model's order; empty
-    where it concerns the step as a whole. `expected` and `seen` are short clauses. `cause` is one sentence and
-    `rule` a code such as CKPT003; both are empty where the cause is not known.
+    where it concerns the step as a whole. `details` are the figures and names that belong to the kind.
+    `explanation` is None where the cause is not known. `underlying` is the fault that this one reports: of another
+    rank, or between two runs without checkpointing.
+
+    `expected`, `seen` and `cause` are the words for it. Nothing should be decided by them.
     """
 
-    level: Level
-    expected: str
-    seen: str
+    kind: FaultKind
     subjects: tuple[str, ...] = ()
-    cause: str = ""
-    rule: str = ""
+    details: Mapping[str, Detail] = field(default_factory=dict, hash=False)
+    explanation: Explanation | None = None
+    underlying: Fault | None = None
+
+    @property
+    def level(self) -> Level:
+        """The level that fails."""
+        return _LEVEL_OF[self.kind]
+
+    @property
+    def expected(self) -> str:
+        """What should have been, as a short clause."""
+        return self._text().expected
+
+    @property
+    def seen(self) -> str:
+        """What was there instead, as a short clause."""
+        return self._text().seen
+
+    @property
+    def cause(self) -> str:
+        """The cause as one sentence; empty where it is not known."""
+        return "" if self.explanation is None else str(self.explanation)
+
+    @property
+    def general_cause(self) -> str:
+        """The cause without the classes of this model's blocks; empty where it is not known."""
+        why = self.explanation
+        return "" if why is None else wording.general_cause_text(why.kind, why.names)
+
+    @property
+    def rule(self) -> str:
+        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        return "" if self.explanation is None else self.explanation.rule
 
     def __str__(self) -> str:
         where = some(self.subjects)
         text = f"{where}: " if where else ""
         text += f"expected {self.expected}, saw {self.seen}."
         return text + (f" {self.cause}" if self.cause else "") + (f" [{self.rule}]" if self.rule else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, the words included; `fault_of` reads it back."""
+        why = self.explanation
+        return {
+            "level": self.level,
+            "kind": str(self.kind),
+            "expected": self.expected,
+            "seen": self.seen,
+            "subjects": list(self.subjects),
+            "details": dict(self.details),
+            "underlying": None if self.underlying is None else self.underlying.to_dict(),
+            "cause": self.cause,
+            "cause_kind": None if why is None else str(why.kind),
+            "cause_names": {} if why is None else dict(why.names),
+            "rule": self.rule,
+        }
+
+    def _text(self) -> wording.FaultText:
+        return wording.fault_text(self.kind, {**self.details, "underlying": self.underlying})
+
+
+def fault_of(data: Mapping[str, Any]) -> Fault:
+    """The fault that `Fault.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
+    kind, below = data["cause_kind"], data["underlying"]
+    return Fault(
+        FaultKind(data["kind"]),
+        tuple(data["subjects"]),
+        {name: _detail_of(value) for name, value in data["details"].items()},
+        None if kind is None else Explanation(_cause_kind_of(kind), dict(data["cause_names"])),
+        None if below is None else fault_of(below),
+    )
+
+
+def _cause_kind_of(value: str) -> Observation | CauseKind:
+    return CauseKind(value) if value in set(CauseKind) else Observation(value)
+
+
+def _detail_of(value: Any) -> Detail:
+    if value is None:  # JSON knows no NaN
+        return math.nan
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +270,10 @@ class ModeReport:
     def ok(self) -> bool:
         return not self.faults and not self.refused
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; `mode_report_of` reads it back."""
+        return {**dataclasses.asdict(self), "faults": [fault.to_dict() for fault in self.faults]}
+
     def outcome(self, level: Level) -> Outcome:
         """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
         return "failed" if any(fault.level == level for fault in self.faults) else self.outcomes.get(level, "skipped")
@@ -149,6 +294,11 @@ class Repair:
     surgery: str = ""
     problem: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; `repair_of` reads it back."""
+        modes = [mode.to_dict() for mode in self.modes]
+        return {"modes": modes, "surgery": self.surgery, "problem": self.problem, "status": self.status}
+
     @property
     def status(self) -> RepairStatus:
         if self.problem or not self.modes:
@@ -156,6 +306,33 @@ class Repair:
         if any(mode.faults for mode in self.modes):
             return "failed"
         return "refused" if any(mode.refused for mode in self.modes) else "ok"
+
+
+def repair_of(data: Mapping[str, Any] | None) -> Repair | None:
+    """What `Repair.to_dict` made `data` from, or None."""
+    if data is None:
+        return None
+    return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"])
+
+
+def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
+    """What `ModeReport.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
+    return ModeReport(
+        **{
+            **data,
+            "faults": tuple(map(fault_of, data["faults"])),
+            "notes": tuple(data["notes"]),
+            "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
+            "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
+            "cost": None if data["cost"] is None else Cost(**data["cost"]),
+            "timeline": timeline_of(data["timeline"]),
+        }
+    )
+
+
+def timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
+    """The timeline that `data` is of, or None."""
+    return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
 
 
 def finite(value: Any) -> Any:

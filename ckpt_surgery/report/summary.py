@@ -29,8 +29,6 @@ STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
 RULE_SUMMARIES = {rule.code: rule.summary for rule in RULES}
 
-_BLOCK_CLASS = re.compile(r"\b(?!GradientCheckpointingLayer\b|BatchNorm)[A-Z]\w*[a-z0-9][A-Z]\w*(?<!Error)\b")
-
 assert set(STATUSES) == set(get_args(Status))
 
 
@@ -158,15 +156,10 @@ def causes(reports: Iterable[Report]) -> list[Cause]:
     for report in reports:
         for _mode, fault in report.faults:
             unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
-            text = RULE_SUMMARIES.get(fault.rule, "") or _of_any_block(fault.cause) or unknown
+            text = RULE_SUMMARIES.get(fault.rule, "") or fault.general_cause or unknown
             found.setdefault((fault.rule, text), {})[report.label] = None
     rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in found.items()]
     return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
-
-
-def _of_any_block(cause: str) -> str:
-    text = _BLOCK_CLASS.sub("a block", cause)
-    return f"A{text[1:]}" if text.startswith("a block") else text
 
 
 def rules_of(report: Report) -> list[str]:

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
+from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Event, Phase, PhaseKind
@@ -88,7 +89,7 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
     try:
         run: ModeReport = examiner.examine(mode)
     except Exception as error:
-        run = broken_mode(mode, Fault("run", "the step to end", error_line(error)), levels)
+        run = broken_mode(mode, Fault(FaultKind.STEP_UNFINISHED, details={"error": error_line(error)}), levels)
     return replace(run, seconds=perf_counter() - start)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
@@ -85,33 +86,29 @@ class SurveyJob:
                 run = self._broken(mode, _unfinished(worker_exit), worker_exit)
                 self.add_repair(Repair((replace(run, seconds=seconds),)))
             case Phase(PhaseKind.SURGERY):
-                self._fail_after(_SURGERY_UNFINISHED, worker_exit)
+                self._fail_after(FaultKind.SURGERY_UNFINISHED, worker_exit)
             case phase if self.base is None:
                 ran = phase is not None and phase.kind is PhaseKind.REFERENCE
                 what = "the run without checkpointing" if ran else "building it"
                 self.base = self._without_verdict(f"{what} failed: {worker_exit}")
             case _:
-                self.modes |= {mode: self._broken(mode, _REBUILD_UNFINISHED, worker_exit) for mode in self.modes_left}
-                self._fail_after(_REBUILD_UNFINISHED, worker_exit)
+                self.modes |= {
+                    mode: self._broken(mode, FaultKind.REBUILD_UNFINISHED, worker_exit) for mode in self.modes_left
+                }
+                self._fail_after(FaultKind.REBUILD_UNFINISHED, worker_exit)
 
-    def _fail_after(self, expected: str, worker_exit: WorkerExit) -> None:
+    def _fail_after(self, kind: FaultKind, worker_exit: WorkerExit) -> None:
         """Fail every mode that is left to examine after the surgery."""
         for mode in self.modes_left_after:
-            self.add_repair(Repair((self._broken(mode, expected, worker_exit),)))
+            self.add_repair(Repair((self._broken(mode, kind, worker_exit),)))
 
-    def _broken(self, mode: Mode, expected: str, worker_exit: WorkerExit) -> ModeReport:
-        return broken_mode(mode, Fault("run", expected, str(worker_exit)), self.options.levels)
+    def _broken(self, mode: Mode, kind: FaultKind, worker_exit: WorkerExit) -> ModeReport:
+        return broken_mode(mode, Fault(kind, details={"error": str(worker_exit)}), self.options.levels)
 
     def _without_verdict(self, problem: str) -> Report:
         target = self.target
         return Report(target.model, target.model_type, target.variant, target.argument, problem=problem)
 
 
-_STEP_UNFINISHED = "the step to end"
-_BACKWARD_UNFINISHED = "the backward to end"
-_SURGERY_UNFINISHED = "a surgery that can be done"
-_REBUILD_UNFINISHED = "the model to be built a second time"
-
-
-def _unfinished(worker_exit: WorkerExit) -> str:
-    return _BACKWARD_UNFINISHED if worker_exit.in_backward else _STEP_UNFINISHED
+def _unfinished(worker_exit: WorkerExit) -> FaultKind:
+    return FaultKind.BACKWARD_UNFINISHED if worker_exit.in_backward else FaultKind.STEP_UNFINISHED

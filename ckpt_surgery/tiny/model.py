@@ -12,8 +12,8 @@ import torch
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
+from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
-from ckpt_surgery.measure.step import loss_of
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs

@@ -18,6 +18,7 @@ import ckpt_surgery
 from ckpt_surgery import optional
 from ckpt_surgery.cli import verify as verify_command
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair
@@ -25,12 +26,13 @@ from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError
 from tests.conftest import installed_major
+from tests.measure.fault_cases import fault_at, why
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
 NEW = installed_major("transformers") >= 5
 IN_5 = {"ClvpEncoder": ("failed", "ok"), "DiffusionGemmaForBlockDiffusion": ("failed", "refused")} if NEW else {}
 """What two classes of transformers 5 are, and what they are after `wrap_blocks`."""
-FAULT = Fault("set", "a gradient", "none", ("h.0.weight",), "A gradient tensor is passed by keyword.", "CKPT003")
+FAULT = fault_at("set", "h.0.weight", explanation=why(Observation.KEYWORD_GRADIENT))
 
 
 def report(name: str, *faults: Fault, **other: Any) -> Report:

@@ -19,7 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed.ready import ddp_ready
-from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs, tiny_model
 from tests.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 from tests.rank_cases import own_group, run_cases
@@ -102,7 +104,7 @@ def _batch(kind: str, inputs: Mapping[str, Any], config: Any, rank: int) -> Batc
     }
 
 
-def uncured(make: Callable[[], Run], mode: Checkpointing | None, **options: Any) -> dict[str, Any]:
+def uncured(make: Callable[[], Run], mode: Mode | None, **options: Any) -> dict[str, Any]:
     """As released, checkpointed by the model's own switch, or not at all."""
 
     def prepare(model: nn.Module) -> nn.Module:
@@ -113,7 +115,7 @@ def uncured(make: Callable[[], Run], mode: Checkpointing | None, **options: Any)
     return train(make(), prepare)
 
 
-def deserted(make: Callable[[], Run], mode: Checkpointing) -> dict[str, Any]:
+def deserted(make: Callable[[], Run], mode: Mode) -> dict[str, Any]:
     """As `uncured`, where a rank may wait in vain."""
     with own_group(WAIT) as group:
         told = uncured(make, mode, process_group=group)
@@ -181,7 +183,7 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
         found[f"{name}, cured with offload"] = partial(cured, make, offload="cpu")
     for name in ("tied llama", "image", "text"):
         found[f"{name}, reentrant and searched"] = partial(uncured, MODELS[name], "reentrant", **SEARCHED)
-    modes: tuple[Checkpointing, ...] = ("reentrant", "non_reentrant")
+    modes: tuple[Mode, ...] = ("reentrant", "non_reentrant")
     for mode in modes:
         found[f"image then text, {mode} and static"] = partial(uncured, MODELS["image then text"], mode, **BELIEVED)
     found["image, text, image, static"] = partial(uncured, THREE, None, **BELIEVED)

@@ -20,7 +20,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs
 from tests.conftest import installed_major
 from tests.ddp_models import Run, released
@@ -351,7 +353,7 @@ def test_a_model_made_in_inference_mode_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "non_reentrant", "reentrant"])
-def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Checkpointing | None) -> None:
+def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode | None) -> None:
     run = qwen(["image"], ["text"])
     switch_checkpointing(run.model, mode)
     for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):
@@ -370,7 +372,7 @@ def test_a_surgery_in_reentrant_mode_is_right_as_it_is() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
-def test_the_model_comes_back_as_it_was(mode: Checkpointing, fails: bool) -> None:
+def test_the_model_comes_back_as_it_was(mode: Mode, fails: bool) -> None:
     model = llama(hidden_act="gelu", attention_dropout=0.5).eval()
     switch_checkpointing(model, mode)
     for parameter in model.parameters():

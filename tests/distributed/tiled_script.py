@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.distributed.tiled import tile_mlp
-from ckpt_surgery.measure.step import loss_of, switch_checkpointing
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.ddp_models import SIZE, STEPS, Run, apart, gradients, mean_gradients, rolled, train
 from tests.distributed.tiled_toys import WIDTH, adapted, ids, released, towers
 from tests.rank_cases import run_cases

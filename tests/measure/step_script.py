@@ -17,7 +17,8 @@ import transformers
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ckpt_surgery.measure.compare import compare
-from ckpt_surgery.measure.step import Checkpointing, run_step
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.step import run_step
 from tests.measure.tiny_six import CASES, Case, nested_layers
 
 
@@ -38,14 +39,14 @@ def train(case: Case) -> dict[str, Any]:
     report: dict[str, Any] = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "layers": {name: isinstance(block, GradientCheckpointingLayer) for name, block in blocks.items()},
-        "error": reference.error,
+        "error": reference.error and str(reference.error),
         "loss": reference.loss,
         "reached": sorted(n for n, g in reference.gradients.items() if g is not None and bool(g.any())),
         "kept_bytes": reference.kept_bytes,
         "generated": None if reference.generated is None else reference.generated.tolist(),
     }
     modes = report["modes"] = {}
-    for mode in get_args(Checkpointing):
+    for mode in get_args(Mode):
         run = run_step(model, inputs, blocks={**blocks, **nested}, checkpointing=mode)
         own = {name: run.entries[name] for name in blocks}
         verdict = compare(reference, dataclasses.replace(run, entries=own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError, VerifyError
+from ckpt_surgery.measure import setup as step_setup
 from ckpt_surgery.measure import verify as verify_module
-from ckpt_surgery.measure.causes import USES_NO_CACHE
-from ckpt_surgery.measure.results import MODES, Fault, Mode, ModeReport
-from ckpt_surgery.measure.step import RunRecord, run_step
+from ckpt_surgery.measure.kinds import CauseKind
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import MODES, Explanation, Fault, Mode, ModeReport
+from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -152,7 +155,7 @@ def test_the_run_to_compare_with_is_that_of_the_model_as_it_was(monkeypatch: pyt
         ran.append(options["checkpointing"])
         return original(*arguments, **options)
 
-    monkeypatch.setattr(verify_module, "run_step", noted)
+    monkeypatch.setattr(step_setup, "run_step", noted)
     both_sides(model_of(Layer, Layer))
     assert ran == [None, *MODES, *MODES]
 
@@ -197,7 +200,7 @@ def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
 def test_a_model_without_blocks_is_not_operated_on() -> None:
     look = Examination(model_of(Layer), values())
     look.reference()
-    look._model = Model().double().train()
+    look._setup = replace(look._setup, given=Model().double().train())
     with pytest.raises(SurgeryError, match="has no blocks to checkpoint"):
         look.repaired()
 
@@ -234,7 +237,7 @@ def test_a_refusal_where_nothing_is_reentrant_is_a_fault() -> None:
     assert [(fault.level, fault.seen) for fault in plain.faults] == [
         ("run", "backward raised SurgeryError: it is written to. Leave it out")
     ]
-    assert plain.refused == ""
+    assert not plain.refused
     assert (reentrant.faults, reentrant.refused) == ((), "it is written to. Leave it out.")
 
 
@@ -277,7 +280,7 @@ def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -
     for modes in (before, after):
         found = faults(modes)
         assert {fault.level for fault in found} == {"values"}
-        assert {fault.cause for fault in found} == {USES_NO_CACHE}
+        assert {fault.explanation for fault in found} == {Explanation(CauseKind.CACHE_SWITCHED_OFF)}
 
 
 def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.measure.block_entries import Entries, EntryCounter
-from ckpt_surgery.measure.step import Checkpointing, switch_checkpointing
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import (
     WIDTH,
     BareLayer,
@@ -40,24 +41,24 @@ both_modes = pytest.mark.parametrize("mode", ["non_reentrant", "reentrant"])
 
 
 @both_modes
-def test_a_block_without_submodules_is_counted(mode: Checkpointing) -> None:
+def test_a_block_without_submodules_is_counted(mode: Mode) -> None:
     assert run(model_of(BareLayer), mode).entries == {"0": Entries(1, 1)}
 
 
 @both_modes
-def test_a_block_that_only_calls_another_layer_is_counted_once(mode: Checkpointing) -> None:
+def test_a_block_that_only_calls_another_layer_is_counted_once(mode: Mode) -> None:
     assert run(model_of(StageOfLayers), mode).entries == {"0": Entries(1, 1)}
 
 
 @both_modes
-def test_blocks_that_share_a_module_are_counted_apart(mode: Checkpointing) -> None:
+def test_blocks_that_share_a_module_are_counted_apart(mode: Mode) -> None:
     shared = PlainLayer()
     model = model_of(lambda: SharingLayer(shared), PlainLayer, lambda: SharingLayer(shared))
     assert run(model, mode).entries == {"0": Entries(1, 1), "1": Entries(1, 0), "2": Entries(1, 1)}
 
 
 @both_modes
-def test_a_block_that_runs_twice_is_counted_twice(mode: Checkpointing) -> None:
+def test_a_block_that_runs_twice_is_counted_twice(mode: Mode) -> None:
     layer = Layer()
     model = model_of(lambda: layer, lambda: layer)
     assert run(model, mode, {"layer": layer}).entries == {"layer": Entries(2, 2)}
@@ -72,13 +73,13 @@ def test_a_recompute_behind_a_replaced_forward_is_counted() -> None:
 
 
 @both_modes
-def test_blocks_among_others_are_counted_apart(mode: Checkpointing) -> None:
+def test_blocks_among_others_are_counted_apart(mode: Mode) -> None:
     entries = run(model_of(Layer, PlainLayer, NormLayer), mode).entries
     assert entries == {"0": Entries(1, 1), "1": Entries(1, 0), "2": Entries(1, 1)}
 
 
 @both_modes
-def test_a_block_that_is_not_trained_is_not_counted(mode: Checkpointing) -> None:
+def test_a_block_that_is_not_trained_is_not_counted(mode: Mode) -> None:
     class Skipping(SureLayer):
         def forward(self, hidden_states: Tensor) -> Tensor:
             return hidden_states * 2
@@ -89,7 +90,7 @@ def test_a_block_that_is_not_trained_is_not_counted(mode: Checkpointing) -> None
 
 
 @both_modes
-def test_an_inner_layer_is_entered_three_times(mode: Checkpointing) -> None:
+def test_an_inner_layer_is_entered_three_times(mode: Mode) -> None:
     model = model_of(Stage)
     blocks = {"stage": model.layers[0], "inner": model.layers[0].get_submodule("inner")}
     assert run(model, mode, blocks).entries == {"stage": Entries(1, 1), "inner": Entries(1, 2)}
@@ -108,7 +109,7 @@ def test_a_part_that_others_recompute_is_no_witness() -> None:
 
 
 @both_modes
-def test_a_block_that_checkpoints_a_piece_of_itself_is_not_entered_by_that(mode: Checkpointing) -> None:
+def test_a_block_that_checkpoints_a_piece_of_itself_is_not_entered_by_that(mode: Mode) -> None:
     class Piecewise(PlainLayer):
         gradient_checkpointing = False
 
@@ -167,7 +168,7 @@ def test_a_phase_begins_when_it_is_told() -> None:
 
 @both_modes
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
-def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Checkpointing, kind: type[nn.Module]) -> None:
+def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Mode, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
     assert run(model_of(*blocks), mode).other_randomness == ()
     assert "0" in run(model_of(*blocks, whole=Slipping), mode).other_randomness

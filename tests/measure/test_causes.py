@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ckpt_surgery.measure.causes import Case, explain
+from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.results import MODES, Fault, Level, Mode
-from ckpt_surgery.measure.step import RunRecord
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import MODES, Fault, Mode
 from ckpt_surgery.runtime.discovery import find_blocks
+from tests.measure.fault_cases import fault, fault_at
 from tests.measure.toys import Layer, Model, NormLayer, PlainLayer, Stage, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -31,20 +32,16 @@ def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None
     return Case(whole, blocks, record, mode)
 
 
-def fault(level: Level, subjects: tuple[str, ...] = (), expected: str = "this", seen: str = "that") -> Fault:
-    return Fault(level, expected, seen, subjects)
-
-
 def cause(of: Fault, known: Case) -> tuple[str, str]:
     (found,) = explain([of], known)
-    assert dataclasses.replace(found, cause="", rule="") == of
+    assert dataclasses.replace(found, explanation=None) == of
     return found.cause, found.rule
 
 
-NEVER = fault("recompute", ("layers.0",), "one recompute in the backward", "none")
-LOST = fault("set", ("layers.0.linear.weight",), "a gradient", "none")
-WRONG = fault("values", ("layers.0.linear.weight",), "equal gradients", "others")
-CRASH = fault("run", (), "a step that ends", "backward raised RuntimeError")
+NEVER = fault(FaultKind.NOT_RECOMPUTED, "layers.0")
+LOST = fault(FaultKind.GRADIENT_LOST, "layers.0.linear.weight")
+WRONG = fault(FaultKind.GRADIENT_VALUE, "layers.0.linear.weight")
+CRASH = fault(FaultKind.STEP_RAISED)
 
 TOLD = [
     pytest.param(CallFacts(keyword_gradient=("residual",)), "CKPT003", "`residual`", id="a tensor by keyword"),
@@ -86,7 +83,7 @@ def test_only_what_harms_without_reentrant_explains_its_faults(of: Fault) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "of", [CRASH, LOST, WRONG, NEVER, fault("state"), fault("cost"), fault("ranks")], ids=lambda of: of.level
+    "of", [CRASH, LOST, WRONG, NEVER, fault_at("state"), fault_at("cost"), fault_at("ranks")], ids=lambda of: of.level
 )
 def test_what_nothing_explains_stays_unexplained(of: Fault, mode: Mode) -> None:
     assert cause(of, case(HEALTHY, HEALTHY, mode=mode)) == ("", "")
@@ -106,7 +103,7 @@ def test_tensors_left_aside_explain_reentrant_values() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_plain_block_is_not_recomputed_and_saves_nothing_for_that_reason(mode: Mode) -> None:
     known = case(HEALTHY, HEALTHY, model=model_of(PlainLayer, PlainLayer), mode=mode)
-    first, second = explain([NEVER, fault("cost", (), "less memory", "all of it")], known)
+    first, second = explain([NEVER, fault(FaultKind.KEPT_BYTES)], known)
     assert (first.rule, second.rule) == ("CKPT001", "CKPT001")
     assert first.cause == second.cause
     assert "PlainLayer is no GradientCheckpointingLayer" in first.cause
@@ -124,13 +121,13 @@ def test_a_forward_that_was_replaced_is_named(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_layer_inside_a_layer_explains_its_entries_and_its_work(mode: Mode) -> None:
     known = case(model=model_of(Stage, Layer), mode=mode)
-    entries = fault("recompute", ("layers.0.inner",), "2 entries a step", "3")
-    work = fault("cost", (), "a backward that runs the blocks' forward once more", "2 times that work")
+    entries = fault(FaultKind.RECOMPUTE_COUNT, "layers.0.inner")
+    work = fault(FaultKind.BACKWARD_FLOPS)
     for of in (entries, work):
         text, rule = cause(of, known)
         assert rule == "CKPT006"
         assert "Layer lies inside Stage" in text
-    memory = fault("cost", (), "10 bytes kept from forward to backward at best", "20 bytes")
+    memory = fault(FaultKind.KEPT_BYTES)
     assert cause(memory, known) == ("", "")
     assert cause(work, case(model=model_of(Layer, Layer), mode=mode)) == ("", "")
 
@@ -139,14 +136,14 @@ def test_buffers_of_batch_normalisation_are_explained_and_others_are_not() -> No
     model = model_of(NormLayer)
     model.layers[0].register_buffer("count", model.first.bias.detach())
     known = case(model=model)
-    assert "batch normalisation" in cause(fault("state", ("layers.0.norm.running_mean",)), known)[0]
-    assert cause(fault("state", ("layers.0.count",)), known) == ("", "")
-    assert cause(fault("state", ("nowhere.count",)), known) == ("", "")
-    assert cause(fault("state", ("count",)), known) == ("", "")
+    assert "batch normalisation" in cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean"), known)[0]
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.count"), known) == ("", "")
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "nowhere.count"), known) == ("", "")
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "count"), known) == ("", "")
 
 
 def test_a_cache_that_is_written_again_is_explained_by_its_place_where_that_is_known() -> None:
-    of = fault("state", ("input past_key_values",))
+    of = fault(FaultKind.CACHE_WRITTEN, "input past_key_values")
     text, rule = cause(of, case(HEALTHY, CallFacts(positional_past=("past_key_values",))))
     assert (rule, "by position" in text) == ("CKPT004", True)
     text, rule = cause(of, case(HEALTHY))
@@ -155,15 +152,14 @@ def test_a_cache_that_is_written_again_is_explained_by_its_place_where_that_is_k
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_generator_that_is_not_restored_explains_the_values_too(mode: Mode) -> None:
-    slip = fault("state", ("layers.0",), "the randomness of the forward in the recompute", "another")
+    slip = fault(FaultKind.RNG_NOT_RESTORED, "layers.0")
     values, state = explain([WRONG, slip], case(HEALTHY, mode=mode))
     assert "generator" in state.cause
     assert values.cause == state.cause
 
 
-def test_faults_keep_their_order_and_a_rule_that_they_came_with() -> None:
-    unreachable = Fault("recompute", "blocks to checkpoint", "none in this model", rule="CKPT009")
-    faults: list[Any] = [CRASH, unreachable, WRONG]
+def test_faults_keep_their_order_and_a_model_without_blocks_names_its_rule() -> None:
+    faults = [CRASH, fault(FaultKind.NO_BLOCKS), WRONG]
     found = explain(faults, case(HEALTHY))
     assert [f.level for f in found] == ["run", "recompute", "values"]
     assert found[1].rule == "CKPT009"

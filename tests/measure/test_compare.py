@@ -29,8 +29,9 @@ from ckpt_surgery.measure.compare import (
     noise_floors,
 )
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.results import MODES, Fault
-from ckpt_surgery.measure.step import Checkpointing, RunRecord, run_step
+from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
+from ckpt_surgery.measure.results import MODES, Fault, Mode
+from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import verify
 from tests.measure.toys import (
     CountingLayer,
@@ -50,7 +51,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 both_modes = pytest.mark.parametrize("mode", MODES)
 
 
-def verdict_of(model: Model, mode: Checkpointing, blocks: Mapping[str, nn.Module] | None = None) -> Verdict:
+def verdict_of(model: Model, mode: Mode, blocks: Mapping[str, nn.Module] | None = None) -> Verdict:
     return compare(run(model, blocks=blocks), run(model, mode, blocks))
 
 
@@ -64,7 +65,7 @@ def only(verdict: Verdict) -> Fault:
 
 
 @both_modes
-def test_a_healthy_model_passes_with_bit_equal_gradients(mode: Checkpointing) -> None:
+def test_a_healthy_model_passes_with_bit_equal_gradients(mode: Mode) -> None:
     model = model_of(Layer, Layer)
     reference, checkpointed = run(model), run(model, mode)
     verdict = compare(reference, checkpointed, floors={}, tolerance=0.0)
@@ -89,7 +90,7 @@ def test_a_tensor_by_keyword_loses_its_gradient_when_reentrant() -> None:
 
 
 @both_modes
-def test_a_recompute_of_another_function_gives_wrong_values(mode: Checkpointing) -> None:
+def test_a_recompute_of_another_function_gives_wrong_values(mode: Mode) -> None:
     verdict = verdict_of(model_of(CountingLayer), mode)
     assert not verdict.lost
     assert "layers.0.linear.weight" in verdict.wrong
@@ -100,14 +101,14 @@ def test_a_recompute_of_another_function_gives_wrong_values(mode: Checkpointing)
 
 
 @both_modes
-def test_a_plain_block_is_not_recomputed(mode: Checkpointing) -> None:
+def test_a_plain_block_is_not_recomputed(mode: Mode) -> None:
     verdict = verdict_of(model_of(PlainLayer, SureLayer, SureLayer, SureLayer), mode)
     fault = only(verdict)
     assert (fault.level, fault.seen, fault.subjects) == ("recompute", "none", ("0",))
 
 
 @both_modes
-def test_a_layer_inside_a_layer_runs_three_times_a_step(mode: Checkpointing) -> None:
+def test_a_layer_inside_a_layer_runs_three_times_a_step(mode: Mode) -> None:
     model = model_of(Stage)
     stage = model.layers[0]
     verdict = verdict_of(model, mode, {"stage": stage, "inner": stage.get_submodule("inner")})
@@ -198,7 +199,7 @@ def test_another_loss_is_a_fault() -> None:
 
 
 @both_modes
-def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Checkpointing) -> None:
+def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Mode) -> None:
     fault = only(verdict_of(model_of(FailingLayer), mode))
     assert (fault.level, fault.seen) == ("run", "backward raised RuntimeError: the cache is full")
     assert "with checkpointing" in fault.expected
@@ -206,12 +207,14 @@ def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Checkpointing) -> None
 
 def test_a_reference_that_breaks_is_a_fault_of_its_own() -> None:
     reference, checkpointed = healthy_pair()
-    fault = only(compare(dataclasses.replace(reference, error="forward raised KeyError: 0"), checkpointed))
+    fault = only(
+        compare(dataclasses.replace(reference, error=StepError(StepPart.FORWARD, "KeyError", "0")), checkpointed)
+    )
     assert "without checkpointing" in fault.expected
 
 
 @both_modes
-def test_running_statistics_updated_twice_are_a_fault_of_state(mode: Checkpointing) -> None:
+def test_running_statistics_updated_twice_are_a_fault_of_state(mode: Mode) -> None:
     fault = only(verdict_of(model_of(NormLayer), mode))
     assert fault.level == "state"
     names = ("running_mean", "running_var", "num_batches_tracked")

@@ -16,8 +16,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.measure.meter import Meter, other_rounding
+from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import MODES, Mode
-from ckpt_surgery.measure.step import RunRecord, run_step
+from ckpt_surgery.measure.step import run_step
 from tests.measure.toys import (
     BATCH,
     WIDTH,

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.compare import compare
-from ckpt_surgery.measure.step import Checkpointing, loss_of, run_step, switch_checkpointing
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import (
     WIDTH,
     BareLayer,
@@ -64,8 +67,8 @@ def test_a_tensor_written_over_before_the_backward_is_still_an_error() -> None:
 
     record = run_step(Overwriting(), {"values": values()["values"].requires_grad_()}, blocks={}, loss=torch.sum)
     assert record.error is not None
-    assert record.error.startswith("backward raised RuntimeError: ")
-    assert "modified by an inplace operation" in record.error
+    assert str(record.error).startswith("backward raised RuntimeError: ")
+    assert "modified by an inplace operation" in str(record.error)
 
 
 def test_an_input_gets_a_gradient_only_where_it_requires_one() -> None:
@@ -104,7 +107,7 @@ def test_a_run_says_how_blocks_were_called_only_without_checkpointing() -> None:
 
 
 @both_modes
-def test_the_cache_is_measured_before_after_the_forward_and_at_the_end(mode: Checkpointing) -> None:
+def test_the_cache_is_measured_before_after_the_forward_and_at_the_end(mode: Mode) -> None:
     model = model_of(CachingLayer, whole=PositionalCache)
     blocks = {"0": model.layers[0]}
     given = transformers.DynamicCache()
@@ -117,14 +120,14 @@ def test_the_cache_is_measured_before_after_the_forward_and_at_the_end(mode: Che
 def test_what_a_forward_that_breaks_did_not_reach_is_missing() -> None:
     record = run_step(model_of(Layer), {"nothing": 1}, blocks={})
     assert record.error is not None
-    assert record.error.startswith("forward raised TypeError: ")
+    assert str(record.error).startswith("forward raised TypeError: ")
     assert record.loss != record.loss
     assert set(record.gradients.values()) == {None}
     assert (record.kept_bytes, record.backward_flops) == (0, 0)
 
 
 @both_modes
-def test_blocks_recomputed_from_another_generator_state_are_named(mode: Checkpointing) -> None:
+def test_blocks_recomputed_from_another_generator_state_are_named(mode: Mode) -> None:
     record = run(model_of(Layer, Layer, whole=Slipping), mode)
     assert record.other_randomness == ("0", "1")
     assert record.random_moved
@@ -165,12 +168,12 @@ def test_a_generate_that_breaks_is_recorded() -> None:
     record = run_step(model_of(Layer), values(), blocks={}, generate={"prompt": 1})
     assert record.generated is None
     assert record.error is not None
-    assert record.error.startswith("generate raised TypeError: ")
+    assert str(record.error).startswith("generate raised TypeError: ")
 
 
 @pytest.mark.parametrize("kind", [NormLayer, FailingLayer])
 @both_modes
-def test_the_model_is_left_as_it_was(mode: Checkpointing, kind: type[Layer]) -> None:
+def test_the_model_is_left_as_it_was(mode: Mode, kind: type[Layer]) -> None:
     model = model_of(kind, Layer)
     model.layers[1].eval()
     model.first.weight.grad = torch.full_like(model.first.weight, 5.0)

@@ -18,7 +18,8 @@ from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode
-from ckpt_surgery.measure.step import run_step, switch_checkpointing
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import Examination, verify
 from tests.measure.toys import (
     BATCH,

@@ -14,7 +14,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.step import Checkpointing, RunRecord, run_step
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.step import run_step
 
 if TYPE_CHECKING:  # transformers is not read by the type checker
     from torch.nn import Module as CheckpointingLayer
@@ -356,5 +358,5 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def run(model: Model, mode: Checkpointing | None = None, blocks: Mapping[str, nn.Module] | None = None) -> RunRecord:
+def run(model: Model, mode: Mode | None = None, blocks: Mapping[str, nn.Module] | None = None) -> RunRecord:
     return run_step(model, values(), blocks=blocks or dict(model.layers.named_children()), checkpointing=mode)

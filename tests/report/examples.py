@@ -6,8 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import BlockCount, Cost, Fault, Level, Mode, ModeReport, Outcome, Repair, Timeline
+from tests.measure.fault_cases import fault as a_fault
+from tests.measure.fault_cases import why
 
 VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
 MEASURED: tuple[Level, ...] = ("run", "recompute", "set", "values", "state", "cost")
@@ -76,9 +80,9 @@ def healthy(model: str = "LlamaForCausalLM") -> Report:
 def not_recomputed() -> Report:
     """Plain blocks: no recompute in either mode."""
     names = tuple(f"model.layers.{at}" for at in range(6))
-    cause = "`GPTBigCodeBlock` is no GradientCheckpointingLayer."
-    fault = Fault("recompute", "one recompute of every block", "none", names, cause, "CKPT001")
-    cost = Fault("cost", "at least 90 % of the possible saving", "0 %", (), cause, "CKPT001")
+    cause = why(Observation.PLAIN_BLOCK, block="GPTBigCodeBlock")
+    fault = a_fault(FaultKind.NOT_RECOMPUTED, *names, explanation=cause)
+    cost = a_fault(FaultKind.KEPT_BYTES, explanation=cause)
     modes = (mode_report("non_reentrant", fault, cost, recomputed=0), mode_report("reentrant", fault, recomputed=0))
     return report("GPTBigCodeForCausalLM", *modes, model_type="gpt_bigcode")
 
@@ -86,8 +90,8 @@ def not_recomputed() -> Report:
 def lost() -> Report:
     """Reentrant checkpointing loses 184 gradients: only two are left to compare."""
     names = tuple(f"pvt_v2.encoder.layers.{at // 8}.blocks.{at % 8}.weight" for at in range(184))
-    cause = "The first block's input needs no gradient."
-    fault = Fault("set", "a gradient of 232 parameters", "184 without one", names, cause)
+    cause = why(CauseKind.NO_INPUT_GRADIENT, block="PvtV2Layer")
+    fault = a_fault(FaultKind.GRADIENT_LOST, *names, explanation=cause, count=184, total=232)
     kept = ("head.weight", "head.bias")
     whole = replace(mode_report("non_reentrant"), errors=dict.fromkeys([*names, *kept], 0.0))
     broken = replace(mode_report("reentrant", fault), errors=dict.fromkeys(kept, 0.0))
@@ -97,8 +101,8 @@ def lost() -> Report:
 def drifted() -> Report:
     """Reentrant checkpointing gets values wrong, two of them not even finite."""
     names = ("model.layers.4.mlp.up_proj.weight", "model.layers.5.mlp.up_proj.weight")
-    cause = "`per_layer_input` reaches the block by keyword."
-    fault = Fault("values", "relative error under 3.5e-04", "up to 4.1e-01", names, cause, "CKPT003")
+    cause = why(Observation.KEYWORD_GRADIENT, block="Gemma3nDecoderLayer", argument="per_layer_input")
+    fault = a_fault(FaultKind.GRADIENT_VALUE, *names, explanation=cause, error=0.41)
     broken = mode_report("reentrant", fault, error=0.41)
     errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
     return report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
@@ -106,7 +110,8 @@ def drifted() -> Report:
 
 def endless() -> Report:
     """The reentrant backward never ends: nothing else is known of that mode."""
-    fault = Fault("run", "the step to end", "no end within 60 s", (), "A block returns the keyword tensor it got.")
+    cause = why(CauseKind.UNRETURNED_TENSOR, block="WavLMEncoderLayer")
+    fault = a_fault(FaultKind.STEP_UNFINISHED, explanation=cause, error="it does not end within 60 s")
     outcomes: Mapping[Level, Outcome] = {"run": "failed"}
     return report("WavLMForCTC", mode_report("non_reentrant"), ModeReport("reentrant", (fault,), outcomes))
 
@@ -114,7 +119,8 @@ def endless() -> Report:
 def nested() -> Report:
     """A stage that checkpoints its layers again, and one block that the model calls three times."""
     inner = tuple(f"swin.encoder.layers.0.blocks.{at}" for at in range(2))
-    fault = Fault("recompute", "1 recompute", "2", inner, "SwinStage holds SwinLayer.", "CKPT006")
+    cause = why(Observation.NESTED_BLOCKS, block="SwinLayer", outer="SwinStage")
+    fault = a_fault(FaultKind.RECOMPUTE_COUNT, *inner, explanation=cause)
     blocks = (
         BlockCount("swin.encoder.layers.0", "layer", 1, 1, 1),
         *(BlockCount(name, "layer", 1, 1, 2) for name in inner),
@@ -137,9 +143,8 @@ def not_built(model: str = "TimmBackbone") -> Report:
 def hostile() -> Report:
     """Names and sentences that would be markup, mathematics or two cells of a table where they are not escaped."""
     name = f'{HOSTILE}.$x_1$."a"|b`c`'
-    fault = Fault(
-        "values", f"{HOSTILE}|1", "]]> & </style>\nnext line", (name,), f"`{HOSTILE}` *is* _why_.", "CKPT003"
-    )
+    cause = why(Observation.KEYWORD_GRADIENT, block="*Block* _of_ all", argument=HOSTILE)
+    fault = a_fault(FaultKind.STEP_RAISED, name, explanation=cause, error=f"{HOSTILE}|1]]> & </style>\nnext line")
     broken = replace(
         mode_report("reentrant", fault),
         blocks=(BlockCount(name, HOSTILE, 1, 1, 0),),
@@ -152,7 +157,7 @@ def hostile() -> Report:
 def huge() -> Report:
     """Numbers far beyond a tiny model: a thousand blocks, three thousand parameters, terabytes."""
     names = tuple(f"model.layers.{at}.weight" for at in range(3_000))
-    fault = Fault("values", "equal", "other", names)
+    fault = a_fault(FaultKind.GRADIENT_VALUE, *names)
     mode = replace(
         mode_report("non_reentrant", fault, blocks=1_000),
         errors={name: 10.0 ** -(1 + at % 12) for at, name in enumerate(names)},
@@ -183,7 +188,8 @@ def remaining() -> Report:
 
 def half_repaired() -> tuple[ModeReport, ModeReport]:
     """The modes after a surgery that leaves one of them wrong."""
-    fault = Fault("values", "equal gradients", "a relative error up to 0.3", ("layers.0.weight",), "It draws anew.")
+    cause = why(CauseKind.RNG_NOT_RESTORED)
+    fault = a_fault(FaultKind.GRADIENT_VALUE, "layers.0.weight", explanation=cause, error=0.3)
     return mode_report("non_reentrant"), mode_report("reentrant", fault, error=0.3)
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import MODES, Cost, Fault
+from ckpt_surgery.measure.results import MODES, Cost
 from ckpt_surgery.report.summary import (
     after,
     block_rows,
@@ -24,6 +25,7 @@ from ckpt_surgery.report.summary import (
     worth_telling,
 )
 from ckpt_surgery.text import percent
+from tests.measure.fault_cases import fault, fault_at, why
 from tests.report import examples
 
 
@@ -78,23 +80,22 @@ def test_a_cause_counts_a_class_once_and_by_its_rule() -> None:
 
 def test_a_cause_without_a_rule_is_counted_over_classes_of_blocks() -> None:
     reports = [
-        examples.report(model, examples.mode_report("reentrant", Fault("set", "one", "none", cause=cause)))
+        examples.report(model, examples.mode_report("reentrant", fault(FaultKind.GRADIENT_LOST, explanation=cause)))
         for model, cause in {
-            "A": "No input of PvtV2EncoderLayer needs gradient.",
-            "B": "No input of OtherBlock needs gradient.",
-            "C": "A ValueError is no GradientCheckpointingLayer, and BatchNorm1d has FLOPs.",
+            "A": why(CauseKind.NO_INPUT_GRADIENT, block="PvtV2EncoderLayer"),
+            "B": why(CauseKind.NO_INPUT_GRADIENT, block="OtherBlock"),
+            "C": why(CauseKind.EVALUATION_MODE, module="Layers.0"),
         }.items()
     ]
     assert [(cause.text, cause.labels) for cause in causes(reports)] == [
-        ("No input of a block needs gradient.", ("A", "B")),
-        ("A ValueError is no GradientCheckpointingLayer, and BatchNorm1d has FLOPs.", ("C",)),
+        ("No input of a block needs gradient, so that reentrant checkpointing cuts it off.", ("A", "B")),
+        ("Layers.0 is in evaluation mode, in which nothing is checkpointed.", ("C",)),
     ]
 
 
 def test_levels_that_nothing_decided_are_no_columns() -> None:
     assert measured(examples.every_kind())[1] == ("run", "recompute", "set", "values", "state", "cost")
-    fault = Fault("ranks", "equal", "other")
-    ranked = examples.report("A", examples.mode_report("reentrant", fault))
+    ranked = examples.report("A", examples.mode_report("reentrant", fault_at("ranks")))
     assert measured([ranked])[0] == ("reentrant",)
     assert "ranks" in measured([ranked])[1]
     assert failed_levels(ranked.modes[0]) == ("ranks",)

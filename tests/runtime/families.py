@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ckpt_surgery.measure.compare import Verdict, compare, noise_floors
-from ckpt_surgery.measure.results import Level
-from ckpt_surgery.measure.step import Checkpointing, RunRecord, run_step
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Level, Mode
+from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.tiny import model_classes, tiny_model
 
@@ -26,7 +27,7 @@ SEED = 3
 BATCH, LENGTH, WIDTH, VOCABULARY = 2, 16, 32, 64
 
 Made = tuple[nn.Module, dict[str, Any]]
-Known = Mapping[Checkpointing, Level]
+Known = Mapping[Mode, Level]
 """What is wrong without a repair: a level of faults by mode of checkpointing; sound modes are missing."""
 
 _EVERY_LAYER_RUNS = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
@@ -106,7 +107,7 @@ class Subject:
         """The run to compare with at the rate of now."""
         return self._references[self._rate]
 
-    def run(self, mode: Checkpointing | None, *, rounded_otherwise: int = 0) -> RunRecord:
+    def run(self, mode: Mode | None, *, rounded_otherwise: int = 0) -> RunRecord:
         """A step with checkpointing switched on in this mode by transformers' own method."""
         return run_step(
             self.model,
@@ -118,7 +119,7 @@ class Subject:
             rounded_otherwise=rounded_otherwise,
         )
 
-    def run_as_released(self, mode: Checkpointing) -> RunRecord:
+    def run_as_released(self, mode: Mode) -> RunRecord:
         """A step without a repair, also of a model that says it supports no checkpointing."""
         before = dict(vars(self.model))
         vars(self.model)["supports_gradient_checkpointing"] = True

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ckpt_surgery.measure.step import loss_of
+from ckpt_surgery.measure.loss import loss_of
 from tests.measure.toys import WIDTH, Model, SureLayer, TwoStreams, values
 
 Mode = Literal["non_reentrant", "reentrant"]

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.measure.block_entries import Entries, EntryCounter
+from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
-from ckpt_surgery.measure.results import MODES
-from ckpt_surgery.measure.step import Checkpointing, loss_of, switch_checkpointing
+from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import changed, snapshot
 from tests.runtime.families import FAMILIES, RATE, SEED, Family, Subject
 
@@ -40,7 +41,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.both
 @both_modes
-def test_a_wrapped_model_trains_as_without_checkpointing(subject: Subject, mode: Checkpointing) -> None:
+def test_a_wrapped_model_trains_as_without_checkpointing(subject: Subject, mode: Mode) -> None:
     for rate in subject.rates:
         subject.drop(rate)
         with wrap_blocks(subject.model):
@@ -64,7 +65,7 @@ def test_a_released_model_has_the_known_faults_and_no_others(subject: Subject) -
 
 @pytest.mark.both
 @both_modes
-def test_a_wrapped_model_needs_no_switch(subject: Subject, mode: Checkpointing) -> None:
+def test_a_wrapped_model_needs_no_switch(subject: Subject, mode: Mode) -> None:
     subject.drop(RATE)
     expected, once = step(subject)
     with wrap_blocks(subject.model, use_reentrant=mode == "reentrant"):
@@ -104,6 +105,7 @@ def test_gradients_inside_a_cache_are_refused_in_reentrant_mode_only() -> None:
         refused = subject.run("reentrant")
         run = subject.run("non_reentrant")
     assert subject.judged(run).ok
+    assert refused.refused is not None
     assert refused.refused.startswith("DiffusionGemmaDecoderTextLayer decoder.layers.0 got tensors with gradient")
     assert "in its argument past_key_values" in refused.refused
     assert "use_reentrant=False" in refused.refused

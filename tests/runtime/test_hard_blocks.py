@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.measure.step import switch_checkpointing
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values

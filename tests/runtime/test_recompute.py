@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.measure.step import switch_checkpointing
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import model_of, values
 from tests.runtime import surgery_toys as own

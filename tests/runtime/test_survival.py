@@ -26,7 +26,7 @@ from accelerate.hooks import (  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.measure.step import switch_checkpointing
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import PlainLayer, SureLayer, model_of
 from tests.runtime.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step

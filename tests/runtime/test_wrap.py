@@ -20,7 +20,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 import ckpt_surgery
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
-from ckpt_surgery.measure.step import switch_checkpointing
+from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
 from tests.runtime import surgery_toys as own

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckpt_surgery.errors import Unverifiable
+from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Fault, Mode, ModeReport
 
@@ -34,7 +35,7 @@ class StandIn:
     def examine(self, mode: Mode) -> ModeReport:
         self._turn(f"{self.after}{mode}")
         lost = self.model.get("stays_lost" if self.after else "lost", ())
-        faults = tuple(Fault("set", "a gradient", "none", (name,)) for name in lost)
+        faults = tuple(Fault(FaultKind.GRADIENT_LOST, (name,), {"count": 1, "total": 1}) for name in lost)
         note = str(self.inputs)
         return ModeReport(mode, faults, {level: "ok" for level in LEVELS if level in self.levels}, notes=(note,))
 

@@ -16,7 +16,7 @@ import transformers
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, MixtralForCausalLM
 
 from ckpt_surgery.errors import BuildStage
-from ckpt_surgery.measure.step import loss_of
+from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.tiny import CannotBuild, TinyModel, model_classes, tiny_model
 from ckpt_surgery.tiny import model as tiny_models
 

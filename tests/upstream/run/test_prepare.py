@@ -20,20 +20,23 @@ import jsonschema
 import pytest
 
 import ckpt_surgery.upstream
+from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport
+from ckpt_surgery.measure.results import LEVELS, MODES, ModeReport
 from ckpt_surgery.measure.results import Outcome as Word
 from ckpt_surgery.upstream.evidence.results import Check, Evidence, Regression
 from ckpt_surgery.upstream.run import delivery, series
 from ckpt_surgery.upstream.run import prepare as module
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from ckpt_surgery.upstream.run.prepare import Delivered, Outcome, Wishes, prepare
+from tests.measure.fault_cases import fault, why
 from tests.upstream import toy_checkout
 from tests.upstream.run.test_git import state
 
 SCHEMA = Path(ckpt_surgery.upstream.__file__).with_name("evidence.schema.json")
-FAULT = Fault("recompute", "one recompute in the backward", "none", ("layers.0",), "It is no layer.", "CKPT001")
+FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(Observation.PLAIN_BLOCK))
 MODELS = "src/transformers/models"
 
 
@@ -58,7 +61,7 @@ class Verify:
         repaired = "(GradientCheckpointingLayer)" in text
         faults = [FAULT] if family in self.stubborn or not (repaired or family in self.right) else []
         if repaired and family in self.spoilt:
-            faults = [Fault("values", "equal gradients", "others", ("layers.0.weight",))]
+            faults = [fault(FaultKind.GRADIENT_VALUE, "layers.0.weight")]
         word: Word = "failed" if faults else "ok"
         modes = tuple(ModeReport(mode, tuple(faults), dict.fromkeys(LEVELS, word)) for mode in MODES)
         return Report(f"{family.title()}Model", family, modes=modes)

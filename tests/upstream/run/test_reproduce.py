@@ -18,19 +18,22 @@ import pytest
 
 from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
+from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport
+from ckpt_surgery.measure.results import Cost, Level, ModeReport
 from ckpt_surgery.upstream.evidence.results import Row
 from ckpt_surgery.upstream.plan.layout import MODELS
 from ckpt_surgery.upstream.run import examine, reproduce
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from ckpt_surgery.upstream.run.reproduce import reproduced, rows_of, verify_tree
+from tests.measure.fault_cases import fault_at, why
 
 HERE = Interpreter(Path(sys.executable))
 PATIENCE = 20.0
 PACKAGES = ("ckpt_surgery", "codemods", "model_patches")
-PLAIN = Fault("recompute", "one recompute", "none", ("layers.0",), "ToyBlock is no layer.", "CKPT001")
+WHY = why(Observation.PLAIN_BLOCK, block="ToyBlock")
+PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -38,7 +41,7 @@ PLAIN = Fault("recompute", "one recompute", "none", ("layers.0",), "ToyBlock is 
 
 def report(*levels: Level, kept: int = 7) -> Report:
     """A report on the class Toy that failed at these levels, in one mode."""
-    faults = tuple(replace(PLAIN, level=level) for level in levels)
+    faults = tuple(fault_at(level, "layers.0", explanation=WHY) for level in levels)
     cost = Cost(kept, 9, 5, 1, 1, 1, 1)
     return Report("Toy", modes=(ModeReport("non_reentrant", faults, {}, cost=cost),))
 
@@ -63,7 +66,7 @@ def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> N
     found = row(report("cost", "recompute", kept=80), report(kept=20))
     assert (found.family, found.model, found.mode, found.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
     assert (found.before, found.after, found.problem) == (("recompute", "cost"), (), "")
-    assert found.faults_before == (str(replace(PLAIN, level="cost")), str(PLAIN))
+    assert found.faults_before == (str(fault_at("cost", "layers.0", explanation=WHY)), str(PLAIN))
     assert found.faults_after == ()
     assert (found.kept_before, found.kept_after) == (80, 20)
 

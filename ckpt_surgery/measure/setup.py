@@ -1,0 +1,73 @@
+"""What every run of one examination has in common: the model, its inputs and blocks, and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.ranks import unwrapped
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Level, Mode
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime.discovery import Block
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """A model as it was given, the inputs of its step, its blocks by name, and the options of `verify`."""
+
+    given: nn.Module
+    inputs: Mapping[str, Any]
+    blocks: Mapping[str, Block]
+    loss: Callable[[Any], Tensor] | None
+    levels: tuple[Level, ...]
+    seed: int
+    tolerance: float | None
+
+    @property
+    def model(self) -> nn.Module:
+        """The model itself, without a wrapper of torch around it."""
+        return unwrapped(self.given)
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
+
+    def run(
+        self, mode: Mode | None, *, rounded_otherwise: int = 0, through: nn.Module | None = None, **more: Any
+    ) -> RunRecord:
+        """One step in this mode, or without checkpointing; see `run_step`. Inputs in `more` replace those given.
+
+        `through` is a module with the model's parameters that runs in its place; blocks are not counted then.
+        """
+        with _claiming_support(self.model):
+            return run_step(
+                self.model if through is None else through,
+                {**self.inputs, **more},
+                blocks={name: block.module for name, block in self.blocks.items()} if through is None else {},
+                checkpointing=mode,
+                seed=self.seed,
+                loss=self.loss,
+                open_gates=True,
+                rounded_otherwise=rounded_otherwise,
+            )
+
+
+@contextmanager
+def _claiming_support(model: nn.Module) -> Iterator[None]:
+    """Let a model that says it does not support checkpointing switch it on all the same."""
+    if getattr(model, "supports_gradient_checkpointing", True):
+        yield
+        return
+    own = {k: v for k, v in vars(model).items() if k == "supports_gradient_checkpointing"}
+    vars(model)["supports_gradient_checkpointing"] = True
+    try:
+        yield
+    finally:
+        vars(model).pop("supports_gradient_checkpointing")
+        vars(model).update(own)

@@ -1,0 +1,146 @@
+"""The words for faults and causes, and the rule behind a cause. Nothing is decided here, and nothing reads the words.
+
+A fault's clauses are templates over its details and the `underlying` fault, with two formats of their own: `size`
+for bytes, and `clause` for a sentence without its full stop. A cause's sentence is a template over its names: `block`
+and `outer` are classes of blocks, `argument` is a parameter of a block's forward and `module` the full name of a
+module. What a rule explains has its words in the rule's file.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ckpt_surgery.codemods import RuleCause, cause_of
+from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.codemods.rules import unreachable_checkpointing
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.text import ranks_in_words, size
+
+
+class FaultText(NamedTuple):
+    """The clauses of a fault: "expected ..., saw ..."."""
+
+    expected: str
+    seen: str
+
+
+_GRADIENTS = "({count} of {total} gradients)"
+_MEAN = "the mean of what each rank computes alone"
+
+FAULTS: Mapping[FaultKind, FaultText] = {
+    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error}"),
+    FaultKind.IRREPRODUCIBLE: FaultText(
+        "two equal runs without checkpointing", "{underlying.seen} after {underlying.expected}"
+    ),
+    FaultKind.REFERENCE_RAISED: FaultText("a step without checkpointing that ends", "{error}"),
+    FaultKind.STEP_RAISED: FaultText("a step with checkpointing that ends", "{error}"),
+    FaultKind.STEP_UNFINISHED: FaultText("the step to end", "{error}"),
+    FaultKind.BACKWARD_UNFINISHED: FaultText("the backward to end", "{error}"),
+    FaultKind.SURGERY_UNFINISHED: FaultText("a surgery that can be done", "{error}"),
+    FaultKind.REBUILD_UNFINISHED: FaultText("the model to be built a second time", "{error}"),
+    FaultKind.NO_BLOCKS: FaultText("blocks to checkpoint", "none in this model"),
+    FaultKind.NOT_RECOMPUTED: FaultText("one recompute in the backward", "none"),
+    FaultKind.RECOMPUTE_COUNT: FaultText(
+        "{expected} entries a step", "{found} ({forward} in the forward, {backward} in the backward)"
+    ),
+    FaultKind.FORWARD_COUNT: FaultText("{reference} entries in the forward", "{forward}"),
+    FaultKind.RECOMPUTED_IN_REFERENCE: FaultText("no recompute without checkpointing", "{backward} in the backward"),
+    FaultKind.GRADIENT_LOST: FaultText("a gradient", f"none or only zeros {_GRADIENTS}"),
+    FaultKind.GRADIENT_GAINED: FaultText("no gradient", f"one {_GRADIENTS}"),
+    FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
+    FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
+    FaultKind.BUFFER_CHANGED: FaultText(
+        "the values after a step without checkpointing", "others ({count} of {total} buffers)"
+    ),
+    FaultKind.CACHE_WRITTEN: FaultText(
+        "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
+    ),
+    FaultKind.RNG_NOT_RESTORED: FaultText("the randomness of the forward in the recompute", "another"),
+    FaultKind.RNG_MOVED: FaultText("a backward that draws no random numbers", "one that does"),
+    FaultKind.KEPT_BYTES: FaultText(
+        "{best:size} kept from forward to backward at best", "{kept:size}, and {reference:size} without checkpointing"
+    ),
+    FaultKind.BACKWARD_FLOPS: FaultText(
+        "a backward that runs the blocks' forward once more", "{ratio:.2f} times that work"
+    ),
+    FaultKind.RANK_MISSING: FaultText("every rank to take part", "{error}"),
+    FaultKind.RANK_STEP_RAISED: FaultText("a step that ends", "on {ranks}: {error}"),
+    FaultKind.RANKS_DISAGREE: FaultText(
+        "level {underlying.level} to hold on every rank", "a fault on {ranks}: {underlying:clause}"
+    ),
+    FaultKind.PARAMETERS_DIFFER: FaultText("the same parameters on every rank", "others on {ranks}"),
+    FaultKind.WEIGHTS_DIFFER: FaultText(
+        "the same weights on every rank",
+        "other values on {ranks} than on rank 0 ({count} of {total} parameters)",
+    ),
+    FaultKind.GRADIENTS_DIFFER: FaultText(
+        "the same gradients on every rank", f"other values on {{ranks}} than on rank 0 {_GRADIENTS}"
+    ),
+    FaultKind.GRADIENTS_MISSING: FaultText("the same gradients on every rank", f"none on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_LOST: FaultText(_MEAN, f"none or only zeros on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_GAINED: FaultText(_MEAN, f"one that no rank computes on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_VALUE: FaultText(_MEAN, f"a relative error up to {{error:.2g}} on {{ranks}} {_GRADIENTS}"),
+}
+
+CAUSES: Mapping[CauseKind, str] = {
+    CauseKind.UNREACHABLE: "",
+    CauseKind.NEVER_CHECKPOINTED: "Nothing checkpoints {block}.",
+    CauseKind.EVALUATION_MODE: "{module} is in evaluation mode, in which nothing is checkpointed.",
+    CauseKind.FORWARD_REPLACED: "The forward of {module} was replaced, and checkpointing with it.",
+    CauseKind.UNRETURNED_TENSOR: (
+        "A tensor made inside {block} is used outside without being returned, such as router logits."
+    ),
+    CauseKind.NO_INPUT_GRADIENT: "No input of {block} needs gradient, so that reentrant checkpointing cuts it off.",
+    CauseKind.CACHE_WRITTEN_AGAIN: "The recompute writes into the cache again.",
+    CauseKind.BATCH_NORM_TWICE: "The recompute updates the running statistics of batch normalisation a second time.",
+    CauseKind.RNG_NOT_RESTORED: ("The generator's state is not restored for the recompute, so that dropout changes."),
+    CauseKind.CACHE_SWITCHED_OFF: (
+        "It computes otherwise without its cache, which checkpointing switches off: give use_cache=False to compare."
+    ),
+    CauseKind.OWN_STATE: (
+        "The model draws from a generator of its own or keeps something from run to run: nothing can be compared."
+    ),
+    CauseKind.UNEQUAL_COLLECTIVES: "The other ranks' steps end: they do not add up the same gradients.",
+    CauseKind.UNUSED_PARAMETERS: (
+        "Reentrant checkpointing hides blocks from find_unused_parameters, which takes them for unused."
+    ),
+    CauseKind.SHARED_PARAMETER: (
+        "In reentrant mode each block that uses a parameter reports its gradient, so that none may be shared."
+    ),
+    CauseKind.WRONG_WITHOUT_WRAPPER: "Gradients are wrong without the wrapper too.",
+}
+
+
+def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
+    """The clauses of a fault. Raises KeyError where a template needs a detail that is missing."""
+    names = dict(details)
+    if "ranks" in names:
+        names["ranks"] = ranks_in_words(names["ranks"], names["world_size"])
+    return FaultText(*(_Formatter().vformat(clause, (), names) for clause in FAULTS[kind]))
+
+
+def cause_text(kind: Observation | CauseKind, names: Mapping[str, str]) -> RuleCause:
+    """The sentence for a cause and the code of its rule; each is empty where the other, or nothing, says it all.
+
+    Raises KeyError where a name is missing.
+    """
+    if isinstance(kind, Observation):
+        return cause_of(kind, **names)
+    code = unreachable_checkpointing.RULE.code if kind is CauseKind.UNREACHABLE else ""
+    return RuleCause(CAUSES[kind].format_map(names), code)
+
+
+def general_cause_text(kind: Observation | CauseKind, names: Mapping[str, str]) -> str:
+    """The same sentence without the classes of this model's blocks."""
+    return cause_text(kind, {**names, **dict.fromkeys(names.keys() & {"block", "outer"}, "a block")}).sentence
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "size":
+            return size(value)
+        if format_spec == "clause":
+            return str(value).removesuffix(".")
+        return str(super().format_field(value, format_spec))

@@ -1,0 +1,55 @@
+"""Faults for tests: any kind, with details made up where the test is not about them. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.results import Detail, Explanation, Fault, Level
+
+DETAILS: Mapping[str, Detail] = {
+    "error": "backward raised RuntimeError: the disk is full",
+    "count": 1,
+    "total": 8,
+    "expected": 2,
+    "found": 3,
+    "forward": 1,
+    "backward": 2,
+    "before": 0,
+    "reference": 4096,
+    "kept": 2048,
+    "best": 1024,
+    "ratio": 2.0,
+    "ranks": (1,),
+    "world_size": 2,
+}
+NAMES = {"block": "ToyLayer", "outer": "ToyStage", "argument": "residual", "module": "layers.0"}
+ONE_OF_LEVEL: Mapping[Level, FaultKind] = {
+    "run": FaultKind.STEP_RAISED,
+    "recompute": FaultKind.NOT_RECOMPUTED,
+    "set": FaultKind.GRADIENT_LOST,
+    "values": FaultKind.GRADIENT_VALUE,
+    "state": FaultKind.BUFFER_CHANGED,
+    "cost": FaultKind.KEPT_BYTES,
+    "ranks": FaultKind.PARAMETERS_DIFFER,
+}
+WITH_AN_ERROR = {FaultKind.GRADIENT_VALUE, FaultKind.MEAN_VALUE}
+ABOUT_ANOTHER = {FaultKind.IRREPRODUCIBLE, FaultKind.RANKS_DISAGREE}
+
+
+def why(kind: Observation | CauseKind, **names: str) -> Explanation:
+    """An explanation of this kind, with names made up where none are given."""
+    return Explanation(kind, {**NAMES, **names})
+
+
+def fault(kind: FaultKind, *subjects: str, explanation: Explanation | None = None, **details: Detail) -> Fault:
+    """A fault of this kind."""
+    figures = {**DETAILS, **({"error": 0.5} if kind in WITH_AN_ERROR else {}), **details}
+    below = fault(FaultKind.GRADIENT_LOST, "head.weight") if kind in ABOUT_ANOTHER else None
+    return Fault(kind, subjects, figures, explanation, below)
+
+
+def fault_at(level: Level, *subjects: str, explanation: Explanation | None = None) -> Fault:
+    """A fault of this level."""
+    return fault(ONE_OF_LEVEL[level], *subjects, explanation=explanation)
