@@ -35,16 +35,18 @@ ROOMS = (
 )
 """The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-CODEMODS_ROOMS = (
-    {"finding", "facts"},
-    {"scripts", "tree"},
-    {"extract", "edits", "declaration"},
-    {"context", "wording"},
-    {"rules"},
-    {"rule"},
-)
-"""The files and folders of `codemods/` likewise. No rule imports another."""
-CODEMODS_FLOOR = {room: floor for floor, rooms in enumerate(CODEMODS_ROOMS) for room in rooms}
+INNER_ROOMS = {
+    "codemods": (
+        {"finding", "facts"},
+        {"scripts", "tree"},
+        {"extract", "edits", "declaration"},
+        {"context", "wording"},
+        {"rules"},
+        {"rule"},
+    ),
+    "upstream": ({"layout", "options"}, {"plan", "evidence"}, {"run"}),
+}
+"""The files and folders of these rooms likewise. No rule imports another."""
 OURS = {PACKAGE, "benchmarks", "tests", "codemods", "model_patches"}
 STATIC = ("codemods", "model_patches", "static")
 HEAVY = {"torch", "transformers"}
@@ -101,17 +103,18 @@ def wrong_way_imports(root: Path) -> list[str]:
     ]
 
 
-def wrong_way_inside_codemods(root: Path) -> list[str]:
-    """Imports inside `codemods/` from the same floor or above, and of one rule by another."""
-    above = f"{PACKAGE}.codemods."
+def wrong_way_inside(root: Path) -> list[str]:
+    """Imports inside a room from the same floor or above, and of one rule by another."""
     faults = []
     for name, path in modules(root).items():
+        above, rooms = f"{PACKAGE}.{room(name)}.", INNER_ROOMS.get(room(name), ())
+        floor = {inner: at for at, names in enumerate(rooms) for inner in names}
         here = name.removeprefix(above).split(".")
-        for line, module in imports(path, root) if name.startswith(above) else ():
+        for line, module in imports(path, root) if rooms and name.startswith(above) else ():
             there = module.removeprefix(above).split(".")
             if not module.startswith(above) or there[:2] == here[:2] or (there[0] == here[0] != "rules"):
                 continue
-            if CODEMODS_FLOOR.get(there[0], len(CODEMODS_ROOMS)) >= CODEMODS_FLOOR[here[0]]:
+            if floor.get(there[0], len(rooms)) >= floor[here[0]]:
                 faults.append(f"{path.relative_to(root)}:{line}: {here[0]} imports {module}")
     return faults
 
@@ -201,26 +204,37 @@ def test_an_import_the_other_way_is_seen(tmp_path: Path, name: str, text: str, m
     assert fault.endswith(f" imports {module}")
 
 
-def test_imports_inside_codemods_go_one_way() -> None:
-    assert wrong_way_inside_codemods(ROOT) == []
+def test_imports_inside_a_room_go_one_way() -> None:
+    assert wrong_way_inside(ROOT) == []
 
 
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("facts/a.py", "scripts.extract.extract_script"),
-        ("tree/a.py", "edits.call_edit.call_edit"),
-        ("edits/a.py", "context.RuleContext"),
-        ("finding.py", "facts.syntax.Span"),
-        ("rules/a.py", "rules.b.RULE"),
-        ("rules/a.py", "rule.discover"),
+        ("codemods/facts/a.py", "codemods.scripts.extract.extract_script"),
+        ("codemods/tree/a.py", "codemods.edits.call_edit.call_edit"),
+        ("codemods/edits/a.py", "codemods.context.RuleContext"),
+        ("codemods/finding.py", "codemods.facts.syntax.Span"),
+        ("codemods/rules/a.py", "codemods.rules.b.RULE"),
+        ("codemods/rules/a.py", "codemods.rule.discover"),
+        ("upstream/evidence/a.py", "upstream.run.git.Git"),
+        ("upstream/plan/a.py", "upstream.evidence.results.Commit"),
+        ("upstream/layout.py", "upstream.options.GroupBy"),
     ],
 )
-def test_an_import_the_other_way_inside_codemods_is_seen(tmp_path: Path, name: str, module: str) -> None:
-    parent, _, imported = f"{PACKAGE}.codemods.{module}".rpartition(".")
-    tree = write(tmp_path, f"{PACKAGE}/codemods/{name}", f"from {parent} import {imported}\n")
-    (fault,) = wrong_way_inside_codemods(tree)
-    assert fault.endswith(f" imports {PACKAGE}.codemods.{module}")
+def test_an_import_the_other_way_inside_a_room_is_seen(tmp_path: Path, name: str, module: str) -> None:
+    parent, _, imported = f"{PACKAGE}.{module}".rpartition(".")
+    tree = write(tmp_path, f"{PACKAGE}/{name}", f"from {parent} import {imported}\n")
+    (fault,) = wrong_way_inside(tree)
+    assert fault.endswith(f" imports {PACKAGE}.{module}")
+
+
+@pytest.mark.parametrize("module", ["upstream.plan.plan.SeriesPlan", "upstream.run.git.Git", "measure.results.Mode"])
+def test_an_import_of_a_floor_below_is_no_fault(tmp_path: Path, module: str) -> None:
+    parent, _, imported = f"{PACKAGE}.{module}".rpartition(".")
+    assert (
+        wrong_way_inside(write(tmp_path, f"{PACKAGE}/upstream/run/a.py", f"from {parent} import {imported}\n")) == []
+    )
 
 
 def test_relative_imports_inside_a_room_are_no_fault(tmp_path: Path) -> None:

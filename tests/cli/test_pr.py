@@ -11,29 +11,30 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ckpt_surgery.cli import pr as pr_command
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import Commit, Evidence, Ran, Row
+from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
+from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, Evidence, ModelRow, SeriesStatus
+from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.run import prepare as preparing
-from ckpt_surgery.upstream.run.prepare import Delivered, Outcome, Wishes
+from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult
 from tests.upstream import toy_checkout
-from tests.upstream.run.test_git import state
+from tests.upstream.git_toys import state
 
-ROW = Row("oak", "OakModel", "reentrant", ("recompute",), ())
+ROW = ModelRow("oak", "OakModel", "reentrant", ("recompute",), ())
 COMMIT = Commit(
-    "a" * 40, "Repair gradient checkpointing of oak", ("oak",), ("CKPT001",), ("oak.py",), Ran("import", 0)
+    "a" * 40, "Repair gradient checkpointing of oak", ("oak",), ("CKPT001",), ("oak.py",), CommandRun("import", 0)
 )
 EVIDENCE = Evidence(
     group="oak",
     branch="ckpt-surgery/oak",
     base="b" * 40,
     base_name="main",
-    status="ready",
+    status=SeriesStatus.READY,
     reasons=(),
     commits=(COMMIT,),
     rows=(ROW, replace(ROW, mode="non_reentrant"), replace(ROW, model="OakModelForTrees", after=("recompute",))),
@@ -44,29 +45,31 @@ EVIDENCE = Evidence(
     versions={},
     command="ckpt_surgery pr transformers --all",
 )
-OAK = Delivered(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak", "gh pr create --draft"))
+OAK = FinishedSeries(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak", "gh pr create --draft"))
+
+NO_FAULT, NO_REPAIR = Omission(OmissionKind.NO_FAULT), Omission(OmissionKind.NO_REPAIR)
 
 
-class Preparing:
+class StubPrepare:
     """Stands in for `prepare`: what it was asked, and what it is to answer."""
 
     def __init__(self) -> None:
-        self.outcome = Outcome((OAK,), {}, {})
-        self.work: Callable[[Callable[[Delivered], None]], object] = lambda finished: None
+        self.outcome = PrepareResult((OAK,), {}, {})
+        self.work: Callable[[Callable[[FinishedSeries], None]], object] = lambda finished: None
         self.checkout = Path()
-        self.wishes = Wishes(Path())
+        self.options = PrepareOptions(Path())
 
     def __call__(
-        self, checkout: Path, wishes: Wishes, *, finished: Callable[[Delivered], None], **_: object
-    ) -> Outcome:
-        self.checkout, self.wishes = checkout, wishes
+        self, checkout: Path, options: PrepareOptions, *, finished: Callable[[FinishedSeries], None], **_: object
+    ) -> PrepareResult:
+        self.checkout, self.options = checkout, options
         self.work(finished)
         return self.outcome
 
 
 @pytest.fixture
-def prepare(monkeypatch: pytest.MonkeyPatch) -> Preparing:
-    stand_in = Preparing()
+def prepare(monkeypatch: pytest.MonkeyPatch) -> StubPrepare:
+    stand_in = StubPrepare()
     monkeypatch.setattr(preparing, "prepare", stand_in)
     return stand_in
 
@@ -80,30 +83,28 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 # --- options ----------------------------------------------------------------------------------------------
 
 
-def test_options_become_wishes(prepare: Preparing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_handed_on(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
     issue = "https://github.com/huggingface/transformers/issues/38635"
-    options = ["--families", "gpt_bigcode, zamba", "--families", "zamba", "--select", "CKPT00", "--group-by", "all"]
-    options += ["--out", "place", "--base", "trunk", "--python", "py", "--coordination", issue, "--jobs", "3"]
-    said(capsys, "some/transformers", *options, "--include-unreproduced")
+    words = ["--families", "gpt_bigcode, zamba", "--families", "zamba", "--select", "CKPT00", "--group-by", "all"]
+    words += ["--out", "place", "--base", "trunk", "--python", "py", "--coordination", issue, "--jobs", "3"]
+    said(capsys, "some/transformers", *words, "--include-unreproduced")
     assert prepare.checkout == Path("some/transformers")
-    wishes = prepare.wishes
-    assert (wishes.families, wishes.by, wishes.base) == (("gpt_bigcode", "zamba"), "all", "trunk")
-    assert (wishes.out, wishes.python, wishes.coordination, wishes.jobs) == (Path("place"), Path("py"), issue, 3)
-    assert wishes.codes == tuple(f"CKPT00{number}" for number in range(1, 10))
-    assert wishes.include_unreproduced
-    assert wishes.command == (
-        f"ckpt_surgery pr transformers --families gpt_bigcode,zamba --select {','.join(wishes.codes)} "
+    options = prepare.options
+    assert (options.families, options.group_by, options.base) == (("gpt_bigcode", "zamba"), "all", "trunk")
+    assert (options.out, options.python, options.coordination, options.jobs) == (Path("place"), Path("py"), issue, 3)
+    assert options.codes == tuple(f"CKPT00{number}" for number in range(1, 10))
+    assert options.include_unreproduced
+    assert options.command == (
+        f"ckpt_surgery pr transformers --families gpt_bigcode,zamba --select {','.join(options.codes)} "
         f"--group-by all --base trunk --include-unreproduced --coordination {issue}"
     )
 
 
-def test_all_families_and_all_rules_are_the_widest_wish(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_families_and_all_rules_are_the_default(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "transformers", "--all")
-    assert (prepare.wishes.families, prepare.wishes.by) == ((), "root")
-    assert prepare.wishes.codes == ()
-    assert prepare.wishes.command == "ckpt_surgery pr transformers --all --group-by root --base main"
+    assert (prepare.options.families, prepare.options.group_by) == ((), "root")
+    assert prepare.options.codes == ()
+    assert prepare.options.command == "ckpt_surgery pr transformers --all --group-by root --base main"
 
 
 @pytest.mark.parametrize(
@@ -113,16 +114,16 @@ def test_all_families_and_all_rules_are_the_widest_wish(
         (["--families", " , "], "no family is named"),
         (["--all", "--families", "oak"], "--all and --families exclude each other"),
         (["--all", "--select", "CKPT101"], "CKPT101"),
-        (["--all", "--coordination", "https://github.com/me/transformers/issues/1"], "is no issue of upstream's"),
+        (["--all", "--coordination", "https://github.com/me/transformers/issues/1"], "is not an issue of upstream's"),
         (
             ["--all", "--coordination", "issue 12"],
-            "--coordination issue 12 is no issue of upstream's: give its address",
+            "--coordination issue 12 is not an issue of upstream's: give its address",
         ),
     ],
     ids=["no family", "only commas", "both", "a rule for scripts", "an issue elsewhere", "no address"],
 )
 def test_bad_options_are_one_line(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str], options: list[str], words: str
 ) -> None:
     code, out, err = said(capsys, "transformers", *options)
     assert (code, out) == (2, "")
@@ -132,21 +133,21 @@ def test_bad_options_are_one_line(
 
 
 def test_jobs_may_stand_in_the_configuration(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 3\n")
     monkeypatch.chdir(tmp_path)
     said(capsys, "transformers", "--all")
-    assert prepare.wishes.jobs == 3
+    assert prepare.options.jobs == 3
     said(capsys, "transformers", "--all", "--jobs", "1")
-    assert prepare.wishes.jobs == 1
+    assert prepare.options.jobs == 1
 
 
 # --- what it prints ---------------------------------------------------------------------------------------
 
 
 def test_a_finished_series_is_named_with_what_comes_next(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str]
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = said(capsys, "transformers", "--all")
     assert (code, err) == (0, "")
@@ -159,16 +160,16 @@ def test_a_finished_series_is_named_with_what_comes_next(
 @pytest.mark.parametrize(
     ("outcome", "code", "words"),
     [
-        (Outcome((), {}, {}), 0, "Nothing to repair."),
-        (Outcome((), {"elm": "no fault is seen"}, {}), 1, "Left out: elm\n  no fault is seen"),
-        (Outcome((), {}, {"elm": "work for a person"}), 1, "Not repaired: elm\n  work for a person"),
-        (Outcome((OAK,), {"elm": "why", "fir": "why"}, {}), 0, "Left out: elm, fir\n  why\n"),
-        (Outcome((OAK, OAK), {}, {}), 0, "Next, for ckpt-surgery/oak, and likewise for each of the others:\n"),
+        (PrepareResult((), {}, {}), 0, "Nothing to repair."),
+        (PrepareResult((), {"elm": NO_FAULT}, {}), 1, f"Left out: elm\n  {NO_FAULT.text}"),
+        (PrepareResult((), {}, {"elm": NO_REPAIR}), 1, f"Not repaired: elm\n  {NO_REPAIR.text}"),
+        (PrepareResult((OAK,), {"elm": NO_FAULT, "fir": NO_FAULT}, {}), 0, f"Left out: elm, fir\n  {NO_FAULT.text}\n"),
+        (PrepareResult((OAK, OAK), {}, {}), 0, "Next, for ckpt-surgery/oak, and likewise for each of the others:\n"),
     ],
     ids=["nothing", "left out", "no repair", "some", "several"],
 )
 def test_what_is_not_made_is_told(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int, words: str
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str], outcome: PrepareResult, code: int, words: str
 ) -> None:
     prepare.outcome = outcome
     found, out, _ = said(capsys, "transformers", "--all")
@@ -176,20 +177,22 @@ def test_what_is_not_made_is_told(
     assert words in out
 
 
-@pytest.mark.parametrize(("status", "code"), [("ready", 0), ("unchecked", 0), ("not ready", 1)])
+@pytest.mark.parametrize(
+    ("status", "code"), [(SeriesStatus.READY, 0), (SeriesStatus.UNCHECKED, 0), (SeriesStatus.NOT_READY, 1)]
+)
 def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
-    prepare: Preparing, capsys: pytest.CaptureFixture[str], status: Any, code: int
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str], status: SeriesStatus, code: int
 ) -> None:
     evidence = replace(EVIDENCE, status=status, reasons=("upstream's checker repo fails",))
-    prepare.outcome = Outcome((replace(OAK, evidence=evidence, notice="body.md holds words of yours"),), {}, {})
+    prepare.outcome = PrepareResult((replace(OAK, evidence=evidence, notice="body.md holds words of yours"),), {}, {})
     found, out, _ = said(capsys, "transformers", "--all")
     assert found == code
     assert f"ckpt-surgery/oak: {status} (" in out
     assert "\n  - upstream's checker repo fails\n  body.md holds words of yours\n" in out
 
 
-def test_an_error_names_what_was_finished_before_it(prepare: Preparing, capsys: pytest.CaptureFixture[str]) -> None:
-    def work(finished: Callable[[Delivered], None]) -> None:
+def test_an_error_names_what_was_finished_before_it(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(finished: Callable[[FinishedSeries], None]) -> None:
         finished(OAK)
         raise UpstreamError("the disk is full; make room and run again")
 
@@ -202,7 +205,7 @@ def test_an_error_names_what_was_finished_before_it(prepare: Preparing, capsys: 
     )
 
 
-def test_an_interrupt_says_what_is_as_it_was(prepare: Preparing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_says_what_is_as_it_was(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
     def work(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -212,20 +215,29 @@ def test_an_interrupt_says_what_is_as_it_was(prepare: Preparing, capsys: pytest.
     assert err == "ckpt_surgery: interrupted; the checkout is as it was; nothing was made\n"
 
 
-# --- the real command, on a small checkout ----------------------------------------------------------------
+# --- the real `prepare`, on a small checkout ---------------------------------------------------------------
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ckpt_surgery", "pr", *arguments]
-    env = {**os.environ, **environment}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+class Command:
+    """Runs the command in this process, from a folder."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys = capsys
+        self.monkeypatch = monkeypatch
+
+    def refused(self, folder: Path, *arguments: str) -> str:
+        """The one line with which the command ends."""
+        self.monkeypatch.chdir(folder)
+        code, out, err = said(self.capsys, *arguments)
+        assert (code, out) == (2, ""), err
+        assert err.startswith("ckpt_surgery: error: ")
+        assert err.count("\n") == 1
+        return err
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith("ckpt_surgery: error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
 
 
 @pytest.fixture
@@ -233,65 +245,66 @@ def toy(tmp_path: Path) -> Path:
     return toy_checkout.make(tmp_path / "transformers", generation="none")
 
 
-def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
-    assert "is not in a git repository" in refused(run(tmp_path, ".", "--all"))
+def test_a_folder_that_is_no_repository(command: Command, tmp_path: Path) -> None:
+    assert "is not in a git repository" in command.refused(tmp_path, ".", "--all")
 
 
-def test_a_dirty_checkout(toy: Path) -> None:
+def test_a_dirty_checkout(command: Command, toy: Path) -> None:
     (toy / "setup.py").write_text("changed\n")
-    assert "has changes that are not committed (setup.py)" in refused(run(toy.parent, "transformers", "--all"))
+    assert "has changes that are not committed (setup.py)" in command.refused(toy.parent, "transformers", "--all")
 
 
-def test_a_detached_head_and_a_missing_base(toy: Path) -> None:
-    assert "there is no commit 'trunk'" in refused(run(toy.parent, "transformers", "--all", "--base", "trunk"))
+def test_a_detached_head_and_a_missing_base(command: Command, toy: Path) -> None:
+    assert "there is no commit 'trunk'" in command.refused(toy.parent, "transformers", "--all", "--base", "trunk")
     toy_checkout.git(toy, "checkout", "--quiet", "--detach")
-    assert "HEAD is detached" in refused(run(toy.parent, "transformers", "--all"))
+    assert "HEAD is detached" in command.refused(toy.parent, "transformers", "--all")
 
 
-def test_no_git(toy: Path, tmp_path: Path) -> None:
+def test_no_git(command: Command, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "git was not found" in refused(run(toy.parent, "transformers", "--all", PATH=str(empty)))
+    monkeypatch.setenv("PATH", str(empty))
+    assert "git was not found" in command.refused(toy.parent, "transformers", "--all")
 
 
-def test_an_interpreter_that_does_not_meet_the_pins(toy: Path) -> None:
+def test_an_interpreter_that_does_not_meet_the_pins(command: Command, toy: Path) -> None:
     path = toy / "src" / "transformers" / "__init__.py"
     why = "tokenizers>=99 is required for a normal functioning of this module, but found tokenizers==1.0."
     path.write_text(f"raise ImportError({why!r})\n")
     toy_checkout.commit(toy, "A pin that nobody meets")
-    message = refused(run(toy.parent, "transformers", "--all"))
+    message = command.refused(toy.parent, "transformers", "--all")
     assert "tokenizers>=99" in message
     assert "pip install" in message
 
 
-def test_an_interpreter_that_is_none(toy: Path) -> None:
-    message = refused(run(toy.parent, "transformers", "--all", "--python", "nowhere/python"))
+def test_an_interpreter_that_is_none(command: Command, toy: Path) -> None:
+    message = command.refused(toy.parent, "transformers", "--all", "--python", "nowhere/python")
     assert "nowhere/python" in message
 
 
-def test_a_place_inside_the_checkout(toy: Path) -> None:
-    message = refused(run(toy, ".", "--all"))
+def test_a_place_inside_the_checkout(command: Command, toy: Path) -> None:
+    message = command.refused(toy, ".", "--all")
     assert "lies in the checkout, which is never written to" in message
 
 
-def test_a_family_that_is_not_there(toy: Path) -> None:
-    assert "did you mean birch?" in refused(run(toy.parent, "transformers", "--families", "brich"))
+def test_a_family_that_is_not_there(command: Command, toy: Path) -> None:
+    assert "did you mean birch?" in command.refused(toy.parent, "transformers", "--families", "brich")
 
 
-def test_a_full_disk(toy: Path) -> None:
+def test_a_full_disk(command: Command, toy: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("there is no /dev/full here")
-    message = refused(run(toy.parent, "transformers", "--all", "--out", str(full / "out")))
+    message = command.refused(toy.parent, "transformers", "--all", "--out", str(full / "out"))
     assert "--out /dev/full/out cannot be made" in message
 
 
-def test_nothing_is_left_behind_by_any_refusal(toy: Path) -> None:
-    before, known = state(toy), set(toy.parent.iterdir())
+def test_nothing_is_left_behind_by_any_refusal(command: Command, toy: Path) -> None:
+    before, entries = state(toy), set(toy.parent.iterdir())
     for options in (["--base", "trunk"], ["--python", "nowhere"], ["--families", "brich"], ["--select", "CKPT9"]):
-        refused(run(toy.parent, "transformers", *([] if "--families" in options else ["--all"]), *options))
+        command.refused(toy.parent, "transformers", *([] if "--families" in options else ["--all"]), *options)
     assert state(toy) == before
-    assert set(toy.parent.iterdir()) == known
+    assert set(toy.parent.iterdir()) == entries
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckpt_surgery.upstream.evidence.results import Ran
+from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.pytest_run import Outcome
 
 COMMON = "tests/test_modeling_common.py"
 ELM = "tests/models/elm/test_modeling_elm.py"
@@ -234,7 +233,7 @@ def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None =
 
 
 BROKE_OFF = "broke off"
-Answers = Mapping[str, Outcome]
+Answers = Mapping[str, str]
 """What becomes of which test (`ElmModelTest::test_forward`) of ELM."""
 
 
@@ -257,12 +256,12 @@ class Scripted(Interpreter):
         timeout: float = 0,
         extra_path: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
-    ) -> Ran:
+    ) -> CommandRun:
         """Write the report that pytest would write."""
         self.shown.append(f"{tree.name}: {shown}")
         answer = self.answer(tree)
         if isinstance(answer, int):
-            return Ran(shown, answer, "E   the end")
+            return CommandRun(shown, answer, "E   the end")
         report = next(word.partition("=")[2] for word in arguments if word.startswith("--junitxml="))
         chosen = {name: outcome for name, outcome in answer.items() if "::" in name and _selects(arguments, name)}
         suite = ElementTree.Element("testsuite")
@@ -280,7 +279,9 @@ class Scripted(Interpreter):
             ElementTree.SubElement(case, "error", message="internal error")
         ElementTree.ElementTree(suite).write(report)
         bad = any(outcome in ("failed", "error") for outcome in chosen.values())
-        return Ran(shown, 3 if BROKE_OFF in answer else 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests")
+        return CommandRun(
+            shown, 3 if BROKE_OFF in answer else 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests"
+        )
 
 
 def _selects(arguments: Sequence[str], name: str) -> bool:

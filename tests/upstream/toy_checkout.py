@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -231,7 +235,7 @@ def make(
     python: bool = True,
     site: bool = True,
 ) -> Path:
-    """A git checkout in `folder`, committed on its branch main; returns the folder.
+    """A git checkout in `folder`, committed on its branch main; returns the folder. It is built once and copied.
 
     `failing` names checkers (copies, modular_conversion, docstrings, repo, inits) that fail once a model uses
     GradientCheckpointingLayer, `failing_before` those that always do. setup.py pins ruff RUFF; `ruff` is the version
@@ -240,12 +244,23 @@ def make(
     `site` the interpreter has none of the packages that are installed in ours, and starts faster.
     """
     settings = f"FAILING = {tuple(failing)}\nFAILING_BEFORE = {tuple(failing_before)}"
+    built = _built(generation, settings, cache=cache)
+    shutil.copytree(built, folder, dirs_exist_ok=True)
+    if python:
+        make_interpreter(folder / ".venv", ruff=ruff, torch=torch, site=site)
+    return folder
+
+
+@functools.cache
+def _built(generation: str, settings: str, *, cache: bool) -> Path:
+    """The committed checkout without an interpreter, in a folder of its own that goes with this process."""
+    scratch = tempfile.mkdtemp(prefix="ckpt_surgery-toy-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    folder = Path(scratch) / "transformers"
     for name, text in (_FILES | _families() | _utils(generation, settings, cache=cache)).items():
         write(folder / name, text.replace("@RUFF@", RUFF))
     modular = folder / "src/transformers/models/cedar/modular_cedar.py"
     write(modular.with_name("modeling_cedar.py"), toy_tools.generate(modular))
-    if python:
-        make_interpreter(folder / ".venv", ruff=ruff, torch=torch, site=site)
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "config", "user.name", "A Person")
     git(folder, "config", "user.email", "person@example.com")

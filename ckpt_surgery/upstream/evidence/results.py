@@ -1,4 +1,4 @@
-"""The evidence for one pull request, as plain frozen data; `body` and `evidence_page` show it.
+"""The evidence for one pull request, as plain frozen data; `body`, `page` and `siblings` render it.
 
 Nothing here runs, measures or renders. Paths are relative to the top of the checkout, with forward slashes.
 """
@@ -9,25 +9,70 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 from ckpt_surgery.measure.results import Mode
 
-CheckStatus = Literal["ok", "failed", "failed before too", "failed otherwise before", "not run"]
-RowVerdict = Literal["repaired", "partly repaired", "as before", "ok before", "worse", "not measured"]
-RegressionKind = Literal["covered", "exception removed", "added", "none"]
-SeriesStatus = Literal["ready", "unchecked", "not ready"]
-
 EVIDENCE_VERSION = 1
-"""Raised when a key of `evidence.json` changes its meaning or goes; new keys leave it as it is."""
+"""Raised when a key of `evidence.json` changes its meaning or goes; a new key does not raise it."""
+
+_GRADIENT_LEVELS = frozenset[str]({"run", "recompute", "set", "values", "ranks"})
+"""A repair that brings a fault at one of these levels does harm, whatever else it repairs."""
+
+
+class CheckStatus(StrEnum):
+    """How one of upstream's checkers ended on the finished series, the worst first."""
+
+    FAILED = "failed"
+    FAILED_DIFFERENTLY = "failed otherwise before"
+    """It fails on the base too, with another output."""
+    FAILED_BEFORE = "failed before too"
+    """It fails on the base too, in the same way."""
+    NOT_RUN = "not run"
+    OK = "ok"
+
+
+class RowVerdict(StrEnum):
+    """What the series changed for one model class in one mode."""
+
+    REPAIRED = "repaired"
+    PARTLY_REPAIRED = "partly repaired"
+    AS_BEFORE = "as before"
+    OK_BEFORE = "ok before"
+    WORSE = "worse"
+    NOT_MEASURED = "not measured"
+
+
+class RegressionKind(StrEnum):
+    """Where a regression test comes from."""
+
+    COVERED = "covered"
+    """Upstream's own test, as it stands."""
+    EXCEPTION_REMOVED = "exception removed"
+    """Upstream's own test, once the override that kept it from running is gone."""
+    ADDED = "added"
+    """A new test."""
+    NONE = "none"
+    """There is no regression test."""
+
+
+class SeriesStatus(StrEnum):
+    """Whether a series may be opened as a pull request."""
+
+    READY = "ready"
+    UNCHECKED = "unchecked"
+    """Nothing failed, but something could not be run."""
+    NOT_READY = "not ready"
+    """Something failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandRun:
     """One command that was run at the top of the checkout.
 
-    `command` is what one would type there (`python utils/checkers.py copies`); `output` the end of what it wrote to
-    both streams, without colours and without any path of the machine.
+    `command` is what one would type there (`python utils/checkers.py copies`). `output` is the end of what it wrote
+    to both streams, without colours and without any path of the machine.
     """
 
     command: str
@@ -40,26 +85,27 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One of upstream's checkers on the finished series. `reason` says why it was not run, or what a failure means.
+class CheckerResult:
+    """One of upstream's checkers, or its tests of one family, on the finished series.
 
-    `ran` is the run on the series; `before` the one on the base, made only where the one on the series failed.
+    `ran` is the run on the series, `before` the one on the base, which is only made if the series fails. `reason` says
+    why the checker was not run, or what its failure means.
     """
 
     name: str
     status: CheckStatus
-    ran: Ran | None = None
-    before: Ran | None = None
+    ran: CommandRun | None = None
+    before: CommandRun | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """One model class in one mode, as `verify` saw it on the base and on the series.
 
     `before` and `after` are the levels that failed (`recompute`), `faults_before` and `faults_after` the sentences.
-    `problem` is the reason where one of the two runs gave no verdict: the levels say nothing then. The numbers are
-    the bytes that autograd kept from forward to backward, 0 where not measured.
+    `kept_before` and `kept_after` are the bytes that autograd kept from the forward to the backward, 0 if they were
+    not measured. `problem` says why one of the two runs gave no verdict; the levels then say nothing.
     """
 
     family: str
@@ -75,30 +121,30 @@ class Row:
 
     @property
     def verdict(self) -> RowVerdict:
-        """What the series changed. New faults that are no gradient's leave a repair partial, not worse."""
+        """What the series changed. A new fault that is not about gradients leaves a repair partial, not worse."""
         if self.problem:
-            return "not measured"
+            return RowVerdict.NOT_MEASURED
         gone = set(self.before) - set(self.after)
         new = set(self.after) - set(self.before)
-        if new & {"run", "recompute", "set", "values", "ranks"}:
-            return "worse"
+        if new & _GRADIENT_LEVELS:
+            return RowVerdict.WORSE
         if not self.before:
-            return "worse" if new else "ok before"
+            return RowVerdict.WORSE if new else RowVerdict.OK_BEFORE
         if not gone:
-            return "as before"
-        return "partly repaired" if self.after else "repaired"
+            return RowVerdict.AS_BEFORE
+        return RowVerdict.PARTLY_REPAIRED if self.after else RowVerdict.REPAIRED
 
     @property
     def better(self) -> bool:
-        """Whether a fault of before is gone, and none came that is a gradient's."""
-        return self.verdict in ("repaired", "partly repaired")
+        """Whether a fault is gone, and no new one is about gradients."""
+        return self.verdict in (RowVerdict.REPAIRED, RowVerdict.PARTLY_REPAIRED)
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """A `forward` whose positional parameters changed: a breaking change for who passes them by position.
+class SignatureChange:
+    """A `forward` whose positional parameters changed, which breaks callers that pass them by position.
 
-    `before` and `after` are the parameter lists as source text, `callers` every call found in the checkout, as
+    `before` and `after` are the parameter lists as source text. `callers` are all calls found in the checkout, as
     `path:line` of the finished series.
     """
 
@@ -111,21 +157,20 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Regression:
-    """The test that fails without the repair and passes with it.
+class RegressionTest:
+    """The test of one family that fails without the repair and passes with it, or the reason why there is none.
 
-    "covered": upstream's own test, as it stands. "exception removed": upstream's own test, after the override that
-    kept it from running went, which `reason` names. "added": a new test. "none": there is none, and `reason` says why.
-    `paths` are the test files that were changed for it ("covered": the files of the tests), `tests` pytest ids of
-    what was run, `before` is the run on the base (it must fail), `after` on the series.
+    `paths` are the test files that were changed for it (for a covered family, those that hold the tests), `tests` the
+    pytest ids that were run, `before` their run on the base, which must fail, and `after` the one on the series.
+    `reason` names the override that was removed, or says why there is no test.
     """
 
     family: str
     kind: RegressionKind
     paths: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
-    before: Ran | None = None
-    after: Ran | None = None
+    before: CommandRun | None = None
+    after: CommandRun | None = None
     reason: str = ""
 
 
@@ -142,25 +187,27 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit. `regenerated` are files that upstream's converter wrote, `checkers` those that only its other
-    scripts changed; both are among `files`. `imported` is the import of every model's module in `files`, None where
-    there is none among them."""
+    """One commit of a series.
+
+    `regenerated` are the files that upstream's converter wrote, `checkers` those that only its other scripts changed;
+    both are among `files`. `imported` is the import of every model module in `files`, None if there is none.
+    `fixes` are the runs of upstream's converter and fixers that led to the commit.
+    """
 
     sha: str
     subject: str
     families: tuple[str, ...]
     rules: tuple[str, ...]
     files: tuple[str, ...]
-    imported: Ran | None
+    imported: CommandRun | None
     regenerated: tuple[str, ...] = ()
     checkers: tuple[str, ...] = ()
-    fixes: tuple[Ran, ...] = ()
-    """The runs of upstream's converter and fixers that led to it."""
+    fixes: tuple[CommandRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known about one series. `reasons` say why it is not ready, or what was not checked."""
+    """The evidence for one series. `reasons` say why it is not ready, what was not checked, and its known limits."""
 
     group: str
     branch: str
@@ -170,23 +217,23 @@ class Evidence:
     status: SeriesStatus
     reasons: tuple[str, ...]
     commits: tuple[Commit, ...]
-    rows: tuple[Row, ...]
-    checks: tuple[Check, ...]
-    signatures: tuple[Signature, ...]
-    regressions: tuple[Regression, ...]
+    rows: tuple[ModelRow, ...]
+    checks: tuple[CheckerResult, ...]
+    signatures: tuple[SignatureChange, ...]
+    regressions: tuple[RegressionTest, ...]
     siblings: tuple[Sibling, ...]
     versions: Mapping[str, str]
     """By name: ckpt_surgery, git, python, ruff, torch, transformers (the checkout's own)."""
     command: str
-    """The `ckpt_surgery pr` command that makes the same series again."""
+    """The `ckpt_surgery pr` command that makes this series again."""
     patches: tuple[str, ...] = ()
-    """File names, in the order in which `git am` takes them."""
+    """File names, in the order in which `git am` applies them."""
     unsafe: tuple[str, ...] = ()
     """Repairs that may break code elsewhere, one sentence each, with the file."""
     notes: tuple[str, ...] = ()
-    """Sentences of the codemods: a `# Copied from` comment that had to go, a file left alone."""
+    """Sentences from the codemods: a `# Copied from` comment that was removed, a file that was left alone."""
     coordination: str = ""
-    """The address of the issue where the work was agreed on; empty where none was given."""
+    """The address of the issue in which the work was agreed on; empty if none was given."""
     rules: Mapping[str, str] = field(default_factory=dict)
     """The first sentence of each rule in use, by code."""
 
@@ -207,7 +254,7 @@ class Evidence:
 
     @property
     def run_slow(self) -> str:
-        """The comment with which a maintainer has upstream's slow tests run on the touched models."""
+        """The comment with which a maintainer starts upstream's slow tests of the changed models."""
         return f"run-slow: {', '.join(self.families)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,7 +267,9 @@ class Evidence:
             "run_slow": self.run_slow,
         }
         data = {**dataclasses.asdict(self), **derived}
-        data["rows"] = [{**row, "verdict": one.verdict} for row, one in zip(data["rows"], self.rows, strict=True)]
+        data["rows"] = [
+            {**data_row, "verdict": row.verdict} for data_row, row in zip(data["rows"], self.rows, strict=True)
+        ]
         return data
 
     def to_json(self) -> str:

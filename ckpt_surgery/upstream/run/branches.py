@@ -1,13 +1,13 @@
-"""The branch of a series: made, replaced and put back, and never at the cost of a commit that a human made.
+"""The branch of a series: made, replaced and put back, and never at the cost of a commit that a person made.
 
-What we made is remembered by a ref beside the branch, `refs/ckpt-surgery/GROUP`: a branch that names anything else
-holds work that is not ours, whatever its commits look like.
+A ref beside the branch, `refs/ckpt-surgery/GROUP`, remembers what we made. If the branch names anything else, it holds
+work that is not ours, whatever its commits look like.
 """
 
 from __future__ import annotations
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.plan.layout import text_of
+from ckpt_surgery.upstream.layout import text_of
 from ckpt_surgery.upstream.run.git import Git
 
 _FOLDER = "ckpt-surgery"
@@ -19,10 +19,10 @@ def branch_of(group: str) -> str:
 
 
 def free_branch(git: Git, branch: str) -> str:
-    """The tip of our own branch of that name, empty where there is none.
+    """The tip of our own branch of that name; empty if there is none.
 
-    Raises UpstreamError where the branch names something that was not made here, is a symbolic one, is checked out or
-    rebased somewhere, or cannot be made beside another one.
+    Raises UpstreamError if the branch holds something that was not made here, is a symbolic ref, is checked out or
+    rebased somewhere, or cannot exist beside another branch.
     """
     ref = f"refs/heads/{branch}"
     for other in git.run("for-each-ref", "--format=%(refname)", "refs/heads").split("\n"):
@@ -42,10 +42,11 @@ def free_branch(git: Git, branch: str) -> str:
 
 
 def _check_use(git: Git, branch: str, ref: str) -> None:
-    """Raises UpstreamError where a worktree works on the branch."""
-    for place in git.run("worktree", "list", "--porcelain").split("\n\n"):
-        if f"branch {ref}" in place.split("\n"):
-            where = place.split("\n")[0].removeprefix("worktree ")
+    """Raises UpstreamError if a worktree has the branch checked out, or rebases it."""
+    for entry in git.run("worktree", "list", "--porcelain").split("\n\n"):
+        first, *attributes = entry.split("\n")
+        if f"branch {ref}" in attributes:
+            where = first.removeprefix("worktree ")
             raise UpstreamError(f"the branch {branch} is checked out in {where}: switch to another one there first")
     common = git.folder / git.run("rev-parse", "--git-common-dir")
     for folder in (common, *(common / "worktrees").glob("*/")):
@@ -55,20 +56,20 @@ def _check_use(git: Git, branch: str, ref: str) -> None:
 
 
 def set_branch(git: Git, branch: str, tip: str) -> None:
-    """Have the branch name `tip`, if what it names now is ours or nothing. Raises UpstreamError as `free_branch`."""
+    """Point the branch to `tip`, if it is ours or does not exist. Raises UpstreamError as `free_branch` does."""
     before = free_branch(git, branch)
     if before != tip:
         _move(git, branch, tip, before)
 
 
 def put_back(git: Git, branch: str, tip: str, before: str) -> None:
-    """Have the branch name again what it named before `set_branch` gave it `tip`; nothing where it does not."""
+    """Undo a `set_branch` to `tip`: the branch points to `before` again, unless it has moved since."""
     if tip != before and git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}") == tip:
         _move(git, branch, before, tip)
 
 
 def _move(git: Git, branch: str, new: str, old: str) -> None:
-    """Move the branch and what remembers it, both or neither; an empty name means that there is none."""
+    """Move the branch and the ref that remembers it, both or neither; an empty name means that there is none."""
     nothing = "0" * len(new or old)
     orders = [
         "start",

@@ -1,8 +1,7 @@
 """`verify` inside the checkout's own Python, which has its torch, its transformers and none of our requirements.
 
-`reproduce` starts it as `python -m ckpt_surgery.upstream.run.examine FOLDER`: the request lies in the folder,
-the answer is put beside it. Nothing is imported here but the standard library, torch, transformers and our own
-package.
+`reproduce` starts it as `python -m ckpt_surgery.upstream.run.examine FOLDER`; the request is in the folder, and the
+answer is written beside it. Imports only the standard library, torch, transformers and our own package.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 REQUEST, ANSWER = "request.json", "answer.json"
 PROGRESS = "progress"
-"""A line of JSON for every step: words, the number of finished jobs, and of all."""
+"""A line of JSON for every step: a text, the number of finished jobs, and their total."""
 TEMPLATE = "template.pid"
 """The process, and the process group, that every worker belongs to."""
 
@@ -24,58 +23,58 @@ _MODULE = "ckpt_surgery.upstream.run.examine"
 
 
 def main(folder: Path) -> None:
-    """Do what the request says, and write the answer: `reports` by family, or a `problem` as a clause."""
+    """Carry out the request and write the answer: `reports` by family, or a `problem` as a clause."""
     request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     problem = unfit(Path(request["tree"]))
-    answer = {"problem": problem} if problem else examined(folder, request)
+    answer = examined(folder, request) if problem is None else {"problem": problem}
     part = folder / f"{ANSWER}.part"
     part.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf-8")
     part.replace(folder / ANSWER)
 
 
-def unfit(tree: Path) -> str:
-    """Why the models of a tree cannot be run in this interpreter, as a clause; empty where they can."""
+def unfit(tree: Path) -> str | None:
+    """Why the models of a tree cannot be run in this interpreter, as a clause; None if they can."""
     if find_spec("torch") is None:
         return "it has no torch"
-    found = find_spec("transformers")
-    if found is None or found.origin is None:
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
         return "it has no transformers"
-    package = Path(found.origin).parent
+    package = Path(spec.origin).parent
     if package.resolve() != (tree / "src" / "transformers").resolve():
         return f"it imports the transformers in {package}, and not the tree's"
-    return ""
+    return None
 
 
 def examined(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The reports by family. `classes` of the request are the names of classes by family, models or not."""
+    """The reports by family. `classes` in the request are names of classes by family, whether models or not."""
     from ckpt_surgery.survey import survey
     from ckpt_surgery.survey.target import target_of
     from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
     try:
-        with WorkerPool() as pool, (folder / PROGRESS).open("w", encoding="utf-8") as told:
+        with WorkerPool() as pool, (folder / PROGRESS).open("w", encoding="utf-8") as steps:
             (folder / TEMPLATE).write_text(str(pool.pid), encoding="ascii")
-            found = pool.call(f"{_MODULE}:targets_of", classes=request["classes"])
+            by_family = pool.call(f"{_MODULE}:targets_of", classes=request["classes"])
             reports = survey(
-                [target_of(target) for targets in found.values() for target in targets],
+                [target_of(target) for targets in by_family.values() for target in targets],
                 workers=request["jobs"],
-                progress=lambda *step: print(json.dumps(step), file=told, flush=True),
+                progress=lambda *step: print(json.dumps(step), file=steps, flush=True),
                 pool=pool,
             )
     except WorkerPoolError as error:
         return {"problem": str(error)}
-    rest = iter(reports)
-    return {"reports": {family: [next(rest).to_dict() for _ in targets] for family, targets in found.items()}}
+    in_order = iter(reports)
+    return {"reports": {family: [next(in_order).to_dict() for _ in targets] for family, targets in by_family.items()}}
 
 
 def targets_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
-    """The targets by family, as plain JSON data: of those classes that are models, with their variants."""
+    """The targets by family, as plain JSON data, for the classes that are models, with their variants."""
     from ckpt_surgery.survey.resolve import resolve
     from ckpt_surgery.tiny import model_classes
 
-    known = model_classes()
+    models = model_classes()
     return {
-        family: [target.to_dict() for target in resolve([name for name in names if name in known])]
+        family: [target.to_dict() for target in resolve([name for name in names if name in models])]
         for family, names in classes.items()
     }
 

@@ -1,13 +1,12 @@
-"""The checkout's own Python: which one it is, what it has, and commands run with it.
+"""The checkout's own Python: which one it is, and commands run with it.
 
-What is run, and what its outcome means, is the business of `checks`, `reproduce` and `regression`.
+What is run, and what its outcome means, is decided by `checks`, `reproduce`, `regression` and `family_tests`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shlex
@@ -20,15 +19,21 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import Ran
+from ckpt_surgery.upstream.evidence.results import CommandRun
 
 TIMEOUT = 1800.0
 """Seconds for one command, far more than any of upstream's checkers takes."""
 LINES = 60
 """How much of a command's output is kept, from its end."""
+DATA_MARK = "ckpt_surgery data:"
+"""A line of output that begins with this is data for us, and is never shortened."""
+
+EXIT_TIMED_OUT = 124
+EXIT_NO_COMMAND = 127
+_EXIT_SIGNAL = 128
+"""Exit codes as a shell gives them; a process that a signal ended has 128 and the signal's number."""
 
 _WIDTH = 400
 _FIXED = {
@@ -40,39 +45,12 @@ _FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-# a hook of git has variables that name the caller's own repository; what Python and pytest are told by variables
-# is meant for ours
+# In a git hook, GIT_ variables name the caller's own repository. What variables tell Python and pytest is meant for
+# ours, not for the checkout's.
 _DROPPED = re.compile(r"GIT_|PYTHON|__PYVENV_LAUNCHER__$|PYTEST_|FORCE_COLOR$|CLICOLOR")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LIBRARY = re.compile(r"""(?<![\w.~>-])/[^\s"':=]*?/(?=lib(?:64)?/python3)""")
-
-_IS_PYTHON = "import sys; print('python', *sys.version_info[:2])"
-_MARK = "ckpt_surgery probe:"
-_PROBE = f"""
-import json, os, sys
-told = {{"python": "%d.%d.%d" % sys.version_info[:3]}}
-try:
-    if sys.version_info >= (3, 11):
-        import shutil, subprocess
-        ruff = shutil.which("ruff")
-        if ruff:
-            words = subprocess.run([ruff, "--version"], capture_output=True, text=True).stdout.split()
-            told["ruff"] = words[1] if len(words) > 1 else ""
-        what = "transformers"
-        import transformers
-        told["transformers"] = transformers.__version__
-        place = os.path.dirname(os.path.realpath(transformers.__file__))
-        if place != os.path.realpath(os.path.join(sys.argv[1], "transformers")):
-            told["elsewhere"] = place
-        what = "torch"
-        import torch
-        told["torch"] = torch.__version__
-except Exception as error:
-    told["failed"], told["kind"], told["why"] = what, type(error).__name__, str(error)[:2000]
-    told["name"] = getattr(error, "name", None)
-print("\\n{_MARK}" + json.dumps(told))
-"""
-_PIN = re.compile(r"(?P<pin>\S+) is required for a normal functioning of this module, but found (?P<found>\S+?)\.?$")
+_IS_PYTHON = f"import sys; print('{DATA_MARK}', *sys.version_info[:2])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +68,27 @@ class Interpreter:
         timeout: float = TIMEOUT,
         extra_path: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
-    ) -> Ran:
-        """Run this Python at the top of a tree, with the tree's own transformers; no process of it is left.
+    ) -> CommandRun:
+        """Run this Python at the top of a tree, with the tree's own transformers; none of its processes is left.
 
-        `shown` is the command for the evidence where the arguments are not fit to be read. `extra_path` holds
-        folders to import from after the tree's, `env` more variables. Over `timeout` seconds, the code is 124; of a
-        process that a signal ended, it is 128 and the signal's number, as in a shell.
+        Args:
+            shown: the command for the evidence, if the arguments are not fit to be read.
+            timeout: seconds, after which the command is stopped and its exit code is 124.
+            extra_path: folders to import from, after the tree's.
+            env: more variables.
 
-        Raises UpstreamError where the command cannot be started.
+        Raises UpstreamError if the command cannot be started.
         """
         shown = shown or shlex.join(["python", *arguments])
         return self._run([str(self.path), *arguments], tree, shown, timeout, extra_path, env or {})
 
-    def tool(self, name: str, arguments: Sequence[str], tree: Path) -> Ran:
-        """Run a program that upstream's scripts call by its bare name (`ruff`): code 127 where there is none."""
+    def tool(self, name: str, arguments: Sequence[str], tree: Path) -> CommandRun:
+        """Run a program that upstream's scripts call by its bare name (`ruff`): exit code 127 if there is none."""
         shown = shlex.join([name, *arguments])
-        found = shutil.which(name, path=self._environment(tree, ())["PATH"])
-        if found is None:
-            return Ran(shown, 127, f"{name}: command not found")
-        return self._run([found, *arguments], tree, shown, TIMEOUT, (), {})
+        program = shutil.which(name, path=self._environment(tree, ())["PATH"])
+        if program is None:
+            return CommandRun(shown, EXIT_NO_COMMAND, f"{name}: command not found")
+        return self._run([program, *arguments], tree, shown, TIMEOUT, (), {})
 
     def _environment(self, tree: Path, extra_path: Sequence[Path]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not _DROPPED.match(name)}
@@ -124,8 +104,8 @@ class Interpreter:
         timeout: float,
         extra_path: Sequence[Path],
         env: Mapping[str, str],
-    ) -> Ran:
-        neutral = self._neutral(tree, extra_path)
+    ) -> CommandRun:
+        neutral = self._neutral_paths(tree, extra_path)
         try:
             # a file and no pipe: a process that outlives its parent would keep a pipe open
             with tempfile.TemporaryFile() as output:
@@ -149,10 +129,10 @@ class Interpreter:
             raise UpstreamError(f"`{shown}` cannot be run: {_reason(error)}") from None
         text = _readable(b"".join(lines), neutral)
         cut = f"... ({count - LINES} lines before these)" if count > LINES else ""
-        return Ran(_neutralised(shown, neutral), code, "\n".join(filter(None, [cut, text, ending])))
+        return CommandRun(_neutralised(shown, neutral), code, "\n".join(filter(None, [cut, text, ending])))
 
-    def _neutral(self, tree: Path, extra_path: Sequence[Path]) -> dict[str, str]:
-        """What stands for the paths of this machine, the longest first."""
+    def _neutral_paths(self, tree: Path, extra_path: Sequence[Path]) -> dict[str, str]:
+        """What is written instead of the paths of this machine, the longest first."""
         names = {Path(os.path.expanduser("~")): "~", Path(tempfile.gettempdir()): "<tmp>"}
         if len(self.path.parents) > 2:
             names[self.path.parents[1]] = "<python>"
@@ -163,10 +143,10 @@ class Interpreter:
 
 
 def find_interpreter(given: Path | None, checkout: Path) -> Interpreter:
-    """The Python that is named (a program, or the folder of a virtual environment), or else the checkout's own.
+    """The Python that is given (a program, or the folder of a virtual environment), or else the checkout's own.
 
-    That is the one of its `.venv` or `venv`, of the virtual environment that is active, or the one we run in.
-    Raises UpstreamError where the one that is named is no Python.
+    That is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
+    Raises UpstreamError if what is given is no Python.
     """
     if given is None:
         folders = [checkout / ".venv", checkout / "venv", *map(Path, filter(None, [os.environ.get("VIRTUAL_ENV")]))]
@@ -181,85 +161,44 @@ def find_interpreter(given: Path | None, checkout: Path) -> Interpreter:
     if not _is_program(path):
         raise UpstreamError(f"{path} is no program that can be run: {remedy}")
     python = Interpreter(path)
-    try:
-        known = python.run(["-c", _IS_PYTHON], Path("/"), timeout=60).output.startswith("python ")
-    except UpstreamError:
-        known = False
-    if not known:
+    if not _answers_as_python(python):
         raise UpstreamError(f"{path} is no Python: {remedy}")
     return python
 
 
-def probe(python: Interpreter, tree: Path) -> dict[str, str]:
-    """The versions of python, torch, transformers (the tree's own) and, where there is one, ruff.
-
-    Raises UpstreamError where it cannot run the tree's models: too old, a requirement missing or of another
-    version, or a transformers that is not the tree's.
-    """
-    ran = python.run(
-        ["-c", _PROBE, str(tree / "src")], tree, shown="python -c 'import transformers, torch'", timeout=600
-    )
-    told = _told(ran)
-    # not the tree: it may be a worktree that is gone when this is read
-    install = f"install what it needs, in the checkout, with {python.path} -m pip install -e"
-    install += " '.[torch,testing,quality]', or name another Python with --python"
-    if not told:
-        last = ran.output.rpartition("\n")[2]
-        raise UpstreamError(f"{python.path} cannot import transformers and torch ({last}): {install}")
-    if "failed" in told:
-        raise UpstreamError(f"{python.path} {_unmet(told)}: {install}")
-    if "transformers" not in told:
-        raise UpstreamError(
-            f"{python.path} is Python {told['python']}, and 3.11 or later is needed: name another one with --python"
-        )
-    if "elsewhere" in told:
-        raise UpstreamError(
-            f"{python.path} imports transformers from {told['elsewhere']} and not from the checkout: "
-            "name a Python that heeds PYTHONPATH with --python"
-        )
-    return {name: version for name, version in sorted(told.items()) if version}
-
-
-def _told(ran: Ran) -> dict[str, Any]:
-    """What the probe found; empty where it did not come to its end."""
-    line = next((line for line in ran.output.splitlines() if line.startswith(_MARK)), "")
-    return dict(json.loads(line.removeprefix(_MARK))) if line else {}
-
-
-def _unmet(told: Mapping[str, Any]) -> str:
-    """What the interpreter lacks, as a clause."""
-    lines = [line.strip() for line in told["why"].splitlines() if line.strip()] or [told["kind"]]
-    pin = next(filter(None, map(_PIN.search, lines)), None)
-    if pin:
-        return f"has {pin['found']}, and the checkout needs {pin['pin']}"
-    if told["kind"] == "ModuleNotFoundError" and told["name"]:
-        return f"has no {told['name']}, which {told['failed']} needs" if told["name"] != "torch" else "has no torch"
-    return f"cannot import {told['failed']} ({told['kind']}: {lines[0]})"
+def _answers_as_python(python: Interpreter) -> bool:
+    try:
+        return python.run(["-c", _IS_PYTHON], Path("/"), timeout=60).output.startswith(DATA_MARK)
+    except UpstreamError:
+        return False
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
-    """The exit code as a shell would give it, and a line about an end that was not the command's own doing."""
+    """The exit code as a shell would give it, and a line for the output if the command did not end by itself."""
     try:
         code = process.wait(timeout)
     except subprocess.TimeoutExpired:
-        return 124, f"stopped: it had not ended after {timeout:g} s"
+        return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"
     finally:
-        # also where it ended by itself: what it has started ends with it
+        # Also if it ended by itself: what it has started ends with it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if code >= 0:
         return code, ""
-    memory = " (so does a system that is out of memory)" if code == -signal.SIGKILL else ""
-    return 128 - code, f"killed by {signal.Signals(-code).name}{memory}"
+    memory = " (as the system does when it is out of memory)" if code == -signal.SIGKILL else ""
+    return _EXIT_SIGNAL - code, f"killed by {signal.Signals(-code).name}{memory}"
 
 
 def _readable(data: bytes, neutral: Mapping[str, str]) -> str:
     """Text as it would stand on a screen at the end, without colours and paths of the machine."""
     text = _ESCAPE.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n"))
-    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
-    lines = (line if len(line) <= _WIDTH or line.startswith(_MARK) else f"{line[:_WIDTH]} ..." for line in shown)
-    return _neutralised("\n".join(lines), neutral).strip("\n")
+    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
+    return _neutralised("\n".join(map(_shortened, lines)), neutral).strip("\n")
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _WIDTH or line.startswith(DATA_MARK) else f"{line[:_WIDTH]} ..."
 
 
 def _neutralised(text: str, neutral: Mapping[str, str]) -> str:

@@ -1,108 +1,81 @@
-"""The test that shows a repair: red on the base, green on the series. It is found in upstream's tests or made.
+"""The test that shows a repair: red on the base, green on the series. It is one of upstream's, or a new one.
 
-What it changes is under `tests/` of the series; the base gets the same test files only while they run there.
+What it changes is under `tests/` of the series; the base has the same test files only while they run there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.text import some
-from ckpt_surgery.upstream.evidence.results import Check, Regression, RegressionKind
-from ckpt_surgery.upstream.plan.layout import COMMON_TESTS, MODELING_UTILS, TESTS, classes_of, files_of, text_of
+from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
+from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
+from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions, generic_tests, overrides, without
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
+from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
-from ckpt_surgery.upstream.run.regression_source import Excuse, exclusions, generic_tests, overrides, without
+from ckpt_surgery.upstream.run.temporary_edits import (
+    COMMON,
+    exact_text,
+    model_test_files,
+    restored,
+    tests_of_series,
+    write_texts,
+)
 
-COMMON = COMMON_TESTS.as_posix()
 TIMEOUT = 1200.0
 """Seconds for one run of the checkpointing tests of a family."""
-FAMILY_TIMEOUT = 3600.0
-"""Seconds for one run of all tests of a family."""
 
 _MODEL_TYPE = re.compile(r"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"'](\w+)[\"']", re.M)
-_NO_TESTS = 5
+_Placed = tuple[str, Exclusion]
+"""An exclusion with the path of its file."""
 
 
 def regression(
     family: str, base: Path, series: Path, python: Interpreter, *, blocks: Sequence[str], modes: Sequence[Mode]
-) -> Regression:
+) -> RegressionTest:
     """Find or make the test of one family that fails without the repair and passes with it.
 
-    Tried in this order: upstream's own tests as they stand, the same without what excuses the family from them, and
-    a test of our own. Test files of `series` are changed where the last two succeed, nothing is otherwise. Those of
-    `base` are put back after each run, also when one is interrupted.
+    Tried in this order: upstream's own tests as they stand, the same without what excludes the family from them, and
+    a new test. Test files of `series` are changed if one of the last two succeeds, and not otherwise. Those of `base`
+    are put back after each run, also after an interrupt.
 
     Args:
         family: a folder under `tests/models`.
         base: the top of a tree with the source as it was.
         series: the top of a tree with the repaired source.
         python: has pytest, torch, and what the tests import.
-        blocks: classes that the base has as plain modules and the series checkpoints.
-        modes: those in which the repaired models have no fault left; the test of our own tries no other.
+        blocks: classes that are plain modules on the base and checkpointed on the series.
+        modes: those in which the repaired models have no fault left; a new test tries no other.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
     """
-    files = _test_files(series, family)
+    files = model_test_files(series, family)
     if not files:
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
-        return Regression(family, "none", reason=f"the checkout has no {folder}")
-    trial = _Trial(family, base, series, python, files)
+        return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
+    trial = _FamilyTrial(family, base, series, python, files)
     before, after = trial.both(files, "checkpointing")
-    problem = next((run.problem for run in (before, after) if run.problem and run.ran.code != _NO_TESTS), "")
-    if problem:
-        return Regression(family, "none", reason=problem)
-    shown = red_to_green(before, after)
-    covered = trial.confirmed(trial.kind(shown), shown)
+    for run in (before, after):
+        if run.problem and run.ran.code != PytestExit.NO_TESTS:
+            return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
+    tests = red_to_green(before, after)
+    covered = trial.confirmed(trial.kind(tests), tests)
     return covered or _exception_removed(trial, after) or _added(trial, blocks, modes)
 
 
-def family_tests(family: str, base: Path, series: Path, python: Interpreter, *, shown: Collection[str] = ()) -> Check:
-    """Run all of upstream's tests of a family on the series; those that fail are run on the base too.
-
-    Upstream skips its slow tests by itself. "failed before too" means that each test that fails on the series fails
-    on the base. The tests in `shown` are those that the series repairs: they may not fail, whatever they do there.
-
-    Raises:
-        UpstreamError: the interpreter cannot be started.
-    """
-    folder = f"{TESTS}/{family}"
-    if not (series / folder).is_dir():
-        return Check(folder, "not run", reason=f"the checkout has no {folder}")
-    options = ("--continue-on-collection-errors",)
-    after = run_pytest(python, series, [folder], options=options, timeout=FAMILY_TIMEOUT)
-    bad = after.ids("failed", "error")
-    if after.problem or not (bad or after.ids("passed")):
-        return Check(folder, "not run", after.ran, reason=after.problem or "all of them are skipped")
-    if not bad and not after.broke_off:
-        if after.ran.ok:
-            return Check(folder, "ok", after.ran)
-        return Check(folder, "not run", after.ran, reason=f"pytest ended early, with exit code {after.ran.code}")
-    with _lent(base, series, _test_files(series, family)):
-        targets = [folder] if after.broke_off else bad
-        before = run_pytest(python, base, targets, options=options, timeout=FAMILY_TIMEOUT)
-    own = ["pytest itself, which breaks off"] if after.broke_off else []
-    new = [name for name in bad if name in shown or before.outcome(name) not in ("failed", "error")]
-    new += own if not before.broke_off else []
-    if new:
-        return Check(folder, "failed", after.ran, before.ran, f"on the series alone: {some(new)}")
-    return Check(folder, "failed before too", after.ran, before.ran, f"on the base as well: {some([*own, *bad])}")
-
-
 def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:
-    """The tests that fail in the first run and pass in the second. Skipped, excused or broken off is neither."""
-    return tuple(name for name in before.ids("failed") if after.outcome(name) == "passed")
+    """The tests that fail in the first run and pass in the second. A skipped test does neither."""
+    failed = before.ids(PytestOutcome.FAILED)
+    return tuple(name for name in failed if after.outcome(name) is PytestOutcome.PASSED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _FamilyTrial:
     """One family, the two trees, and the family's test files (paths from the top of a tree)."""
 
     family: str
@@ -112,127 +85,132 @@ class _Trial:
     files: tuple[str, ...]
 
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
-        """The same tests on the base and on the series, both as the test files of the series have them."""
-        with _lent(self.base, self.series, self.files):
+        """The same tests on the base and on the series, both with the test files of the series."""
+        with tests_of_series(self.base, self.series, self.files):
             before = run_pytest(self.python, self.base, targets, names=names, timeout=TIMEOUT)
         return before, run_pytest(self.python, self.series, targets, names=names, timeout=TIMEOUT)
 
-    def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> Regression | None:
-        """A run of those tests alone that went from red to green; None where they do not do so again."""
+    def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
+        """A run of these tests alone that goes from red to green; None if they do not do so again."""
         if not tests:
             return None
         before, after = self.both(tests)
         if set(red_to_green(before, after)) != set(tests):
             return None
         paths = sorted({name.partition("::")[0] for name in tests})
-        return Regression(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
+        return RegressionTest(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
 
     def kind(self, tests: Sequence[str]) -> RegressionKind:
-        """What tests are that show the repair as the series has them: they may be the work of an earlier run."""
+        """Where the tests that show the repair come from; an earlier commit of the series may have made them."""
         if any(name.endswith(f"::{TEST}") for name in tests):
-            return "added"
-        theirs, ours = self.excuses(self.base), self.excuses(self.series)
-        return "exception removed" if len(theirs) > len(ours) else "covered"
+            return RegressionKind.ADDED
+        removed = len(self.exclusions(self.base)) > len(self.exclusions(self.series))
+        return RegressionKind.EXCEPTION_REMOVED if removed else RegressionKind.COVERED
 
-    def excuses(self, tree: Path) -> list[tuple[str, Excuse]]:
-        """What keeps the generic tests from the family in a tree, each with the path of its file."""
-        common = _text(tree, COMMON) if (tree / COMMON).is_file() else ""
+    def exclusions(self, tree: Path) -> list[_Placed]:
+        """What keeps the generic tests from the family in a tree."""
+        common = exact_text(tree, COMMON) if (tree / COMMON).is_file() else ""
         generic = generic_tests(common)
-        found = [(path, one) for path in self.files for one in overrides(_text(tree, path), generic)]
-        return found + [(COMMON, one) for one in exclusions(common, _names(tree, self.family))]
+        own = [(path, override) for path in self.files for override in overrides(exact_text(tree, path), generic)]
+        return own + [(COMMON, exclusion) for exclusion in exclusions(common, _names(tree, self.family))]
+
+    def none(self, reason: str, runs: tuple[PytestRun, PytestRun] | None = None) -> RegressionTest:
+        """There is no regression test; `runs` are those of a test that was tried."""
+        before, after = (run.ran for run in runs) if runs else (None, None)
+        return RegressionTest(self.family, RegressionKind.NONE, before=before, after=after, reason=reason)
 
 
-def _exception_removed(trial: _Trial, untouched: PytestRun) -> Regression | None:
-    """Upstream's own tests without what excuses the family; `untouched` is their run on the series before that."""
-    found = trial.excuses(trial.series)
-    if not found:
+def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionTest | None:
+    """Upstream's own tests without what excludes the family; `untouched` is their run on the series before that."""
+    excluding = trial.exclusions(trial.series)
+    if not excluding:
         return None
-    names = " or ".join(sorted({name for _, excuse in found for name in excuse.tests}))
-    originals = {path: _text(trial.series, path) for path, _ in found}
-    with _restored(trial.series, originals) as keep:
-        _write(trial.series, _freed(originals, found))
+    names = " or ".join(sorted({name for _, exclusion in excluding for name in exclusion.tests}))
+    originals = {path: exact_text(trial.series, path) for path, _ in excluding}
+    with restored(trial.series, originals) as keep:
+        write_texts(trial.series, _without(originals, excluding))
         before, after = trial.both(trial.files, names)
         shown = red_to_green(before, after)
-        worse = set(after.ids("failed", "error")) - set(untouched.ids("failed", "error"))
-        good = [(path, one) for path, one in found if _concerns(path, one, shown) and not _concerns(path, one, worse)]
-        tests = [name for name in shown if any(_concerns(path, one, [name]) for path, one in good)]
-        _write(trial.series, originals | _freed(originals, good))
-        reason = f"taken out: {'; '.join(f'{one.told} ({path})' for path, one in good)}"
-        made = trial.confirmed("exception removed", tests, reason)
-        if made is None:
+        worse = set(after.ids(*BAD)) - set(untouched.ids(*BAD))
+        removed = [placed for placed in excluding if _concerns(placed, shown) and not _concerns(placed, worse)]
+        tests = [name for name in shown if any(_concerns(placed, [name]) for placed in removed)]
+        write_texts(trial.series, originals | _without(originals, removed))
+        reason = f"removed: {'; '.join(f'{exclusion.description} ({path})' for path, exclusion in removed)}"
+        test = trial.confirmed(RegressionKind.EXCEPTION_REMOVED, tests, reason)
+        if test is None:
             return None
         keep()
-        return replace(made, paths=tuple(sorted({path for path, _ in good})))
+        return replace(test, paths=tuple(sorted({path for path, _ in removed})))
 
 
-def _added(trial: _Trial, blocks: Sequence[str], modes: Sequence[Mode]) -> Regression:
-    """A test of our own in the last test class where it shows the repair; the runs of a failed try where in none."""
-    sources = {path: _text(trial.series, path) for path in trial.files}
+def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
+    """A new test in the last test class in which it shows the repair; if there is none, the runs of the first try."""
+    sources = {path: exact_text(trial.series, path) for path in trial.files}
     if any(holders(source) for source in sources.values()):
-        before, after = trial.both(trial.files, TEST)
-        return Regression(trial.family, "none", before=before.ran, after=after.ran, reason=_why_not(before, after))
+        runs = trial.both(trial.files, TEST)
+        return trial.none(_why_not(*runs), runs)
     classes = {path: model_tests(source) for path, source in sources.items()}
     if not any(classes.values()):
-        reason = f"no class in {', '.join(trial.files)} has upstream's generic model tests"
-        return Regression(trial.family, "none", reason=reason)
+        return trial.none(f"no class in {', '.join(trial.files)} has upstream's generic model tests")
     if not modes:
-        reason = "verify finds a fault in every mode after the repair too: no test of all gradients can pass"
-        return Regression(trial.family, "none", reason=reason)
-    modeling_utils = _text(trial.series, MODELING_UTILS)
+        return trial.none("verify still finds a fault in every mode, so that no test of all gradients can pass")
+    modeling_utils = exact_text(trial.series, MODELING_UTILS)
     tries: list[tuple[PytestRun, PytestRun]] = []
-    with _restored(trial.series, sources) as keep:
-        for some in dict.fromkeys([tuple(modes), *((mode,) for mode in modes)]):
-            text = method(blocks, some, modeling_utils)
-            _write(trial.series, {path: with_method(source, classes[path], text) for path, source in sources.items()})
+    with restored(trial.series, sources) as keep:
+        for tried in dict.fromkeys([tuple(modes), *((mode,) for mode in modes)]):
+            text = method(blocks, tried, modeling_utils)
+            edited = {path: with_method(source, classes[path], text) for path, source in sources.items()}
+            write_texts(trial.series, edited)
             before, after = trial.both(trial.files, TEST)
             tries.append((before, after))
             shown = red_to_green(before, after)
             if shown:
                 path, holder, _ = shown[-1].split("::")
-                _write(trial.series, sources | {path: with_method(sources[path], [holder], text)})
-                made = trial.confirmed("added", shown[-1:])
-                if made is not None:
+                write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
+                test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
+                if test is not None:
                     keep()
-                    return made
-            if not after.ids("failed", "error"):
+                    return test
+            if not after.ids(*BAD):
                 break
-    before, after = tries[0]
-    return Regression(trial.family, "none", before=before.ran, after=after.ran, reason=_why_not(before, after))
+    return trial.none(_why_not(*tries[0]), tries[0])
 
 
 def _why_not(before: PytestRun, after: PytestRun) -> str:
-    """Why our own test shows nothing, from its runs in every test class of the family."""
+    """Why the new test shows nothing, from its runs in every test class of the family."""
     problem = before.problem or after.problem
     if problem:
         return problem
-    green, red = before.ids("passed"), after.ids("failed", "error")
-    skipped = sorted({result.reason for result in after.results.values() if result.outcome == "skipped"})
+    green, red = before.ids(PytestOutcome.PASSED), after.ids(*BAD)
+    results = after.results.values()
+    skipped = sorted({result.reason for result in results if result.outcome is PytestOutcome.SKIPPED})
     parts = [f"passes on the base already ({_classes(green)})"] if green else []
     parts += [f"fails on the series too ({_classes(red)})"] if red else []
     parts += [f"is skipped ({'; '.join(skipped)})"] if skipped else []
-    told = ", ".join(parts) or "did not do the same twice"
-    return f"a test that every block is recomputed, with the same gradients, {told}"
+    why = ", ".join(parts) or "did not do the same twice"
+    return f"a test that every block is recomputed, with the same gradients, {why}"
 
 
 def _classes(tests: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
 
 
-def _concerns(path: str, excuse: Excuse, tests: Collection[str]) -> bool:
-    """Whether an excuse is one for any of these tests (pytest ids)."""
+def _concerns(placed: _Placed, tests: Collection[str]) -> bool:
+    """Whether an exclusion keeps any of these tests (pytest ids) from the family."""
+    path, exclusion = placed
     for name in tests:
         file, *classes, test = name.split("::")
-        if test in excuse.tests and (path == COMMON or (file == path and classes[-1] in excuse.classes)):
+        if test in exclusion.tests and (path == COMMON or (file == path and classes[-1] in exclusion.classes)):
             return True
     return False
 
 
-def _freed(sources: Mapping[str, str], excuses: Iterable[tuple[str, Excuse]]) -> dict[str, str]:
-    """The files without these excuses."""
-    by_path: dict[str, list[Excuse]] = {}
-    for path, excuse in excuses:
-        by_path.setdefault(path, []).append(excuse)
-    return {path: without(sources[path], those) for path, those in by_path.items()}
+def _without(sources: Mapping[str, str], excluding: Iterable[_Placed]) -> dict[str, str]:
+    """The files without these exclusions."""
+    by_path: dict[str, list[Exclusion]] = {}
+    for path, exclusion in excluding:
+        by_path.setdefault(path, []).append(exclusion)
+    return {path: without(sources[path], removed) for path, removed in by_path.items()}
 
 
 def _names(tree: Path, family: str) -> frozenset[str]:
@@ -240,42 +218,3 @@ def _names(tree: Path, family: str) -> frozenset[str]:
     configurations = files_of(tree, family, "configuration_*.py")
     types = (name for path in configurations for name in _MODEL_TYPE.findall(text_of(path)))
     return frozenset({*types, *classes_of(tree, family)})
-
-
-def _test_files(tree: Path, family: str) -> tuple[str, ...]:
-    """The family's tests of models in torch, as paths from the top of the tree."""
-    found = sorted((tree / TESTS / family).glob("test_modeling_*.py"))
-    other = ("test_modeling_tf_", "test_modeling_flax_")
-    return tuple(path.relative_to(tree).as_posix() for path in found if not path.name.startswith(other))
-
-
-@contextmanager
-def _lent(base: Path, series: Path, files: Iterable[str]) -> Iterator[None]:
-    """The base with the series' own text of these test files and of the generic tests."""
-    both = [path for path in (COMMON, *files) if (base / path).is_file() and (series / path).is_file()]
-    theirs, ours = ({path: _text(tree, path) for path in both} for tree in (base, series))
-    changed = [path for path in both if theirs[path] != ours[path]]
-    with _restored(base, {path: theirs[path] for path in changed}):
-        _write(base, {path: ours[path] for path in changed})
-        yield
-
-
-@contextmanager
-def _restored(tree: Path, originals: Mapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Puts files back to this text at the end, however it comes, unless what is handed out was called."""
-    kept: list[bool] = []
-    try:
-        yield lambda: kept.append(True)
-    finally:
-        if not kept:
-            _write(tree, originals)
-
-
-def _text(tree: Path, path: str | Path) -> str:
-    """The text of a file with the line ends that it has."""
-    return (tree / path).read_bytes().decode()
-
-
-def _write(tree: Path, texts: Mapping[str, str]) -> None:
-    for path, text in texts.items():
-        (tree / path).write_bytes(text.encode())

@@ -1,4 +1,4 @@
-"""A regression test of our own: its text, the test classes that can hold it, and the imports it needs.
+"""The new regression test: its text, the test classes that can hold it, and the imports that it needs.
 
 Which class gets it, and whether it shows the repair, is decided by `regression`.
 """
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.static.edits import apply_edits
-from ckpt_surgery.upstream.run.regression_source import WIDTH
+from ckpt_surgery.upstream.run.exclusions import WIDTH
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"
 
@@ -64,10 +64,10 @@ _METHOD = """\
                     wrong = {n for n in grads if not grads[n].allclose(expected[n], rtol=1e-4, atol=1e-5)}
                     self.assertEqual(wrong, set(), "gradients that checkpointing changes")
 """
-_FOUND_BY_TYPE = """\
+_BLOCKS_BY_TYPE = """\
                     blocks = {n: m for n, m in model.named_modules() if isinstance(m, GradientCheckpointingLayer)}
 """
-_FOUND_BY_NAME = """\
+_BLOCKS_BY_NAME = """\
                     blocks = {
                         n: m
                         for n, m in model.named_modules()
@@ -77,12 +77,12 @@ _FOUND_BY_NAME = """\
 
 
 def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) -> str:
-    """The test as a method, formatted as upstream formats.
+    """The test as a method, in upstream's format.
 
     Args:
-        blocks: class names that are to be checkpointed although the base has them as plain modules.
-        modes: at least one; the modes that the test tries.
-        modeling_utils: the text of upstream's `modeling_utils.py`, which says what the method is called there.
+        blocks: names of classes that are plain modules on the base and checkpointed on the series.
+        modes: the modes that the test tries, at least one.
+        modeling_utils: the text of upstream's `modeling_utils.py`, which has the name of the method to call.
     """
     tried = [str(mode == "reentrant") for mode in sorted(set(modes))]
     new = "def activation_checkpointing_enable(" in modeling_utils
@@ -90,7 +90,7 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
         "TEST": TEST,
         "PLAIN": _plain_blocks(sorted(set(blocks))),
         "MODES": f"({', '.join(tried)}{',' if len(tried) == 1 else ''})",
-        "BLOCKS": (_FOUND_BY_NAME if blocks else _FOUND_BY_TYPE).rstrip("\n"),
+        "BLOCKS": (_BLOCKS_BY_NAME if blocks else _BLOCKS_BY_TYPE).rstrip("\n"),
         "ENABLE": "activation_checkpointing" if new else "gradient_checkpointing",
     }
     text = _METHOD
@@ -101,23 +101,23 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
 
 def model_tests(source: str) -> tuple[str, ...]:
     """The test classes of a file that have upstream's generic model tests, in the order of the file."""
-    found: list[str] = []
+    names: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-            if any(base.endswith(_GENERIC) or base in found for base in bases):
-                found.append(node.name)
-    return tuple(found)
+            if any(base.endswith(_GENERIC) or base in names for base in bases):
+                names.append(node.name)
+    return tuple(names)
 
 
 def holders(source: str) -> tuple[str, ...]:
-    """The classes of a file that have the test already."""
+    """The classes of a file that already have the test."""
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return tuple(node.name for node in classes if TEST in [getattr(one, "name", "") for one in node.body])
+    return tuple(node.name for node in classes if TEST in [getattr(entry, "name", "") for entry in node.body])
 
 
 def with_method(source: str, classes: Sequence[str], text: str) -> str:
-    """The file with the method `text` at the end of each of these classes, and with the imports it needs."""
+    """The file with the method `text` at the end of each of these classes, and with the imports that it needs."""
     positions = SourceText(source)
     edits = []
     for node in ast.parse(source).body:
@@ -131,11 +131,11 @@ def with_method(source: str, classes: Sequence[str], text: str) -> str:
 
 
 def _plain_blocks(blocks: Sequence[str]) -> str:
-    """The lines that name the blocks which the base does not checkpoint."""
+    """The lines that name the blocks that the base does not checkpoint."""
     if not blocks:
         return ""
     names = [f'"{name}"' for name in blocks]
-    comment = "        # Also found by name: without their base class they would pass unseen\n"
+    comment = "        # Also found by name, as the test would not see them without their base class\n"
     line = f"        plain_blocks = {{{', '.join(names)}}}\n"
     if len(line) > WIDTH + 1:
         line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
@@ -143,12 +143,12 @@ def _plain_blocks(blocks: Sequence[str]) -> str:
 
 
 def _with_import(source: str, module: str, name: str) -> str:
-    """The file with an import of `name`, where isort puts it; as it is where a top-level import has it already."""
+    """The file with an import of `name` where isort puts it, unless a top-level import has it already."""
     facts = extract(source)
-    if any(one.name == name for one in facts.imports):
+    if any(entry.name == name for entry in facts.imports):
         return source
-    absolute = [one for one in facts.imports if not one.module.startswith(".")]
-    guards = [one.guard for one in absolute if "is_torch_available" in one.guard and not one.guard.startswith("not ")]
-    guard = next(iter(guards), "") if (module, name) == _LAYER else ""
-    section = [one for one in absolute if one.guard == guard]
+    absolute = [entry for entry in facts.imports if not entry.module.startswith(".")]
+    guards = [entry.guard for entry in absolute if "is_torch_available" in entry.guard]
+    guard = next((guard for guard in guards if not guard.startswith("not ")), "") if (module, name) == _LAYER else ""
+    section = [entry for entry in absolute if entry.guard == guard]
     return apply_edits(source, [added_import("", SourceText(source), section, module, name, WIDTH)])

@@ -1,6 +1,6 @@
-"""`verify` on the model classes of a transformers tree, run by the checkout's own Python, and two such runs compared.
+"""`verify` on the model classes of a transformers tree, run by the checkout's own Python.
 
-What runs there is `examine`; this module sends it there, brings the reports back and makes rows of them.
+What runs there is `examine`; this module starts it and brings the reports back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ import ckpt_surgery.model_patches
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import LEVELS, MODES, Mode, ModeReport
+from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.upstream.evidence.results import Row
-from ckpt_surgery.upstream.plan.layout import classes_of
+from ckpt_surgery.upstream.layout import classes_of
 from ckpt_surgery.upstream.run import examine
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 
@@ -43,16 +41,16 @@ def verify_tree(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, tuple[Report, ...]]:
-    """Run `verify` on every model class that some families of a tree define, with the tree's own transformers.
+    """Run `verify` on every model class that these families of a tree define, with the tree's own transformers.
 
-    No process and no file is left, also after an interrupt.
+    No process and no file is left behind, also after an interrupt.
 
     Args:
-        python: has torch and what the tree's transformers requires, and need not have anything of ours.
+        python: has torch and what the tree's transformers requires, and needs none of our requirements.
         tree: the top of a checkout; its path does not appear in the reports.
         families: folders of `src/transformers/models` (`gpt_bigcode`), or of `deprecated` below it.
-        jobs: worker processes; None for one a core.
-        progress: called with counts by outcome in words, the number of finished classes, and of all.
+        jobs: worker processes; None for one per core.
+        progress: called with the counts by outcome in words, the number of finished classes, and their total.
 
     Returns:
         The reports by family, in order of class and variant; none for a family that defines no model class.
@@ -62,12 +60,12 @@ def verify_tree(
     """
     classes = {family: classes_of(tree, family) for family in families}
     request = {"tree": str(tree), "classes": classes, "jobs": jobs}
-    # each class may have a variant, and is built and run once before its modes
+    # Each class may have a variant, and is built and run once before its modes.
     phases = 2 * sum(map(len, classes.values())) * (2 + len(MODES))
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         (folder / examine.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        with _no_process_left(folder), _heard(folder / examine.PROGRESS, progress):
+        with _no_process_left(folder), _progress_of(folder / examine.PROGRESS, progress):
             ran = python.run(
                 ["-m", examine.__name__, str(folder)],
                 tree,
@@ -80,7 +78,7 @@ def verify_tree(
     if "reports" not in answer:
         last = ran.output.rpartition("\n")[2]
         why = answer.get("problem") or f"it ended with exit code {ran.code}: {last}"
-        # not the tree: it may be a worktree that is gone when this is read
+        # The tree is not named: it may be a worktree that is gone when this is read.
         raise UpstreamError(
             f"{python.path} cannot run the checkout's models: {why}; install what the checkout requires for it, "
             "or name another Python with --python"
@@ -89,7 +87,7 @@ def verify_tree(
 
 
 def _packages(folder: Path) -> Path:
-    """A folder from which our package can be imported, and nothing that happens to be installed beside it."""
+    """A folder from which our package can be imported, and nothing that is installed beside it."""
     folder.mkdir()
     source = Path(ckpt_surgery.__path__[0]).resolve()
     try:
@@ -100,11 +98,11 @@ def _packages(folder: Path) -> Path:
 
 
 def _answer(folder: Path, places: Sequence[Path]) -> dict[str, Any]:
-    """What was answered, the paths of this machine left out; empty where nothing was."""
+    """The answer without the paths of this machine; empty if there is none."""
     file = folder / examine.ANSWER
     text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
-    found = {str(path) for place in places for path in (place, place.resolve())}
-    for path in sorted(found, key=len, reverse=True):
+    paths = {str(path) for place in places for path in (place, place.resolve())}
+    for path in sorted(paths, key=len, reverse=True):
         text = text.replace(json.dumps(f"{path}/", ensure_ascii=False)[1:-1], "")
     answer: dict[str, Any] = json.loads(text)
     return answer
@@ -112,7 +110,7 @@ def _answer(folder: Path, places: Sequence[Path]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _no_process_left(folder: Path) -> Iterator[None]:
-    """End the workers where what started them was killed: they notice it themselves, but only some seconds later."""
+    """End the workers if their parent was killed: they notice that by themselves, but only seconds later."""
     try:
         yield
     finally:
@@ -123,8 +121,8 @@ def _no_process_left(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _heard(file: Path, progress: Progress | None) -> Iterator[None]:
-    """Hand on the progress that is written to a file, as it comes."""
+def _progress_of(file: Path, progress: Progress | None) -> Iterator[None]:
+    """Report the progress that is written to a file, as it comes."""
     if progress is None:
         yield
         return
@@ -146,84 +144,3 @@ def _heard(file: Path, progress: Progress | None) -> Iterator[None]:
     finally:
         ended.set()
         listener.join()
-
-
-# --- two runs compared ------------------------------------------------------------------------------------
-
-
-def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> tuple[Row, ...]:
-    """One row for each class, with its variant, and mode, in that order.
-
-    A class that was run before and cannot be run after fails at the level `run` there, with the reason: its row is
-    worse. Where there is no verdict before, or on neither side, the row has a `problem`.
-    """
-    known = [{report.label: report for report in reports} for reports in (before, after)]
-    labels = sorted({label for side in known for label in side})
-    return tuple(_row(family, label, mode, *(side.get(label) for side in known)) for label in labels for mode in MODES)
-
-
-def reproduced(rows: Sequence[Row]) -> bool:
-    """Whether a fault was seen before that is gone after."""
-    return any(row.better for row in rows)
-
-
-def _row(family: str, label: str, mode: Mode, before: Report | None, after: Report | None) -> Row:
-    then, now = _seen(before, mode), _seen(after, mode)
-    row = Row(
-        family=family,
-        model=label,
-        mode=mode,
-        before=_levels(then),
-        after=_levels(now, _levels(then)),
-        faults_before=_sentences(then),
-        faults_after=_sentences(now),
-        kept_before=_kept(then),
-        kept_after=_kept(now),
-    )
-    lack, lack_now = _lack(label, before, mode), _lack(label, after, mode)
-    if lack_now and (not lack or (_built(before) and not _built(after))):
-        # nothing that failed before counts as repaired, and what did not end before is not made worse by not starting
-        levels = row.before if "run" in row.before else ("run",)
-        return replace(row, after=levels, faults_after=(lack_now,), kept_after=0)
-    unclaimed = then is not None and now is not None  # measured all the same: what is worse is not to be hidden
-    if not (lack or lack_now) or (unclaimed and row.verdict == "worse"):
-        return row
-    told = [f"on the {side}: {why}" for side, why in (("base", lack), ("series", lack_now)) if why]
-    return replace(row, problem=lack if lack == lack_now else "; ".join(told))
-
-
-def _seen(report: Report | None, mode: Mode) -> ModeReport | None:
-    return next((one for one in report.modes if one.mode == mode), None) if report else None
-
-
-def _built(report: Report | None) -> bool:
-    """Whether the class was built, although it may say that it supports no checkpointing."""
-    return report is not None and report.status != "not built"
-
-
-def _lack(label: str, report: Report | None, mode: Mode) -> str:
-    """Why there is no verdict; empty where there is one."""
-    if report is None:
-        return f"there is no {label}"
-    if not report.supported:
-        return f"{report.model} says that it does not support gradient checkpointing"
-    if _seen(report, mode) is None:
-        return report.problem or f"it was not examined with {mode}"
-    return ""
-
-
-def _levels(mode: ModeReport | None, before: Sequence[str] = ()) -> tuple[str, ...]:
-    """The levels that failed; of those that failed before, those too that were not come to."""
-    if mode is None:
-        return ()
-    failed = {fault.level for fault in mode.faults}
-    skipped = {level for level in LEVELS if level in before and mode.outcomes.get(level) == "skipped"}
-    return tuple(level for level in LEVELS if level in failed | skipped)
-
-
-def _sentences(mode: ModeReport | None) -> tuple[str, ...]:
-    return tuple(map(str, mode.faults)) if mode else ()
-
-
-def _kept(mode: ModeReport | None) -> int:
-    return mode.cost.kept_bytes if mode and mode.cost else 0

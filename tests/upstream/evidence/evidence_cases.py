@@ -13,12 +13,52 @@ from markdown_it.token import Token
 
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.upstream.evidence.judge import judged
-from ckpt_surgery.upstream.evidence.results import Check, Commit, Evidence, Ran, Regression, Row, Sibling, Signature
+from ckpt_surgery.upstream.evidence.results import (
+    CheckerResult,
+    CheckStatus,
+    CommandRun,
+    Commit,
+    Evidence,
+    ModelRow,
+    RegressionKind,
+    RegressionTest,
+    SeriesStatus,
+    Sibling,
+    SignatureChange,
+)
 
 ISSUE = "https://github.com/huggingface/transformers/issues/41234"
 COMMAND = "ckpt_surgery pr transformers --families clvp,zamba2 --group-by all --base main"
 NASTY = "a ` b `` c ``` d\n````\n</details> <!-- gone --> | *x* _y_ [z](w) @someone #12 & <b>\n~~~\n# no heading"
 MODELING = "src/transformers/models/{0}/modeling_{0}.py"
+TEMPLATE = """\
+# What is this?
+
+<!--
+Say it here.
+# not a heading
+-->
+
+<!-- Leave out if there is none -->
+
+Fixes # (issue)
+
+## Rules
+
+- [ ] I am no robot.
+
+## Before you open it
+- [x] A ticked box, with a [link](https://example.org#x).
+  * [X] Nested
+    1. [x] and deeper
+> - [x] quoted
+- [x](https://example.org) is a link
+- the array [x] is no box
+
+## Who reads it?
+
+<!-- Name somebody, @ and all. -->
+"""
 
 
 def ready() -> Evidence:
@@ -28,16 +68,20 @@ def ready() -> Evidence:
         branch="ckpt-surgery/all",
         base="0123456789abcdef0123456789abcdef01234567",
         base_name="main",
-        status="not ready",
+        status=SeriesStatus.NOT_READY,
         reasons=(),
         commits=(commit("clvp", "a" * 40), commit("zamba2", "b" * 40, regenerated=(MODELING.format("zamba2"),))),
         rows=tuple(rows("clvp", "ClvpEncoder") + rows("zamba2", "Zamba2ForCausalLM")),
         checks=(
-            Check("copies", "ok", Ran("python utils/checkers.py copies", 0, "all copies are alike")),
-            Check("tests/models/clvp", "ok", Ran("python -m pytest tests/models/clvp", 0, "200 passed")),
+            CheckerResult(
+                "copies", CheckStatus.OK, CommandRun("python utils/checkers.py copies", 0, "all copies are alike")
+            ),
+            CheckerResult(
+                "tests/models/clvp", CheckStatus.OK, CommandRun("python -m pytest tests/models/clvp", 0, "200 passed")
+            ),
         ),
         signatures=(
-            Signature(
+            SignatureChange(
                 path=MODELING.format("clvp"),
                 line=41,
                 class_name="ClvpEncoderLayer",
@@ -47,7 +91,10 @@ def ready() -> Evidence:
             ),
         ),
         unsafe=(f"CKPT005 in {MODELING.format('clvp')}: ClvpEncoderLayer.forward takes it behind past state",),
-        regressions=(regression("clvp", "exception removed"), regression("zamba2", "covered")),
+        regressions=(
+            regression("clvp", RegressionKind.EXCEPTION_REMOVED),
+            regression("zamba2", RegressionKind.COVERED),
+        ),
         siblings=(
             Sibling("clvp", ("CKPT002",), (f"{MODELING.format('clvp')}:80",), True, "changed in this series"),
             Sibling("mllama", ("CKPT002", "CKPT003"), (f"{MODELING.format('mllama')}:7",), False, "not asked for"),
@@ -77,12 +124,15 @@ def uncoordinated() -> Evidence:
 def cautious() -> Evidence:
     """A series that is ready, with limits: a checker that fails on the base too, a class that was well before."""
     good = ready()
-    old = Ran("python utils/checkers.py repo", 1, "a file is missing")
+    old = CommandRun("python utils/checkers.py repo", 1, "a file is missing")
     well = [replace(row, before=(), faults_before=()) for row in rows("clvp", "ClvpDecoder")]
     made = replace(
         good,
         rows=(*good.rows, *well),
-        checks=(*good.checks, Check("repo", "failed before too", old, old, "the base fails in the same way")),
+        checks=(
+            *good.checks,
+            CheckerResult("repo", CheckStatus.FAILED_BEFORE, old, old, "the base fails in the same way"),
+        ),
     )
     return judged(made, (), applies=True)
 
@@ -90,12 +140,12 @@ def cautious() -> Evidence:
 def not_ready() -> Evidence:
     """A series in which something of every kind went wrong, with text that would break a page."""
     good = ready()
-    broken = Ran("python -c 'import transformers.models.clvp'", 1, NASTY)
-    old = "the base fails too; what it says there differs"
+    broken = CommandRun("python -c 'import transformers.models.clvp'", 1, NASTY)
+    old = "the base fails too, with another output"
     made = replace(
         good,
         commits=(
-            replace(good.commits[0], imported=broken, fixes=(Ran("make fix-repo", 2, NASTY),)),
+            replace(good.commits[0], imported=broken, fixes=(CommandRun("make fix-repo", 2, NASTY),)),
             good.commits[1],
         ),
         rows=(
@@ -105,17 +155,35 @@ def not_ready() -> Evidence:
             replace(good.rows[3], problem="The step took longer than 60 s | and was ended."),
         ),
         checks=(
-            Check("inits", "ok", Ran("python utils/checkers.py inits", 0, "all of them are there")),
-            Check("repo", "failed before too", Ran("make repo", 2, "new"), Ran("make repo", 2, "old"), old),
-            Check(
-                "copies", "failed", Ran("python utils/checkers.py copies", 1, NASTY), reason="it passes on the base"
+            CheckerResult(
+                "inits", CheckStatus.OK, CommandRun("python utils/checkers.py inits", 0, "all of them are there")
             ),
-            Check("types", "not run", reason="it needs *ty*, which the interpreter does not have: <b> | @someone"),
+            CheckerResult(
+                "repo",
+                CheckStatus.FAILED_BEFORE,
+                CommandRun("make repo", 2, "new"),
+                CommandRun("make repo", 2, "old"),
+                old,
+            ),
+            CheckerResult(
+                "copies",
+                CheckStatus.FAILED,
+                CommandRun("python utils/checkers.py copies", 1, NASTY),
+                reason="it passes on the base",
+            ),
+            CheckerResult(
+                "types",
+                CheckStatus.NOT_RUN,
+                reason="it needs *ty*, which the interpreter does not have: <b> | @someone",
+            ),
         ),
         regressions=(
-            Regression("clvp", "none", reason="nothing in the suite runs this block"),
-            Regression(
-                "zamba2", "none", before=Ran("python -m pytest x", 0, "1 passed"), reason="it passes on the base"
+            RegressionTest("clvp", RegressionKind.NONE, reason="nothing in the suite runs this block"),
+            RegressionTest(
+                "zamba2",
+                RegressionKind.NONE,
+                before=CommandRun("python -m pytest x", 0, "1 passed"),
+                reason="it passes on the base",
             ),
         ),
         notes=(NASTY,),
@@ -133,12 +201,19 @@ def unchecked() -> Evidence:
         patches=(*good.patches, "0003-tests.patch"),
         rows=tuple(replace(row, before=(), after=(), faults_before=(), problem="no torch") for row in good.rows),
         checks=(
-            Check("upstream's checkers", "not run", reason="the interpreter is too old"),
-            Check(
-                "tests/models/clvp", "not run", Ran("python -m pytest tests/models/clvp", 4, "no xdist"), None, "-n"
+            CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason="the interpreter is too old"),
+            CheckerResult(
+                "tests/models/clvp",
+                CheckStatus.NOT_RUN,
+                CommandRun("python -m pytest tests/models/clvp", 4, "no xdist"),
+                None,
+                "-n",
             ),
         ),
-        regressions=(Regression("clvp", "none", reason="no torch"), Regression("zamba2", "none", reason="no torch")),
+        regressions=(
+            RegressionTest("clvp", RegressionKind.NONE, reason="no torch"),
+            RegressionTest("zamba2", RegressionKind.NONE, reason="no torch"),
+        ),
     )
     return judged(made, (), applies=True)
 
@@ -173,10 +248,32 @@ def large(families: int = 20) -> Evidence:
         ready(),
         commits=tuple(commit(name, f"{at:040x}") for at, name in enumerate(names)),
         rows=tuple(found),
-        checks=tuple(Check(f"tests/models/{name}", "ok", Ran(f"pytest tests/models/{name}", 0)) for name in names),
-        regressions=tuple(regression(name, "covered") for name in names),
+        checks=tuple(
+            CheckerResult(f"tests/models/{name}", CheckStatus.OK, CommandRun(f"pytest tests/models/{name}", 0))
+            for name in names
+        ),
+        regressions=tuple(regression(name, RegressionKind.COVERED) for name in names),
     )
     return judged(made, (), applies=True)
+
+
+def odd() -> Evidence:
+    """A series with the rarer forms: modes that differ, a test that replaces an override, another exit code."""
+    good = ready()
+    first, second, *others = good.rows
+    clvp, zamba2 = good.regressions
+    (change,) = good.signatures
+    made = replace(
+        good,
+        rows=(replace(first, before=(), faults_before=()), second, *others[:1]),
+        regressions=(
+            replace(clvp, reason="removed: the skip of ClvpTest.test_x (tests/x.py)"),
+            replace(zamba2, before=CommandRun("python -m pytest x", 5, "no tests ran")),
+        ),
+        signatures=(replace(change, callers=()),),
+        siblings=tuple(replace(good.siblings[1], family=f"family{number}") for number in range(14)),
+    )
+    return judged(made, ("zamba2",), applies=True, lost=["clvp"], drifted=["a.py", "b.py"])
 
 
 def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
@@ -187,32 +284,34 @@ def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
         families=(family,),
         rules=("CKPT002", "CKPT003"),
         files=(MODELING.format(family),),
-        imported=Ran(f"python -c 'import transformers.models.{family}'", 0),
+        imported=CommandRun(f"python -c 'import transformers.models.{family}'", 0),
         regenerated=regenerated,
-        fixes=(Ran("python utils/checkers.py modular_conversion --fix", 0, "1 file"),) if regenerated else (),
+        fixes=(CommandRun("python utils/checkers.py modular_conversion --fix", 0, "1 file"),) if regenerated else (),
     )
 
 
-def rows(family: str, model: str) -> list[Row]:
+def rows(family: str, model: str) -> list[ModelRow]:
     """One class that never checkpointed and does now, in both modes."""
     fault = "expected every block to be recomputed once, saw none recomputed. A block is no layer. [CKPT001]"
     return [
-        Row(family, model, mode, ("recompute", "cost"), (), (fault,), (), kept_before=3 << 20, kept_after=200 << 10)
+        ModelRow(
+            family, model, mode, ("recompute", "cost"), (), (fault,), (), kept_before=3 << 20, kept_after=200 << 10
+        )
         for mode in MODES
     ]
 
 
-def regression(family: str, kind: str) -> Regression:
+def regression(family: str, kind: RegressionKind) -> RegressionTest:
     """A test that fails on the base and passes on the series."""
     path = f"tests/models/{family}/test_modeling_{family}.py"
     command = f"python -m pytest {path} -k gradient_checkpointing"
-    return Regression(
+    return RegressionTest(
         family=family,
-        kind="covered" if kind == "covered" else "exception removed",
+        kind=kind,
         paths=(path,),
         tests=(f"{path}::ModelTest::test_training_gradient_checkpointing",),
-        before=Ran(command, 1, "1 failed"),
-        after=Ran(command, 0, "1 passed"),
+        before=CommandRun(command, 1, "1 failed"),
+        after=CommandRun(command, 0, "1 passed"),
     )
 
 

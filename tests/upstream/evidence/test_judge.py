@@ -10,14 +10,22 @@ import pytest
 
 from ckpt_surgery.measure.results import LEVELS
 from ckpt_surgery.upstream.evidence.judge import judged
-from ckpt_surgery.upstream.evidence.results import Check, Evidence, Ran, Regression, SeriesStatus
+from ckpt_surgery.upstream.evidence.results import (
+    CheckerResult,
+    CheckStatus,
+    CommandRun,
+    Evidence,
+    RegressionKind,
+    RegressionTest,
+    SeriesStatus,
+)
 from tests.upstream.evidence import evidence_cases as cases
 
-BROKEN = Ran("python -c 'import transformers'", 1, "no")
-WENT = Ran("python -m pytest x", 0, "1 passed")
+BROKEN = CommandRun("python -c 'import transformers'", 1, "no")
+WENT = CommandRun("python -m pytest x", 0, "1 passed")
 IN_ANYWAY = (
-    "zamba2: verify shows no fault that the repair takes away; in because it was asked for, or because its repair is "
-    "part of another's"
+    "zamba2: verify shows no fault that the repair removes; it is included because it was asked for, or because its "
+    "repair is part of another family's"
 )
 
 
@@ -38,64 +46,70 @@ def first_commit(**fields: Any) -> Evidence:
 def no_test(**fields: Any) -> Evidence:
     """No test of zamba2."""
     clvp, _ = cases.ready().regressions
-    return changed(regressions=(clvp, Regression("zamba2", "none", reason="it passes on the base", **fields)))
+    return changed(
+        regressions=(clvp, RegressionTest("zamba2", RegressionKind.NONE, reason="it passes on the base", **fields))
+    )
 
 
 WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, str]] = {
     "a new fault": (
         lambda: first_row(after=("values",)),
-        "not ready",
+        SeriesStatus.NOT_READY,
         "ClvpEncoder (non_reentrant): failing after the repair and not before: values",
     ),
     "a new fault where all was well": (
         lambda: first_row(before=(), after=("cost",)),
-        "not ready",
+        SeriesStatus.NOT_READY,
         "ClvpEncoder (non_reentrant): failing after the repair and not before: cost",
     ),
     "a module that cannot be imported": (
         lambda: first_commit(imported=BROKEN),
-        "not ready",
-        "what the commit 'clvp: checkpoint | once' changes cannot be imported",
+        SeriesStatus.NOT_READY,
+        "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
     ),
     "a converter that failed": (
-        lambda: first_commit(fixes=(Ran("make fix-repo", 2), WENT)),
-        "not ready",
+        lambda: first_commit(fixes=(CommandRun("make fix-repo", 2), WENT)),
+        SeriesStatus.NOT_READY,
         "make fix-repo failed with exit code 2",
     ),
     "a checker that fails": (
-        lambda: changed(checks=(Check("copies", "failed", BROKEN),)),
-        "not ready",
+        lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN),)),
+        SeriesStatus.NOT_READY,
         "upstream's checker copies fails",
     ),
     "a test that shows nothing": (
         lambda: no_test(before=WENT),
-        "not ready",
+        SeriesStatus.NOT_READY,
         "no regression test of zamba2: it passes on the base",
     ),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
-        "not ready",
+        SeriesStatus.NOT_READY,
         "no regression test of zamba2: it passes on the base",
     ),
     "a checker that was not run": (
-        lambda: changed(checks=(Check("types", "not run", reason="ty is not there"),)),
-        "unchecked",
+        lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
+        SeriesStatus.UNCHECKED,
         "types: not run (ty is not there)",
     ),
-    "a test that could not be tried": (no_test, "unchecked", "no regression test of zamba2: it passes on the base"),
+    "a test that could not be tried": (
+        no_test,
+        SeriesStatus.UNCHECKED,
+        "no regression test of zamba2: it passes on the base",
+    ),
     "a class that was not measured": (
         lambda: first_row(before=(), after=(), problem="it took too long"),
-        "unchecked",
+        SeriesStatus.UNCHECKED,
         "ClvpEncoder (non_reentrant): not measured: it took too long",
     ),
     "a checker that fails on the base too": (
-        lambda: changed(checks=(Check("repo", "failed before too", BROKEN, BROKEN),)),
-        "ready",
-        "repo fails, on the base as well",
+        lambda: changed(checks=(CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),)),
+        SeriesStatus.READY,
+        "repo fails, on the base too",
     ),
     "a fault that is still there": (
         lambda: first_row(after=("cost",)),
-        "ready",
+        SeriesStatus.READY,
         "ClvpEncoder (non_reentrant): still failing: cost",
     ),
 }
@@ -110,13 +124,13 @@ def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> Non
 
 
 def test_a_series_without_a_fault_is_ready_without_a_reason() -> None:
-    found = judged(changed(status="not ready", reasons=("an old one",)), (), applies=True)
+    found = judged(changed(status=SeriesStatus.NOT_READY, reasons=("an old one",)), (), applies=True)
     assert (found.status, found.reasons) == ("ready", ())
 
 
 def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
     found = judged(cases.ready(), (), applies=False)
-    assert found.status == "not ready"
+    assert found.status == SeriesStatus.NOT_READY
     assert found.reasons == ("git am of the patches on the base does not give the tree of the branch",)
 
 
@@ -128,18 +142,18 @@ def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
 def test_a_test_that_shows_nothing_is_a_caution_where_there_is_nothing_to_show() -> None:
     found = judged(no_test(before=WENT), ("zamba2",), applies=True)
     assert (found.status, found.reasons) == (
-        "ready",
+        SeriesStatus.READY,
         (IN_ANYWAY, "no regression test of zamba2: it passes on the base"),
     )
-    assert judged(no_test(before=WENT), ("clvp",), applies=True).status == "not ready"
+    assert judged(no_test(before=WENT), ("clvp",), applies=True).status == SeriesStatus.NOT_READY
 
 
 def test_a_test_that_could_not_be_tried_leaves_such_a_family_unchecked() -> None:
-    assert judged(no_test(), ("zamba2",), applies=True).status == "unchecked"
+    assert judged(no_test(), ("zamba2",), applies=True).status == SeriesStatus.UNCHECKED
 
 
 def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
-    assert judged(first_commit(imported=None), (), applies=True).status == "ready"
+    assert judged(first_commit(imported=None), (), applies=True).status == SeriesStatus.READY
 
 
 def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
@@ -150,21 +164,21 @@ def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
 
 def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
     found = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
-    assert found.status == "unchecked"
+    assert found.status == SeriesStatus.UNCHECKED
     assert found.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
 
 
 def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
     found = judged(changed(rows=()), (), applies=True)
-    assert found.status == "unchecked"
+    assert found.status == SeriesStatus.UNCHECKED
     assert found.reasons[0].endswith("no class of it was measured")
 
 
 def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
-    check = Check("repo", "failed otherwise before", BROKEN, WENT)
+    check = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
     found = judged(changed(checks=(check,)), (), applies=True)
-    assert found.status == "unchecked"
-    assert found.reasons == ("repo fails, and fails on the base as well, with other words: compare the two",)
+    assert found.status == SeriesStatus.UNCHECKED
+    assert found.reasons == ("repo fails, and fails on the base too, with another output: compare the two",)
 
 
 def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
@@ -172,7 +186,7 @@ def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions(
     clvp, zamba2 = ready.commits
     encoder, reentrant, unmeasured, left = ready.rows
     made = changed(
-        commits=(replace(clvp, imported=BROKEN, fixes=(Ran("make fix-repo", 2),)), zamba2),
+        commits=(replace(clvp, imported=BROKEN, fixes=(CommandRun("make fix-repo", 2),)), zamba2),
         rows=(
             replace(encoder, after=("set",)),
             reentrant,
@@ -180,28 +194,28 @@ def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions(
             replace(left, after=("cost",)),
         ),
         checks=(
-            Check("repo", "failed before too", BROKEN, BROKEN),
-            Check("types", "not run", reason="ty is not there"),
-            Check("copies", "failed", BROKEN),
+            CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),
+            CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),
+            CheckerResult("copies", CheckStatus.FAILED, BROKEN),
         ),
         regressions=(
-            Regression("clvp", "none", reason="no torch"),
-            Regression("zamba2", "none", before=WENT, reason="it passes on the base"),
+            RegressionTest("clvp", RegressionKind.NONE, reason="no torch"),
+            RegressionTest("zamba2", RegressionKind.NONE, before=WENT, reason="it passes on the base"),
         ),
     )
     found = judged(made, ("mllama",), applies=False)
-    assert found.status == "not ready"
+    assert found.status == SeriesStatus.NOT_READY
     assert [reason.partition(" (")[0] for reason in found.reasons] == [
         "git am of the patches on the base does not give the tree of the branch",
         "ClvpEncoder",
-        "what the commit 'clvp: checkpoint | once' changes cannot be imported",
+        "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
         "make fix-repo failed with exit code 2",
         "upstream's checker copies fails",
         "no regression test of zamba2: it passes on the base",
         "types: not run",
         "no regression test of clvp: no torch",
         "Zamba2ForCausalLM",
-        "repo fails, on the base as well",
+        "repo fails, on the base too",
         IN_ANYWAY.replace("zamba2", "mllama"),
         "Zamba2ForCausalLM",
     ]
@@ -213,7 +227,7 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
         *cases.rows("clvp", "ClvpDecoder"),
         *cases.rows("zamba2", "Zamba2Model"),
     ]
-    tests = tuple(Regression(family, "none", reason="no torch") for family in ("clvp", "zamba2"))
+    tests = tuple(RegressionTest(family, RegressionKind.NONE, reason="no torch") for family in ("clvp", "zamba2"))
     made = changed(rows=tuple(replace(row, after=("recompute",)) for row in rows), regressions=tests)
     assert judged(made, (), applies=True).reasons == (
         "no regression test of clvp and zamba2: no torch",
@@ -231,12 +245,18 @@ def test_levels_are_named_in_their_order_and_a_worse_row_by_the_new_ones_alone()
 
 def test_only_the_status_and_the_reasons_are_changed() -> None:
     made = judged(cases.not_ready(), ("clvp",), applies=False)
-    assert replace(made, status="ready", reasons=()) == replace(cases.not_ready(), status="ready", reasons=())
+    assert replace(made, status=SeriesStatus.READY, reasons=()) == replace(
+        cases.not_ready(), status=SeriesStatus.READY, reasons=()
+    )
 
 
 @pytest.mark.parametrize("name", cases.every_kind())
 def test_the_made_up_series_are_what_they_are_judged_to_be(name: str) -> None:
     evidence = cases.every_kind()[name]
     assert judged(evidence, (), applies=True) == evidence
-    expected: dict[str, SeriesStatus] = {"not_ready": "not ready", "unchecked": "unchecked", "bare": "unchecked"}
-    assert evidence.status == expected.get(name, "ready")
+    expected = {
+        "not_ready": SeriesStatus.NOT_READY,
+        "unchecked": SeriesStatus.UNCHECKED,
+        "bare": SeriesStatus.UNCHECKED,
+    }
+    assert evidence.status is expected.get(name, SeriesStatus.READY)

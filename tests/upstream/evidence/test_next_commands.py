@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import HUMAN_PLACE, next_commands, pull_request_body
+from ckpt_surgery.upstream.evidence.body import pull_request_body
+from ckpt_surgery.upstream.evidence.next_commands import next_commands
+from ckpt_surgery.upstream.evidence.placeholders import HUMAN_PLACE
 from ckpt_surgery.upstream.evidence.results import Evidence
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -33,34 +35,6 @@ def test_upstreams_own_rules_come_first_and_break_no_shell(name: str) -> None:
     assert first.startswith("# Read CONTRIBUTING.md of transformers first")
     script = "\n".join(found)
     assert subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False).stderr == b""
-
-
-def test_the_next_commands_go_from_the_search_for_duplicates_to_a_draft() -> None:
-    evidence = cases.ready()
-    found = commands(evidence)
-    search = ["gh", "pr", "list", "--repo", "huggingface/transformers", "--state", "open", "--search"]
-    git = ["git", "-C", "/with a space/checkout"]
-    assert found == [
-        ["gh", "issue", "view", cases.ISSUE, "--comments"],
-        ["gh", "issue", *search[2:], "gradient checkpointing"],
-        [*search, "41234 in:body"],
-        [*search, "gradient checkpointing"],
-        [*search, "clvp gradient checkpointing"],
-        [*search, "zamba2 gradient checkpointing"],
-        [*git, "log", "--stat", f"{evidence.base}..{evidence.branch}"],
-        [*git, "diff", evidence.base, evidence.branch],
-        [*git, "worktree", "add", WORKTREE, evidence.branch],
-        ["cd", WORKTREE],
-        ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp", "tests/models/zamba2"],
-        ["PYTHONPATH=src", "make", "fix-repo", "&&", "git", "status", "--short"],
-        ["gh", "repo", "fork", "--remote", "--remote-name", "fork"],
-        ["git", "push", "--set-upstream", "fork", evidence.branch],
-        [
-            *["!", "grep", "-n", "write this yourself", f"{FOLDER}/body.md", "&&"],
-            *["gh", "pr", "create", "--repo", "huggingface/transformers", "--base", "main", "--draft"],
-            *["--body-file", f"{FOLDER}/body.md"],
-        ],
-    ]
 
 
 @pytest.mark.parametrize("name", ["not_ready", "unchecked", "bare"])

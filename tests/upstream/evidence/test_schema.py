@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import jsonschema
 import pytest
@@ -17,12 +18,12 @@ from ckpt_surgery.upstream.evidence.results import Evidence
 from tests.upstream.evidence import evidence_cases as cases
 
 SCHEMA: dict[str, Any] = json.loads(Path(results.__file__).with_name("evidence.schema.json").read_text("utf-8"))
-DERIVED = {"Row": {"verdict"}, "Evidence": {"schema_version", "families", "files", "models", "run_slow"}}
-PARTS = ("Ran", "Check", "Row", "Signature", "Regression", "Sibling", "Commit")
+DERIVED = {"ModelRow": {"verdict"}, "Evidence": {"schema_version", "families", "files", "models", "run_slow"}}
+PARTS = ("CommandRun", "CheckerResult", "ModelRow", "SignatureChange", "RegressionTest", "Sibling", "Commit")
 CLOSED = {
-    ("Check", "status"): results.CheckStatus,
-    ("Row", "verdict"): results.RowVerdict,
-    ("Regression", "kind"): results.RegressionKind,
+    ("CheckerResult", "status"): results.CheckStatus,
+    ("ModelRow", "verdict"): results.RowVerdict,
+    ("RegressionTest", "kind"): results.RegressionKind,
     ("Evidence", "status"): results.SeriesStatus,
 }
 
@@ -66,31 +67,27 @@ def test_every_dataclass_is_described() -> None:
 
 
 def test_a_field_that_one_of_the_two_has_alone_is_seen() -> None:
-    part = described("Row")
-    wider = dataclasses.make_dataclass("Row", [*results.Row.__dataclass_fields__, "seconds"])
+    part = described("ModelRow")
+    wider = dataclasses.make_dataclass("ModelRow", [*results.ModelRow.__dataclass_fields__, "seconds"])
     assert fields_that_differ(wider, part) == {"seconds"}
     properties = {**part["properties"], "seconds": {"type": "number"}}
-    assert fields_that_differ(results.Row, {**part, "properties": properties}) == {"seconds"}
-    assert fields_that_differ(results.Row, {**part, "required": part["required"][1:]}) == {part["required"][0]}
+    assert fields_that_differ(results.ModelRow, {**part, "properties": properties}) == {"seconds"}
+    assert fields_that_differ(results.ModelRow, {**part, "required": part["required"][1:]}) == {part["required"][0]}
 
 
 def test_the_schema_has_the_words_that_the_types_have() -> None:
     for (name, key), words in CLOSED.items():
-        assert described(name)["properties"][key]["enum"] == list(get_args(words)), (name, key)
-    row = described("Row")["properties"]
+        assert set(described(name)["properties"][key]["enum"]) == set(words), (name, key)
+    row = described("ModelRow")["properties"]
     assert row["mode"]["enum"] == list(MODES)
     assert row["before"]["items"]["enum"] == row["after"]["items"]["enum"] == list(LEVELS)
-    hints = {key for name in (*PARTS, "Evidence") for key in literal_fields(getattr(results, name))}
-    assert hints | {"verdict"} == {key for _, key in CLOSED} | {"mode"}
+    hints = {(name, key) for name in (*PARTS, "Evidence") for key in enum_fields(getattr(results, name))}
+    assert hints | {("ModelRow", "verdict")} == set(CLOSED)
 
 
-def literal_fields(made: type) -> list[str]:
+def enum_fields(made: type) -> list[str]:
     """The fields of a dataclass whose type is a choice of words."""
-    return [
-        key
-        for key, kind in get_type_hints(made).items()
-        if all(isinstance(word, str) for word in get_args(kind)) and get_args(kind)
-    ]
+    return [key for key, kind in get_type_hints(made).items() if isinstance(kind, type) and issubclass(kind, StrEnum)]
 
 
 def change(data: dict[str, Any], *path: str | int, value: object) -> None:

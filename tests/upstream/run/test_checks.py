@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import Check, Ran
-from ckpt_surgery.upstream.run.checks import Tools, check, drift, fix, tools_of
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
+from ckpt_surgery.upstream.run.checkers import UpstreamTools, find_tools
+from ckpt_surgery.upstream.run.checks import check, drift, fix
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from tests.upstream.toy_checkout import RUFF, commit, git, make, write
 
@@ -43,20 +44,20 @@ class Toy:
     base: Path
 
     @property
-    def tools(self) -> Tools:
-        return tools_of(self.tree)
+    def tools(self) -> UpstreamTools:
+        return find_tools(self.tree)
 
     @property
     def python(self) -> Interpreter:
         return Interpreter(self.tree / ".venv/bin/python")
 
-    def fix(self) -> tuple[Ran, ...]:
+    def fix(self) -> tuple[CommandRun, ...]:
         return fix(self.tools, self.python, self.tree)
 
     def drift(self, *modular: str) -> tuple[str, ...]:
         return drift(self.tools, self.python, self.tree, modular)
 
-    def check(self) -> dict[str, Check]:
+    def check(self) -> dict[str, CheckerResult]:
         return {one.name: one for one in check(self.tools, self.python, self.tree, self.base)}
 
     def text(self, name: str) -> str:
@@ -100,37 +101,6 @@ class Maker:
 def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no ruff but the toy's
     return Maker(tmp_path)
-
-
-# what there is
-
-
-@pytest.mark.parametrize(
-    ("files", "generation"),
-    [
-        (["checkers.py", "check_copies.py", "check_modular_conversion.py"], "checkers"),
-        (["check_copies.py", "check_modular_conversion.py"], "scripts"),
-        (["check_copies.py"], "none"),
-        ([], "none"),
-    ],
-    ids=["the runner", "both scripts", "no converter", "nothing"],
-)
-def test_the_files_tell_the_generation(
-    tmp_path: Path, files: list[str], generation: Literal["checkers", "scripts", "none"]
-) -> None:
-    for name in files:
-        write(tmp_path / "utils" / name, "")
-    assert tools_of(tmp_path) == Tools(generation)
-    assert tools_of(tmp_path).has_converter == (generation != "none")
-
-
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [('"ruff==0.14.10",', "0.14.10"), ("'ruff==1.0rc1'", "1.0rc1"), ('"ruff>=0.9"', ""), ('"my-ruff==2"', "")],
-)
-def test_the_pinned_ruff_is_read_from_setup_py(tmp_path: Path, line: str, version: str) -> None:
-    write(tmp_path / "setup.py", f"_deps = [\n    {line}\n]\n")
-    assert tools_of(tmp_path).ruff == version
 
 
 # fix
@@ -253,7 +223,7 @@ def test_the_converter_cannot_do_without_a_branch_main(maker: Maker) -> None:
 def test_a_converter_or_a_fixer_that_fails_is_shown_as_such(maker: Maker, name: str) -> None:
     failed = [one for one in maker(failing_before=[name]).fix() if not one.ok]
     told = f"{name}: something is wrong here\n1 failed: {name}"
-    assert failed == [Ran(f"python utils/checkers.py {name} --fix", 1, told)]
+    assert failed == [CommandRun(f"python utils/checkers.py {name} --fix", 1, told)]
 
 
 def test_a_converter_of_scripts_that_fails_is_shown_as_such(maker: Maker) -> None:
@@ -337,14 +307,14 @@ def test_ruff_sees_everything_where_no_makefile_says_what(maker: Maker) -> None:
     toy = maker(generation="scripts")
     write(toy.tree / "untidy.py", "untidy = 1  \n")
     ran = toy.check()["ruff_format"].ran
-    assert ran == Ran("ruff format --check .", 1, "Would reformat untidy.py")
+    assert ran == CommandRun("ruff format --check .", 1, "Would reformat untidy.py")
 
 
 def test_a_script_that_would_change_files_is_no_checker(maker: Maker) -> None:
     scripts = {"utils/add_dates.py": "", "utils/update_metadata.py": "'--check-only'\n"}
     checks = maker(**FEWER, scripts=scripts).check()
     assert "add_dates" not in checks
-    assert checks["update_metadata"].ran == Ran("python utils/update_metadata.py --check-only", 0)
+    assert checks["update_metadata"].ran == CommandRun("python utils/update_metadata.py --check-only", 0)
 
 
 @both
@@ -352,7 +322,11 @@ def test_what_the_series_breaks_has_failed(maker: Maker, generation: str) -> Non
     toy = maker(generation=generation, failing=["repo"])
     toy.repair()
     found = toy.check()
-    assert {name for name, one in found.items() if one.status == "failed"} == {"copies", "modular_conversion", "repo"}
+    assert {name for name, one in found.items() if one.status == CheckStatus.FAILED} == {
+        "copies",
+        "modular_conversion",
+        "repo",
+    }
     repo = found["repo"]
     assert repo.reason == "it passes on the base"
     assert repo.ran is not None
@@ -372,11 +346,11 @@ def test_what_was_broken_before_is_told_apart(maker: Maker) -> None:
 
 
 # SERIES is 1 in the tree of the series and 0 on the base; each stands in for another of upstream's scripts
-SAME, DIFFERS = "the base fails in the same way", "the base fails too; what it says there differs"
+SAME, DIFFERS = "the base fails in the same way", "the base fails too, with another output"
 OUTCOMES = {
     "dummies": ("print('wrong'); sys.exit(f'FAILED ({SERIES}.31s)')", "failed before too", SAME),
     "repo": ("sys.exit('wrong in ' + str(SERIES))", "failed otherwise before", DIFFERS),
-    "inits": ("sys.exit(1 + SERIES)", "failed", "it fails on the base too, with exit 1"),
+    "inits": ("sys.exit(1 + SERIES)", "failed", "it fails on the base too, with exit code 1"),
     "pipeline_typing": ("sys.exit(SERIES)", "failed", "it passes on the base"),
     "config_docstrings": ("sys.exit(1 - SERIES)", "ok", ""),
     "config_attributes": ("import subprocess; subprocess.run(['tidy'])", "not run", "it needs tidy, which @LACKS@"),
@@ -386,7 +360,7 @@ OUTCOMES = {
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Check]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckerResult]:
     """All of `OUTCOMES` in one toy."""
     head = "import sys\nfrom pathlib import Path\n\nSERIES = int(Path('series').exists())\n"
     scripts = {f"utils/check_{name}.py": f"{head}{code}\n" for name, (code, *_) in OUTCOMES.items()}
@@ -411,7 +385,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Check]:
         "a module that the series asks for",
     ],
 )
-def test_a_failure_is_compared_with_the_base_s(compared: dict[str, Check], name: str) -> None:
+def test_a_failure_is_compared_with_the_base_s(compared: dict[str, CheckerResult], name: str) -> None:
     _, status, reason = OUTCOMES[name]
     reason = reason.replace("@LACKS@", "the interpreter does not have")
     assert (compared[name].status, compared[name].reason) == (status, reason)
@@ -434,7 +408,7 @@ def test_what_depends_on_ruff_is_not_run_with_another_one(
 ) -> None:
     toy = maker(generation=generation, ruff=ruff)
     found = toy.check()
-    assert {name for name, one in found.items() if one.status == "not run"} == FORMATTED
+    assert {name for name, one in found.items() if one.status == CheckStatus.NOT_RUN} == FORMATTED
     assert {one.reason for one in found.values()} == {
         "",
         f"setup.py pins ruff=={RUFF}, and the interpreter {has}: python -m pip install ruff=={RUFF}",

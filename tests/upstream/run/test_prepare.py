@@ -19,23 +19,31 @@ from typing import Any
 import jsonschema
 import pytest
 
-import ckpt_surgery.upstream
+import ckpt_surgery.upstream.evidence.results
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, ModeReport
 from ckpt_surgery.measure.results import Outcome as Word
-from ckpt_surgery.upstream.evidence.results import Check, Evidence, Regression
-from ckpt_surgery.upstream.run import delivery, series
+from ckpt_surgery.upstream.evidence.results import (
+    CheckerResult,
+    CheckStatus,
+    Evidence,
+    RegressionKind,
+    RegressionTest,
+    SeriesStatus,
+)
+from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
+from ckpt_surgery.upstream.run import output_folder, series, series_evidence, workspace
 from ckpt_surgery.upstream.run import prepare as module
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.prepare import Delivered, Outcome, Wishes, prepare
+from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
 from tests.measure.fault_cases import fault, why
 from tests.upstream import toy_checkout
-from tests.upstream.run.test_git import state
+from tests.upstream.git_toys import state
 
-SCHEMA = Path(ckpt_surgery.upstream.__file__).with_name("evidence.schema.json")
+SCHEMA = Path(ckpt_surgery.upstream.evidence.results.__file__).with_name("evidence.schema.json")
 FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(Observation.PLAIN_BLOCK))
 MODELS = "src/transformers/models"
 
@@ -70,15 +78,19 @@ class Verify:
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
     stand_in = Verify()
-    monkeypatch.setattr(series, "verify_tree", stand_in)
+    monkeypatch.setattr(workspace, "verify_tree", stand_in)
     return stand_in
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out what takes most of the time, for the tests that are about something else."""
-    monkeypatch.setattr(series, "regression", lambda family, *_, **__: Regression(family, "covered"))
-    monkeypatch.setattr(module, "family_tests", lambda family, *_, **__: Check(f"tests/models/{family}", "ok"))
+    monkeypatch.setattr(series, "regression", lambda family, *_, **__: RegressionTest(family, RegressionKind.COVERED))
+    monkeypatch.setattr(
+        series_evidence,
+        "family_tests",
+        lambda family, *_, **__: CheckerResult(f"tests/models/{family}", CheckStatus.OK),
+    )
 
 
 @pytest.fixture
@@ -101,8 +113,8 @@ class Ash:
 
     checkout: Path
     before: dict[str, bytes]
-    delivered: Delivered
-    outcome: Outcome
+    delivered: FinishedSeries
+    outcome: PrepareResult
 
     @property
     def evidence(self) -> Evidence:
@@ -119,14 +131,14 @@ def ash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ash]:
     (toy / "notes.txt").write_text("mine\n")
     before = state(toy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(series, "verify_tree", Verify())
+        patch.setattr(workspace, "verify_tree", Verify())
         outcome = made(toy)
         (delivered,) = outcome.series
         yield Ash(toy, before, delivered, outcome)
 
 
-def made(checkout: Path, *families: str, **wishes: Any) -> Outcome:
-    return prepare(checkout, Wishes(out=checkout.parent / "out", families=families, **wishes))
+def made(checkout: Path, *families: str, **options: Any) -> PrepareResult:
+    return prepare(checkout, PrepareOptions(out=checkout.parent / "out", families=families, **options))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -137,7 +149,7 @@ def git(folder: Path, *arguments: str) -> str:
     return toy_checkout.git(folder, *arguments).strip()
 
 
-def reasons(outcome: Outcome) -> str:
+def reasons(outcome: PrepareResult) -> str:
     return "\n".join(reason for one in outcome.series for reason in one.evidence.reasons)
 
 
@@ -165,12 +177,12 @@ def test_what_upstreams_scripts_bring_along_is_in_the_commit_that_asks_for_it(as
     assert second.files == ("tests/models/birch/test_modeling_birch.py",)  # where nothing but the test is left to do
     assert (second.imported, second.rules) == (None, ())
     lines = git(ash.checkout, "show", "--no-patch", "--format=%B", second.sha).splitlines()
-    covered = "Tests that this repository has cover birch now: what kept them from it is taken out."
+    covered = "Existing tests cover birch now: the exception that kept it out is removed."
     assert lines[:3] == ["Test gradient checkpointing of birch", "", covered]
     message = git(ash.checkout, "show", "--no-patch", "--format=%B", first.sha)
     said = "- AshLayer becomes a GradientCheckpointingLayer (CKPT001)\n"
     assert message.startswith(f"Repair gradient checkpointing of ash and cedar\n\n{said}")
-    assert f"Brought along by the other scripts of this repository:\n- {first.checkers[0]}\n" in message
+    assert f"Updated by the other scripts of this repository:\n- {first.checkers[0]}\n" in message
     assert message.splitlines()[-1].startswith("Assisted-by: ckpt_surgery ")
 
 
@@ -250,7 +262,7 @@ def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_sai
     toy = toy_checkout.make(tmp_path / "transformers", generation="none")
     outcome = made(toy)
     (one,) = outcome.series
-    assert one.evidence.status == "unchecked"
+    assert one.evidence.status == SeriesStatus.UNCHECKED
     assert "upstream's checkers: not run (this checkout has neither" in reasons(outcome)
     assert all(commit.regenerated == () for commit in one.evidence.commits)
     text = git(toy, "show", f"{one.evidence.branch}:{MODELS}/cedar/modeling_cedar.py")
@@ -292,7 +304,7 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
 
 
 def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify: Verify, quick: None) -> None:
-    outcome = made(toy, by="family")
+    outcome = made(toy, group_by=GroupBy.FAMILY)
     assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
     base = git(toy, "rev-parse", "main")
     for one in outcome.series:
@@ -314,7 +326,7 @@ def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
     outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)), "birch")
-    assert outcome.series[0].evidence.status == "not ready"
+    assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "upstream's checker repo fails" in reasons(outcome)
 
 
@@ -322,14 +334,14 @@ def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
     outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)), "birch")
-    assert outcome.series[0].evidence.status == "ready"
-    assert reasons(outcome) == "inits fails, on the base as well"
+    assert outcome.series[0].evidence.status == SeriesStatus.READY
+    assert reasons(outcome) == "inits fails, on the base too"
 
 
 def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
     verify.spoilt = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
-    assert outcome.series[0].evidence.status == "not ready"
+    assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "BirchModel (non_reentrant and reentrant): failing after the repair and not before: values" in reasons(
         outcome
     )
@@ -341,7 +353,7 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
     path.write_text(path.read_text().replace("from torch import nn\n", "from torch import nn\nimport nowhere\n", 1))
     toy_checkout.commit(toy, "An import of what is not there")
     outcome = made(toy, "ash")
-    assert outcome.series[0].evidence.status == "not ready"
+    assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "cannot be imported" in reasons(outcome)
 
 
@@ -353,7 +365,7 @@ def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: 
     path.write_text(text.replace("return self.projection(hidden_states)", stale, 1))
     toy_checkout.commit(toy, "A copy that is none any more")
     outcome = made(toy, "birch")
-    assert outcome.series[0].evidence.status == "unchecked"
+    assert outcome.series[0].evidence.status == SeriesStatus.UNCHECKED
     assert f"{MODELS}/birch/modeling_birch.py: upstream's fixers change it on the base already" in reasons(outcome)
 
 
@@ -375,7 +387,7 @@ def test_a_file_in_another_encoding_keeps_it(toy: Path, verify: Verify, quick: N
     path.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\n" + path.read_bytes())
     toy_checkout.commit(toy, "Latin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(series, "verify_tree", lambda *_, **__: {"birch": ()})
+        patch.setattr(workspace, "verify_tree", lambda *_, **__: {"birch": ()})
         made(toy, "birch", include_unreproduced=True)
     shown = ["git", "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py"]
     text = subprocess.run(shown, cwd=toy, capture_output=True, check=True).stdout
@@ -401,11 +413,11 @@ def test_a_file_that_is_a_link_is_refused(toy: Path, verify: Verify, quick: None
 
 def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
-    outcome = made(untied, by="all")
+    outcome = made(untied, group_by=GroupBy.ALL)
     (one,) = outcome.series
     assert one.evidence.families == ("ash", "cedar")
     assert list(outcome.left_out) == ["birch"]
-    assert "verify finds no fault in it as it is" in outcome.left_out["birch"]
+    assert "verify finds no fault in it as it is" in outcome.left_out["birch"].text
     assert "birch" in (one.folder / "siblings.md").read_text()
 
 
@@ -413,8 +425,8 @@ def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_
     untied: Path, verify: Verify, quick: None
 ) -> None:
     verify.stubborn = ("birch",)
-    outcome = made(untied, by="all")
-    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
+    outcome = made(untied, group_by=GroupBy.ALL)
+    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"].text
     assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
 
 
@@ -425,7 +437,7 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
     outcome = made(toy, "birch", include_unreproduced=True)
     (one,) = outcome.series
     assert one.evidence.families == ("birch",)
-    assert "birch: verify shows no fault that the repair takes away" in reasons(outcome)
+    assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
 
 
 def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick: None) -> None:
@@ -440,13 +452,13 @@ def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick:
 def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("cedar",)  # its block is ash's
     outcome = made(toy, "ash", "cedar")
-    assert reasons(outcome).startswith("cedar: verify shows no fault that the repair takes away")
-    assert outcome.series[0].evidence.status == "ready"
+    assert reasons(outcome).startswith("cedar: verify shows no fault that the repair removes")
+    assert outcome.series[0].evidence.status == SeriesStatus.READY
 
 
 def test_siblings_name_no_series_that_cannot_be_made(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
-    (one,) = made(toy, by="family").series
+    (one,) = made(toy, group_by=GroupBy.FAMILY).series
     told = {sibling.family: sibling.reason for sibling in one.evidence.siblings}
     assert told["ash"] == "changed in this series"
     # birch is brought along as a copy of ash's layer, although it has no series of its own
@@ -485,8 +497,8 @@ def test_nothing_is_pushed_and_nothing_is_opened(
 def test_only_the_chosen_rules_are_used(toy: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy, "birch", codes=("CKPT003",))
     assert outcome.series == ()
-    wishes = Wishes(out=toy.parent / "out", families=("birch",), codes=("CKPT001",))
-    assert prepare(toy, wishes).series[0].evidence.rules.keys() == {"CKPT001"}
+    options = PrepareOptions(out=toy.parent / "out", families=("birch",), codes=("CKPT001",))
+    assert prepare(toy, options).series[0].evidence.rules.keys() == {"CKPT001"}
 
 
 # --- what ends early --------------------------------------------------------------------------------------
@@ -496,7 +508,7 @@ def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
     return [path for path in toy.parent.iterdir() if path not in known]
 
 
-@pytest.mark.parametrize("where", ["draft", "check", "evidence_markdown", "set_branch", "the move"])
+@pytest.mark.parametrize("where", ["build_series", "check", "evidence_markdown", "set_branch", "the move"])
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_whatever_ends_the_work_leaves_nothing_behind(
     toy: Path,
@@ -510,7 +522,9 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
         raise end
 
     if where == "the move":
-        monkeypatch.setattr(delivery, "_replace", fail)
+        monkeypatch.setattr(output_folder, "_replace", fail)
+    elif where == "check":
+        monkeypatch.setattr(series_evidence, "check", fail)
     else:
         monkeypatch.setattr(module, where, fail)
     before, known = state(toy), list(toy.parent.iterdir())
@@ -525,17 +539,17 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
     toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: list[str] = []
-    draft = series.draft
+    build_series = series.build_series
 
     def once(*arguments: Any) -> Any:
         if finished:
             raise KeyboardInterrupt
-        return draft(*arguments)
+        return build_series(*arguments)
 
-    monkeypatch.setattr(module, "draft", once)
-    wishes = Wishes(out=toy.parent / "out", by="family")
+    monkeypatch.setattr(module, "build_series", once)
+    options = PrepareOptions(out=toy.parent / "out", group_by=GroupBy.FAMILY)
     with pytest.raises(KeyboardInterrupt):
-        prepare(toy, wishes, finished=lambda one: finished.append(one.evidence.branch))
+        prepare(toy, options, finished=lambda one: finished.append(one.evidence.branch))
     assert finished == ["ckpt-surgery/ash"]
     assert git(toy, "rev-parse", "ckpt-surgery/ash")
     assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
@@ -551,7 +565,7 @@ def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(
     before = files(toy.parent / "out")
     said: list[str] = []
     with pytest.raises(UpstreamError, match="the branch ckpt-surgery/birch holds a commit that is not ours"):
-        prepare(toy, Wishes(out=toy.parent / "out", families=("birch",)), step=said.append)
+        prepare(toy, PrepareOptions(out=toy.parent / "out", families=("birch",)), step=said.append)
     assert "verify the base" not in said
     assert files(toy.parent / "out") == before
 

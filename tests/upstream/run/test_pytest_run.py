@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
+from ckpt_surgery.upstream.run.pytest_run import PytestOutcome, PytestRun, run_pytest
 
 PYTHON = Interpreter(Path(sys.executable))
 TESTS = """\
@@ -106,9 +106,9 @@ def test_the_command_is_what_one_would_type(run: PytestRun, tree: Path) -> None:
 
 
 def test_the_ids_are_taken_back_by_pytest(run: PytestRun, tree: Path) -> None:
-    some = run.ids("passed", "skipped")
+    some = run.ids(PytestOutcome.PASSED, PytestOutcome.SKIPPED)
     again = run_pytest(PYTHON, tree, some)
-    assert again.ids("passed", "skipped") == some
+    assert again.ids(PytestOutcome.PASSED, PytestOutcome.SKIPPED) == some
     assert again.ran.ok
 
 
@@ -121,8 +121,11 @@ def test_names_select_tests(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("far", "needs what its Python lacks: install it with `python -m pip install no_such_module_1`"),
-        ("odd", "came to no test (exit code 2): ZeroDivisionError: division by zero"),
+        (
+            "far",
+            "needs packages that its Python does not have: install them with `python -m pip install no_such_module_1`",
+        ),
+        ("odd", "reached no test (exit code 2): ZeroDivisionError: division by zero"),
         ("none", "selects no test"),
     ],
 )
@@ -138,7 +141,7 @@ def test_a_hook_that_nobody_knows_names_the_plugin_it_belongs_to(tree: Path) -> 
         found = run_pytest(PYTHON, tree, [FILE], options=["-p", "no:xdist"])
     finally:
         conftest.unlink()
-    assert "python -m pip install pytest-xdist" in found.problem
+    assert "python -m pip install pytest-xdist" in (found.problem or "")
 
 
 def test_a_run_that_is_cut_off_has_no_results(tree: Path) -> None:
@@ -150,4 +153,6 @@ def test_without_pytest_the_package_to_install_is_named(tmp_path: Path) -> None:
     module = tmp_path / "src/pytest.py"
     module.parent.mkdir()
     module.write_text("raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
-    assert "python -m pip install pytest`" in run_pytest(PYTHON, tmp_path, ["tests"]).problem
+    problem = run_pytest(PYTHON, tmp_path, ["tests"]).problem
+    assert problem is not None
+    assert "python -m pip install pytest`" in problem

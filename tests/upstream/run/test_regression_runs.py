@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.upstream.evidence.results import CheckStatus
+from ckpt_surgery.upstream.run.family_tests import family_tests
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
-from ckpt_surgery.upstream.run.regression import family_tests, regression
+from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST, method, with_method
 from tests.upstream.regression_toys import (
     COMMON,
@@ -85,7 +87,7 @@ def test_a_whole_regression_with_excuses_taken_out(tmp_path: Path) -> None:
     assert found.after is not None
     assert "1 failed" in found.before.output
     assert "1 passed" in found.after.output
-    assert family_tests("elm", trees.base, trees.series, PYTHON).status == "ok"
+    assert family_tests("elm", trees.base, trees.series, PYTHON).status == CheckStatus.OK
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 import ckpt_surgery.upstream
+from tests.upstream.git_toys import state
 from tests.upstream.released import repository
-from tests.upstream.run.test_git import state
 from tests.upstream.toy_checkout import git
 
 SIX = ("clvp", "gpt_bigcode", "swiftformer", "xlstm", "zamba", "zamba2")
@@ -70,7 +70,7 @@ def test_a_series_of_six_families_is_made_and_says_what_was_not_checked(six: Mad
     alone = [[family] for family in SIX if not family.startswith("zamba")]
     assert [commit["families"] for commit in evidence["commits"]] == [*alone, ["zamba", "zamba2"]]
     assert any("this checkout has neither utils/checkers.py" in reason for reason in evidence["reasons"])
-    schema = json.loads((PACKAGE / "evidence.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((PACKAGE / "evidence/evidence.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(evidence, schema)
 
 

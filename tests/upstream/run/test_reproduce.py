@@ -11,137 +11,22 @@ import threading
 import time
 import venv
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Cost, Level, ModeReport
-from ckpt_surgery.upstream.evidence.results import Row
-from ckpt_surgery.upstream.plan.layout import MODELS
+from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
+from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.run import examine, reproduce
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.reproduce import reproduced, rows_of, verify_tree
-from tests.measure.fault_cases import fault_at, why
+from ckpt_surgery.upstream.run.reproduce import verify_tree
 
 HERE = Interpreter(Path(sys.executable))
 PATIENCE = 20.0
 PACKAGES = ("ckpt_surgery", "codemods", "model_patches")
-WHY = why(Observation.PLAIN_BLOCK, block="ToyBlock")
-PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
-
-
-# --- rows -------------------------------------------------------------------------------------------------
-
-
-def report(*levels: Level, kept: int = 7) -> Report:
-    """A report on the class Toy that failed at these levels, in one mode."""
-    faults = tuple(fault_at(level, "layers.0", explanation=WHY) for level in levels)
-    cost = Cost(kept, 9, 5, 1, 1, 1, 1)
-    return Report("Toy", modes=(ModeReport("non_reentrant", faults, {}, cost=cost),))
-
-
-UNBUILT = Report("Toy", problem="no tiny Toy can be made: import raised ImportError: no module x")
-UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient checkpointing", supported=False)
-
-
-def unclaimed(*levels: Level) -> Report:
-    """A report on a class that claims no support and was examined all the same."""
-    return replace(report(*levels), supported=False)
-
-
-def row(before: Report | None, after: Report | None) -> Row:
-    """The row of two runs in the one mode that their reports have."""
-    sides = [[side] if side else [] for side in (before, after)]
-    found, _ = rows_of("toy", *sides)
-    return found
-
-
-def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> None:
-    found = row(report("cost", "recompute", kept=80), report(kept=20))
-    assert (found.family, found.model, found.mode, found.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
-    assert (found.before, found.after, found.problem) == (("recompute", "cost"), (), "")
-    assert found.faults_before == (str(fault_at("cost", "layers.0", explanation=WHY)), str(PLAIN))
-    assert found.faults_after == ()
-    assert (found.kept_before, found.kept_after) == (80, 20)
-
-
-def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired() -> None:
-    (mode,) = report("values").modes
-    after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
-    found = row(report("recompute", "values"), after)
-    assert (found.after, found.verdict) == (("recompute", "values"), "as before")
-
-
-def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
-    variant = replace(report(), variant="router loss")
-    other = replace(report(), model="Another")
-    found = rows_of("toy", [variant, report(), other], [other, variant, report()])
-    labels = [(one.model, one.mode) for one in found]
-    names = ("Another", "Toy", "Toy (router loss)")
-    assert labels == [(name, mode) for name in names for mode in ("non_reentrant", "reentrant")]
-    assert {one.problem for one in found if one.mode == "reentrant"} == {"it was not examined with reentrant"}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (report("recompute", "cost"), report("state"), "partly repaired"),
-        (report("recompute"), report("recompute"), "as before"),
-        (report(), report(), "ok before"),
-        (report(), report("values"), "worse"),
-        (report("recompute"), UNBUILT, "worse"),
-        (report(), UNBUILT, "worse"),
-        (report("recompute"), None, "worse"),
-        (report("recompute"), UNSUPPORTED, "worse"),
-        (report("recompute"), unclaimed(), "worse"),
-        (UNSUPPORTED, UNBUILT, "worse"),
-        (UNSUPPORTED, None, "worse"),
-        (unclaimed("recompute"), unclaimed("values"), "worse"),
-        (report("run"), UNBUILT, "as before"),
-        (report("run", "cost"), UNBUILT, "as before"),
-        (UNBUILT, report(), "not measured"),
-        (UNBUILT, UNBUILT, "not measured"),
-        (None, report(), "not measured"),
-        (UNSUPPORTED, UNSUPPORTED, "not measured"),
-        (UNSUPPORTED, report("recompute"), "not measured"),
-        (unclaimed("recompute"), report(), "not measured"),
-        (unclaimed("recompute"), unclaimed(), "not measured"),
-    ],
-)
-def test_only_what_is_measured_on_both_sides_can_be_repaired(
-    before: Report | None, after: Report | None, verdict: str
-) -> None:
-    found = row(before, after)
-    assert found.verdict == verdict
-    assert reproduced([found]) == (verdict == "partly repaired")
-    assert bool(found.problem) == (verdict == "not measured")
-
-
-def test_a_class_that_is_not_built_any_more_says_why() -> None:
-    found = row(report("recompute", kept=80), UNBUILT)
-    assert (found.after, found.faults_after) == (("run",), (UNBUILT.problem,))
-    assert (found.kept_before, found.kept_after) == (80, 0)
-    assert row(report(), None).faults_after == ("there is no Toy",)
-
-
-def test_a_problem_names_its_side_unless_it_is_the_same_on_both() -> None:
-    assert row(UNBUILT, UNBUILT).problem == UNBUILT.problem
-    assert row(UNBUILT, report()).problem == f"on the base: {UNBUILT.problem}"
-    both = f"on the base: {UNBUILT.problem}; on the series: {UNSUPPORTED.problem}"
-    assert row(UNBUILT, UNSUPPORTED).problem == both
-
-
-def test_one_repaired_row_reproduces_a_family_and_none_does_not() -> None:
-    gone, same = row(report("recompute"), report()), row(report("recompute"), report("recompute"))
-    assert reproduced([same, gone])
-    assert not reproduced([same])
-    assert not reproduced([])
 
 
 # --- what cannot be run -----------------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""What a run of `pr` is asked for."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class GroupBy(StrEnum):
+    """What makes one series."""
+
+    FAMILY = "family"
+    """One model folder."""
+    ROOT = "root"
+    """A model with its copies and heirs."""
+    ALL = "all"
+    """All of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """Which series to prepare, on which base, and where to write them.
+
+    No `families` means all that are not deprecated, no `codes` all rules, no `python` the checkout's own.
+    """
+
+    out: Path
+    families: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    group_by: GroupBy = GroupBy.ROOT
+    base: str = "main"
+    python: Path | None = None
+    coordination: str = ""
+    include_unreproduced: bool = False
+    jobs: int | None = None
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for the same series, without a path of this machine."""
+        parts = ["ckpt_surgery", "pr", "transformers"]
+        parts += ["--families", ",".join(self.families)] if self.families else ["--all"]
+        parts += ["--select", ",".join(self.codes)] if self.codes else []
+        parts += ["--group-by", self.group_by, "--base", self.base]
+        parts += ["--include-unreproduced"] if self.include_unreproduced else []
+        return shlex.join(parts + (["--coordination", self.coordination] if self.coordination else []))

@@ -1,0 +1,114 @@
+"""The folder of one series: written beside its place and moved there as a whole, without losing a person's work."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.text import listed
+
+_HASHES = ".made.json"
+"""The hashes of the files as they were written. A file with another hash was changed by a person."""
+
+
+def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None:
+    """Check before the work that the series can be written to `out`, in subfolders with these names.
+
+    Raises UpstreamError: inside the checkout, not a folder, not writable, or a subfolder that was not made here.
+    """
+    if out.resolve().is_relative_to(checkout.resolve()):
+        raise UpstreamError(
+            f"--out {out} lies in the checkout, which is never written to: name a folder outside {checkout}"
+        )
+    place = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not place.is_dir():
+        raise UpstreamError(f"--out {out} cannot be made: {place} is no folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UpstreamError(f"--out {out} cannot be written to: change the permissions of {place}, or name another")
+    for name in names:
+        folder = out / name
+        if folder.exists() and not (folder / _HASHES).is_file():
+            raise UpstreamError(f"{folder} exists and was not made by this command: move it away")
+
+
+@contextmanager
+def output_folder(out: Path, name: str) -> Iterator[Path]:
+    """A folder to write to, which becomes `out/name` as a whole at the end, and is removed after an error.
+
+    Its path is absolute. Raises UpstreamError if something cannot be written.
+    """
+    try:
+        is_new = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=out)).absolute()
+        try:
+            yield scratch
+            scratch.chmod(0o755)
+            _replace(out / name, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            if is_new and not any(out.iterdir()):
+                out.rmdir()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "the disk is full; make room and run this again" if full else error.strerror or str(error)
+        raise UpstreamError(f"{out / name} could not be written: {why}") from None
+
+
+def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> str:
+    """Write the documents to a new folder; `old` is the folder that it will replace.
+
+    What a person added or changed in `old` is kept, and the new document is put beside it. Returns the sentence that
+    says so, or an empty string.
+    """
+    for name, text in documents.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="")
+    kept = _changed_by_hand(old)
+    for name in kept:
+        new = folder / name
+        if new.exists():
+            new.rename(new.with_name(f"{new.stem}.new{new.suffix}"))
+        shutil.copy2(old / name, new)
+    hashes = {path.name: _digest(path) for path in folder.iterdir() if path.name not in kept}
+    (folder / _HASHES).write_text(json.dumps(hashes, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if not kept:
+        return ""
+    return f"your own files in {old} were kept ({listed(kept)}); new versions beside them have .new in their names"
+
+
+def _changed_by_hand(old: Path) -> list[str]:
+    """The files of a folder that are not as they were written here."""
+    if not old.is_dir():
+        return []
+    try:
+        hashes = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        hashes = {}
+    files = (path for path in old.iterdir() if path.is_file() and path.name != _HASHES)
+    return sorted(path.name for path in files if hashes.get(path.name) != _digest(path))
+
+
+def _replace(place: Path, new: Path) -> None:
+    """Move the folder `new` to a place, instead of the folder that is there."""
+    aside = new.with_name(f"{new.name}.old")
+    if place.exists():
+        place.rename(aside)
+    try:
+        new.rename(place)
+    except BaseException:
+        if aside.exists():
+            aside.rename(place)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,112 @@
+"""The evidence for a finished series, gathered from its build, upstream's checkers and its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpt_surgery.codemods import RULES
+from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, Evidence, SeriesStatus, Sibling
+from ckpt_surgery.upstream.evidence.signatures import changed_signatures
+from ckpt_surgery.upstream.layout import TESTS
+from ckpt_surgery.upstream.options import PrepareOptions
+from ckpt_surgery.upstream.plan.plan import PlannedSeries
+from ckpt_surgery.upstream.run.branches import branch_of
+from ckpt_surgery.upstream.run.checks import check
+from ckpt_surgery.upstream.run.family_tests import family_tests
+from ckpt_surgery.upstream.run.git import restore
+from ckpt_surgery.upstream.run.series import SeriesBuild
+from ckpt_surgery.upstream.run.workspace import Workspace
+
+
+def gather_evidence(
+    space: Workspace,
+    planned: PlannedSeries,
+    build: SeriesBuild,
+    options: PrepareOptions,
+    versions: Mapping[str, str],
+) -> Evidence:
+    """The evidence, not judged yet: its status is that of a series that is not ready."""
+    files = sorted({file for commit in build.commits for file in commit.files})
+    codes = {code for commit in build.commits for code in commit.rules}
+    return Evidence(
+        group=planned.name,
+        branch=branch_of(planned.name),
+        base=space.base.sha,
+        base_name=space.base.name,
+        status=SeriesStatus.NOT_READY,
+        reasons=(),
+        commits=tuple(build.commits),
+        rows=build.rows,
+        checks=_checks(space, planned, build),
+        signatures=changed_signatures(space.base_tree.folder, space.series_tree.folder, files),
+        regressions=tuple(build.regressions),
+        siblings=_siblings(space, planned, build, options),
+        versions=versions,
+        command=options.command,
+        unsafe=tuple(build.unsafe),
+        notes=planned.notes,
+        coordination=options.coordination,
+        rules={rule.code: rule.summary for rule in RULES if rule.code in codes},
+    )
+
+
+def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[CheckerResult, ...]:
+    """Upstream's checkers, and its tests of every family in the series."""
+    base, series = space.base_tree.folder, space.series_tree.folder
+    checks = check(
+        space.tools,
+        space.python,
+        series,
+        base,
+        step=lambda name: space.step(f"{planned.name}: upstream's checker {name}"),
+    )
+    if not (series / TESTS).is_dir():
+        reason = f"this checkout has no {TESTS}"
+        return (*checks, CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason))
+    tests = []
+    for family in sorted(build.families):
+        space.step(f"{planned.name}: upstream's tests of {family}")
+        shown = [name for test in build.regressions if test.family == family for name in test.tests]
+        tests.append(family_tests(family, base, series, space.python, shown=shown))
+        restore(space.base_tree)
+        restore(space.series_tree)
+    return (*checks, *tests)
+
+
+def _siblings(
+    space: Workspace, planned: PlannedSeries, build: SeriesBuild, options: PrepareOptions
+) -> tuple[Sibling, ...]:
+    """Every family with findings of the same rules, and why it is in this series or not."""
+    codes = {code for commit in build.commits for code in commit.rules}
+    findings = [finding for finding in space.plan.findings if finding.code in codes]
+    siblings = []
+    for family in sorted({finding.family for finding in findings}):
+        own = [finding for finding in findings if finding.family == family]
+        siblings.append(
+            Sibling(
+                family=family,
+                rules=tuple(sorted({finding.code for finding in own})),
+                places=tuple(f"{finding.path}:{finding.line}" for finding in own),
+                included=family in build.families,
+                reason=_sibling_reason(family, space, planned, build, options),
+            )
+        )
+    return tuple(siblings)
+
+
+def _sibling_reason(
+    family: str, space: Workspace, planned: PlannedSeries, build: SeriesBuild, options: PrepareOptions
+) -> str:
+    others = {name: series.name for series in space.plan.series if series != planned for name in series.families}
+    if family in build.families:
+        return "changed in this series"
+    if family in build.left_out:
+        return f"left out: {build.left_out[family].text}"
+    if family in others and not options.include_unreproduced and not space.is_faulty(family):
+        return f"left out: {Omission(OmissionKind.NO_FAULT).text}"
+    if family in others:
+        return f"belongs to the series {others[family]}, if its repair can be shown"
+    if family in space.plan.idle:
+        return Omission(OmissionKind.NO_REPAIR).text
+    return "not asked for" if options.families else "not asked for: the model is deprecated"

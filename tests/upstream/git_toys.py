@@ -1,0 +1,47 @@
+"""A small git repository and a series on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from ckpt_surgery.upstream.run.checkout import check_checkout
+from ckpt_surgery.upstream.run.commit_message import TRAILER
+from ckpt_surgery.upstream.run.git import (
+    BaseCommit,
+    Git,
+    commit,
+    stage,
+)
+from ckpt_surgery.upstream.run.worktrees import worktrees
+
+BRANCH = "ckpt-surgery/oak"
+
+
+MESSAGE = f"Repair oak\n\n{TRAILER} 0.1.0\n"
+
+
+def sh(folder: Path, *arguments: str, **env: str) -> str:
+    run = ["git", "-c", "protocol.file.allow=always", *arguments]
+    return subprocess.run(
+        run, cwd=folder, env={**os.environ, **env}, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every byte of a checkout but git's objects and what Python compiled: what must stay as it is."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    kept = [path for path in files if ".git/objects" not in path.as_posix() and path.suffix != ".pyc"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
+
+
+def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, BaseCommit, str]:
+    git = Git(repository)
+    base = check_checkout(git, "main")
+    with worktrees(git, base, "series") as places:
+        tree = Git(places["series"])
+        (tree.folder / "oak.py").write_text(text)
+        stage(tree, ["oak.py"])
+        tip = commit(tree, base, MESSAGE)
+    return git, base, tip
