@@ -1,21 +1,24 @@
-"""Training on several devices without its silent faults. The engine is torch.distributed; this watches and mends."""
+"""Training on several ranks without silent faults. The engine is torch.distributed; this watches and repairs."""
 
 from __future__ import annotations
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.distributed.gradients import SyncStats, gradients_in_sync, sync_gradients
+from ckpt_surgery.distributed.needs import DDPOption, DDPReady, Need, NeedReason
 from ckpt_surgery.distributed.placement import PlacementGuard, check_placement, guard_placement, local_device_map
-from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
+from ckpt_surgery.distributed.ready import ddp_ready
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import DistributedError, DistributedWarning, PlacementError
 
 __all__ = [
+    "DDPOption",
     "DDPReady",
     "DDPWatch",
     "DistributedError",
     "DistributedWarning",
     "Need",
+    "NeedReason",
     "PlacementError",
     "PlacementGuard",
     "SyncStats",

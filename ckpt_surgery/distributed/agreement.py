@@ -1,6 +1,6 @@
-"""How the ranks of a group agree, before they exchange anything of size, that all of them are about to do the same.
+"""How the ranks of a group make sure, before they exchange anything of size, that all of them will do the same.
 
-Nothing here knows what they agree on: a number that has to be the same on every rank, and whether a rank has a fault.
+What they agree on is not known here: a number that has to be the same on every rank, and whether a rank has a fault.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Ranks:
         return len(self.numbers)
 
     def device(self, wanted: torch.device | None) -> torch.device:
-        """Where small collectives lie: on the CPU where the backend takes it, else on `wanted` if it takes that."""
+        """The device for small collectives: the CPU if the backend takes it, else `wanted` if it takes that."""
         if "cpu" in self.devices:
             return torch.device("cpu")
         return wanted if wanted is not None and wanted.type in self.devices else torch.device(self.devices[0])
 
     def agree(self, number: int, faulty: bool, device: torch.device) -> tuple[bool, bool]:
-        """Whether `number` (0 to 2**63 - 1) is the same on every rank, and whether any rank has a fault.
+        """Whether `number` (0 to 2**63 - 1) is the same on every rank, and whether any rank is faulty.
 
-        One collective of three int64 on `device`, whatever the ranks are about to do.
+        Takes one collective of three int64 on `device`.
         """
-        told = torch.tensor([number, -number, int(faulty)], dtype=torch.int64, device=device)
-        dist.all_reduce(told, dist.ReduceOp.MAX, self.group)
-        highest, lowest, fault = told.tolist()
+        extremes = torch.tensor([number, -number, int(faulty)], dtype=torch.int64, device=device)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, self.group)
+        highest, lowest, fault = extremes.tolist()
         return highest == -lowest, bool(fault)
 
-    def told(self, value: object) -> list[Any]:
-        """What every rank passed, in the group's order."""
+    def gather(self, value: object) -> list[Any]:
+        """What every rank passed, in the group's order; `value` can be pickled."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, self.group)
         return values
@@ -57,7 +57,7 @@ class Ranks:
     def by_value(self, values: Sequence[Hashable]) -> Iterator[tuple[str, Any]]:
         """Each value once, with the ranks that have it in words; `values` has one for each rank."""
         for value in dict.fromkeys(values):
-            having = [number for number, one in zip(self.numbers, values, strict=True) if one == value]
+            having = [number for number, theirs in zip(self.numbers, values, strict=True) if theirs == value]
             yield ranks_in_words(having, self.size), value
 
 

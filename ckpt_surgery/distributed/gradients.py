@@ -1,6 +1,6 @@
 """Gradients of replicas, averaged and compared by hand, for loops that compute the loss around the wrapper.
 
-What makes a loop miss its synchronisation is found elsewhere; here are only the gradients that it left behind.
+Why a loop misses its synchronisation is no question here; only the gradients that it left are.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ class SyncStats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one rank sees: names and what has to be the same, in order; the names that only explain a difference."""
+class _ModelFacts:
+    """The model as one rank sees it: parameters and what has to be the same of each, in order.
+
+    `frozen` are the names of parameters without gradient, which only explain a difference.
+    """
 
     facts: tuple[tuple[str, str], ...]
     frozen: frozenset[str]
@@ -92,8 +95,8 @@ def sync_gradients(
     named = [(name, parameter) for name, parameter in every if parameter.requires_grad or parameter.grad is not None]
     device = ranks.device(named[0][1].device if named else None)
     frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
-    seen = _Seen((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
-    _agree(ranks, seen, _no_size(bucket_bytes) or _fault(module, named, ranks.devices), device)
+    facts = _ModelFacts((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
+    _agree(ranks, facts, _bad_size(bucket_bytes) or _fault(module, named, ranks.devices), device)
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
@@ -124,13 +127,13 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
     named = list(module.named_parameters())
     fault, digests = _unreadable(module, named), dict[str, str | None]()
     try:
-        digests = {} if fault else {name: None if p.grad is None else digest(p.grad) for name, p in named}
-    except Exception as error:  # the others wait for what this rank has to say
+        digests = {name: None if p.grad is None else digest(p.grad) for name, p in named} if fault is None else {}
+    except Exception as error:  # the other ranks wait for this one
         fault = f"a gradient cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"
-    told = ranks.told((fault, digests))
-    _raise_faults("gradients_in_sync", ranks, [one for one, _ in told])
-    names = dict.fromkeys(name for _, one in told for name in one)
-    return tuple(name for name in names if len({one.get(name, "no such parameter") for _, one in told}) > 1)
+    gathered = ranks.gather((fault, digests))
+    _raise_faults("gradients_in_sync", ranks, [theirs for theirs, _ in gathered])
+    names = dict.fromkeys(name for _, theirs in gathered for name in theirs)
+    return tuple(name for name in names if len({theirs.get(name, "no such parameter") for _, theirs in gathered}) > 1)
 
 
 def _inside(
@@ -144,21 +147,21 @@ def _inside(
     return model.module, model.process_group if group is None else group
 
 
-def _no_size(bucket_bytes: object) -> str:
+def _bad_size(bucket_bytes: object) -> str | None:
     if isinstance(bucket_bytes, int) and bucket_bytes >= 1:
-        return ""
+        return None
     return f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
 
 
-def _agree(ranks: Ranks, model: _Seen, fault: str, device: torch.device) -> None:
-    """Raise on every rank where any has a fault or sees other facts than another."""
+def _agree(ranks: Ranks, model: _ModelFacts, fault: str | None, device: torch.device) -> None:
+    """Raise DistributedError on every rank where any has a fault, or sees other facts than another."""
     number = int.from_bytes(hashlib.sha256(repr(model.facts).encode()).digest()[:8], "big") >> 1
-    same, faulty = ranks.agree(number, bool(fault), device)
+    same, faulty = ranks.agree(number, fault is not None, device)
     if same and not faulty:
         return
-    told = ranks.told((fault, model))
-    _raise_faults("sync_gradients", ranks, [one for one, _ in told])
-    what, values = _first_difference([theirs for _, theirs in told])
+    gathered = ranks.gather((fault, model))
+    _raise_faults("sync_gradients", ranks, [theirs for theirs, _ in gathered])
+    what, values = _first_difference([theirs for _, theirs in gathered])
     seen = ", ".join(f"{value} on {who}" for who, value in ranks.by_value(values))
     raise DistributedError(
         f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
@@ -167,43 +170,43 @@ def _agree(ranks: Ranks, model: _Seen, fault: str, device: torch.device) -> None
     )
 
 
-def _first_difference(told: Sequence[_Seen]) -> tuple[str, list[str]]:
-    """What differs first between ranks, and what it is on each of them."""
-    known = [dict.fromkeys(model.frozen, "frozen") | dict(model.facts) for model in told]
-    for name in dict.fromkeys(name for model in told for name, _ in model.facts):
-        values = [facts.get(name, "missing") for facts in known]
+def _first_difference(models: Sequence[_ModelFacts]) -> tuple[str, list[str]]:
+    """What differs first between the ranks' models, and what it is on each rank."""
+    by_name = [dict.fromkeys(model.frozen, "frozen") | dict(model.facts) for model in models]
+    for name in dict.fromkeys(name for model in models for name, _ in model.facts):
+        values = [facts.get(name, "missing") for facts in by_name]
         if len(set(values)) > 1:
             return f"'{name}'", values
-    orders = zip(*([f"'{name}'" for name, _ in model.facts] for model in told), strict=True)
+    orders = zip(*([f"'{name}'" for name, _ in model.facts] for model in models), strict=True)
     place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
     return f"parameter number {place}", list(names)
 
 
-def _raise_faults(caller: str, ranks: Ranks, faults: Sequence[str]) -> None:
-    if any(faults):
-        seen = " And ".join(f"on {who}, {fault}" for who, fault in ranks.by_value(faults) if fault)
+def _raise_faults(caller: str, ranks: Ranks, faults: Sequence[str | None]) -> None:
+    if any(fault is not None for fault in faults):
+        seen = " And ".join(f"on {who}, {fault}" for who, fault in ranks.by_value(faults) if fault is not None)
         raise DistributedError(f"{caller}: {seen}")
 
 
 def _facts(named: Named) -> Iterator[tuple[str, str]]:
-    """What of each parameter has to be the same on every rank, in words.
+    """What has to be the same of each parameter on every rank, in words.
 
-    Not the number of a device, which each rank has its own of, but which parameters share one: that makes the buckets.
+    The number of a device may differ, but not which parameters share a device: that makes the buckets.
     """
     places: dict[torch.device, int] = {}
-    known: dict[Hashable, str] = {}
+    worded: dict[Hashable, str] = {}
     for name, parameter in named:
         shape, dtype, device = None if _lazy(parameter) else parameter.shape, parameter.dtype, parameter.device
         wide = _gradient_dtype(parameter)
         kind = (shape, dtype, wide, device, parameter.requires_grad)
-        if kind not in known:
+        if kind not in worded:
             place = places.setdefault(device, len(places))
             size = "no shape yet" if shape is None else f"shape {tuple(shape)}"
             kept = "" if wide == dtype else f" with gradients of {wide}"
             others = f", device {place + 1} of the model" if place else ""
             held = "" if parameter.requires_grad else ", frozen with a gradient"
-            known[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
-        yield name, known[kind]
+            worded[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
+        yield name, worded[kind]
 
 
 def _lazy(parameter: Tensor) -> bool:
@@ -218,9 +221,9 @@ def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
     return wanted
 
 
-def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str:
-    """Why this rank's gradients cannot be averaged, in sentences that follow "on rank 0,"; empty where they can."""
-    if unreadable := _unreadable(module, named):
+def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | None:
+    """Why this rank's gradients cannot be averaged, in sentences that follow "on rank 0,"; None where they can."""
+    if (unreadable := _unreadable(module, named)) is not None:
         return unreadable
     for name, parameter in named:
         gradient = parameter.grad
@@ -252,14 +255,14 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str:
             )
         if 0 in gradient.stride() and gradient.numel() and _expanded(gradient):
             return f"elements of the gradient of '{name}' share memory. Assign grad.contiguous() instead."
-    return ""
+    return None
 
 
-def _unreadable(module: nn.Module, named: Named) -> str:
-    """Why this rank's gradients are not those of a replica, or cannot be read at all."""
+def _unreadable(module: nn.Module, named: Named) -> str | None:
+    """Why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
     if _kinds(module.modules(), "FullyShardedDataParallel"):
         return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
-    sharded = _kinds((one for _, p in named for one in (p, p.grad)), "DTensor")
+    sharded = _kinds((tensor for _, p in named for tensor in (p, p.grad)), "DTensor")
     for name, parameter in named:
         if isinstance(parameter, sharded) or isinstance(parameter.grad, sharded):
             return (
@@ -268,12 +271,13 @@ def _unreadable(module: nn.Module, named: Named) -> str:
             )
         if parameter.is_meta:
             return f"'{name}' is on the meta device and has no data. Load its weights before."
-    return ""
+    return None
 
 
 def _kinds(things: Iterable[object], name: str) -> tuple[type, ...]:
-    """The classes of things that have a base of this name, which is not imported: that takes half a second."""
-    return tuple(kind for kind in {type(one) for one in things} if name in [base.__name__ for base in kind.__mro__])
+    """The classes among those of `things` that have a base of this name. To import the base takes half a second."""
+    kinds = {type(thing) for thing in things}
+    return tuple(kind for kind in kinds if name in [base.__name__ for base in kind.__mro__])
 
 
 def _expanded(gradient: Tensor) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from ckpt_surgery.text import size as in_bytes
 
 Placed = dict[str, list[nn.Parameter]]
 """Parameters by the device on which they lie."""
+
+_ALONE = "in one process (python train.py instead of torchrun)"
+_SHARDED = "FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard)"
 
 
 def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
@@ -46,17 +49,12 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     away = [name for name, parameter in trainable if parameter.is_meta]
     if away:
-        why = (
-            f"{len(away)} of its {len(trainable)} trainable parameters, '{away[0]}' first, are offloaded or never "
-            "loaded, and the gradient of an offloaded parameter stays None although the backward succeeds"
-        )
-        raise PlacementError(_refusal(model, why, _placed(model, model.parameters()), offloaded=True))
+        raise PlacementError(_offloaded(model, away, len(trainable)))
     if allow_split or _world()[1] == 1:
         return
     placed = _placed(model, (parameter for parameter in model.parameters() if not hasattr(parameter, "device_mesh")))
     if len(placed) > 1:
-        why = "its parameters lie on several devices, and the ranks would train on each other's"
-        raise PlacementError(_refusal(model, why, placed, offloaded=False))
+        raise PlacementError(_split(model, placed))
 
 
 class PlacementGuard(UndoableHooks):
@@ -181,13 +179,12 @@ def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
     real: Placed = {}
     mapped: Placed = {}
     for parameter in parameters:
-        plan = planned.get(id(parameter), "")
-        host = plan in ("", "cpu", "disk")
-        device = _name(parameter.device)
-        place = f"meta, offloaded to {plan}" if parameter.is_meta and plan and host else device
+        plan = planned.get(id(parameter))
+        offloaded = plan in ("cpu", "disk")
+        place = f"meta, offloaded to {plan}" if parameter.is_meta and offloaded else _name(parameter.device)
         real.setdefault(place, []).append(parameter)
-        # An entry for the host under a parameter that lies elsewhere tells of hooks that are gone.
-        mapped.setdefault(place if host else plan, []).append(parameter)
+        # An entry for the host under a parameter that lies elsewhere is left from hooks that are gone.
+        mapped.setdefault(place if plan is None or offloaded else plan, []).append(parameter)
     return real if len(real) > 1 else mapped
 
 
@@ -217,31 +214,40 @@ def _name(device: int | str | torch.device) -> str:
     return str(device) if ":" in str(device) else f"{device}:{_current_index()}"
 
 
-def _refusal(model: nn.Module, why: str, placed: Placed, *, offloaded: bool) -> str:
+def _offloaded(model: nn.Module, away: Sequence[str], trainable: int) -> str:
+    """The refusal of a model whose trainable parameters `away`, of so many, have no data."""
+    why = (
+        f"{len(away)} of its {trainable} trainable parameters, '{away[0]}' first, are offloaded or never loaded, and "
+        "the gradient of an offloaded parameter stays None although the backward succeeds"
+    )
+    alone = "" if _world()[1] == 1 else f" {_ALONE}"
+    way = f"what is offloaded frozen, with requires_grad_(False), and the rest trained{alone}"
+    return _refusal(model, why, _placed(model, model.parameters()), [way, _SHARDED])
+
+
+def _split(model: nn.Module, placed: Placed) -> str:
+    """The refusal of a model whose parameters lie on several devices, in a world of several ranks."""
+    why = "its parameters lie on several devices, and the ranks would train on each other's"
+    shared = "allow_split=True, where no two ranks share an accelerator"
+    return _refusal(model, why, placed, [f"the split model {_ALONE}", _SHARDED, shared])
+
+
+def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) -> str:
+    """What is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
     rank, ranks = _world()
     places = "; ".join(f"{place}: {_amount(parameters)}" for place, parameters in placed.items())
     if ranks == 1:
-        here, whole, alone = "here", "all of it on one device", ""
+        here, whole = "here", "all of it on one device"
     else:
         here = f"on rank {rank} of {ranks}"
         whole = 'a whole copy on the own device of each rank, device_map=local_device_map() ({"": local_rank}) or none'
-        alone = "in one process (python train.py instead of torchrun)"
-    ways = [f"{whole} ({_cost(model)})"]
-    if offloaded:
-        ways.append(f"what is offloaded frozen, with requires_grad_(False), and the rest trained {alone}".strip())
-    else:
-        ways.append(f"the split model {alone}")
-    ways.append("FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard)")
-    if not offloaded:
-        ways.append("allow_split=True, where no two ranks share an accelerator")
-    return (
-        f"{type(model).__name__} must not be trained {here} as it lies: {why} ({places}). Ways out: {'; '.join(ways)}."
-    )
+    every = "; ".join([f"{whole} ({_cost(model)})", *ways])
+    return f"{type(model).__name__} must not be trained {here} as it lies: {why} ({places}). Ways out: {every}."
 
 
 def _amount(parameters: Iterable[nn.Parameter]) -> str:
     listed = list(parameters)
-    return f"{sum(one.numel() for one in listed):,} parameters, {in_bytes(_bytes(listed))}"
+    return f"{sum(parameter.numel() for parameter in listed):,} parameters, {in_bytes(_bytes(listed))}"
 
 
 def _cost(model: nn.Module) -> str:
@@ -255,4 +261,4 @@ def _cost(model: nn.Module) -> str:
 
 
 def _bytes(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(one.numel() * one.element_size() for one in parameters)
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

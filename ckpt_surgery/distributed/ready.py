@@ -1,6 +1,7 @@
-"""`ddp_ready`: what a DistributedDataParallel run of a model needs, and why, by its structure or by steps seen.
+"""`ddp_ready`: what a DistributedDataParallel run of a model needs, by its structure or by steps that are run.
 
-Says only; nothing is changed. What a model consists of, as far as that bears on it, is in `parts`.
+The model is left as it was. What a model consists of, as far as that matters here, is in `structure`; the needs and
+their words are in `needs`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.parts import (
+from ckpt_surgery.distributed.needs import DDPReady, Need, NeedReason
+from ckpt_surgery.distributed.structure import (
     experts_of,
     layers_dropped,
     outer_blocks,
@@ -28,108 +30,14 @@ from ckpt_surgery.distributed.parts import (
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
-from ckpt_surgery.text import text_table
-
-_SHOWN = 3  # names in a line of the table
-
-_SEARCH = "find_unused_parameters=True"
-_NON_REENTRANT = "use_reentrant=False"
-_NO_STATIC = "static_graph=False"
-
-_LEFT_WAITING = (
-    "DistributedDataParallel then waits for them: the step ends with each rank's own gradients, and only the next "
-    "forward raises, or a rank hangs."
-)
-_OPTIONAL_INPUT = "A step without the input that these take may leave them without gradient. " + _LEFT_WAITING
-_DROPPED = (
-    "LayerDrop may leave out any of these blocks, or elements of these lists, whose parameters get no gradient in "
-    "that step then."
-)
-_ROUTED = (
-    "An expert of these lists that is given no token may get no gradient in that step. Batches cannot show that it "
-    "never happens."
-)
-_NEVER_USED = (
-    "These got no gradient in any batch given: if no batch of the run gives them one, freeze them with "
-    "requires_grad_(False), else have them searched for in each step. " + _LEFT_WAITING
-)
-_AT_TIMES = "These got a gradient in some of the batches only. " + _LEFT_WAITING
-_BELIEVED = (
-    "static_graph=True is no cure: DistributedDataParallel notes in step 0 which parameters are used and believes it "
-    "ever after. A later step that uses fewer ends with each rank's own gradients, and only the next forward raises."
-)
-_TWICE = (
-    "Several blocks, or calls of a block, use these: with reentrant checkpointing the recompute of each marks them "
-    'ready. DistributedDataParallel raises "Expected to mark a variable ready only once", or, where all else is ready '
-    "by then, adds the later part after the ranks' gradients were averaged, without an error."
-)
-_HIDDEN = (
-    "find_unused_parameters=True and reentrant checkpointing never go together: the search does not see into "
-    "checkpointed blocks, marks their parameters ready as unused, and the backward marks them again, which raises."
-)
-_INSIDE = (
-    "These got their gradients from a backward inside the backward, as of reversible blocks or checkpoint(..., "
-    "use_reentrant=True) in a forward. The search marks them ready as unused, and the backward marks them again, "
-    "which raises: checkpoint with use_reentrant=False, or freeze what gets no gradient and leave the search out."
-)
-_SWITCH = (
-    "These checkpoint with use_reentrant=True now: call wrap_blocks(model), or "
-    'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).'
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One option that a run needs, the reason in a sentence or two, and the parameters or modules it is about.
-
-    No `names` means the whole model.
-    """
-
-    option: str
-    why: str
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DDPReady:
-    """What a DistributedDataParallel run of a model needs. Printing it gives a table.
-
-    `options` are the keyword arguments for DistributedDataParallel, `use_reentrant` is for checkpointing. Neither
-    reentrant checkpointing nor `static_graph` is ever needed. `measured` tells whether batches were run; without
-    them the needs follow from the structure of the model, and none means only that no optional part is known.
-    """
-
-    model: str
-    needs: tuple[Need, ...]
-    measured: bool
-    use_reentrant: Literal[False] = field(default=False, init=False)
-    static_graph: Literal[False] = field(default=False, init=False)
-
-    @property
-    def find_unused_parameters(self) -> bool:
-        """Whether a step may leave parameters without gradient that DistributedDataParallel waits for."""
-        return any(need.option == _SEARCH for need in self.needs)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments for DistributedDataParallel."""
-        return {"find_unused_parameters": True} if self.find_unused_parameters else {}
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self.options.items()) or "no options"
-        known = "" if self.needs else ", in which no optional part is known"
-        unsure = f"by its structure{known}. Nothing was run: a batch of each kind makes sure"
-        source = "by the batches that were run" if self.measured else unsure
-        title = f"{self.model}: DistributedDataParallel with {told}, {source}"
-        rows = [(need.option, need.why, _shortened(need.names)) for need in self.needs]
-        return "\n".join([title, *text_table(("needs", "why", "about"), rows)]) if rows else title
+from ckpt_surgery.measure.step import loss_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """What one step showed, and how often each block was called.
 
-    `unused` are the parameters without gradient; `inside` have one, and the graph of the loss does not reach them.
+    `unused` are the parameters without gradient; those of `inside` have one, but the loss's graph does not reach them.
     """
 
     unused: frozenset[str]
@@ -140,46 +48,46 @@ class _Step:
 def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     """Say what a DistributedDataParallel run of `model` needs, and why.
 
-    `model` is a model of transformers, also inside PEFT, or any module; one in DistributedDataParallel is looked
-    at inside it. The model comes back as it was.
+    `model` is a model of transformers, also inside PEFT, or any module; for one in DistributedDataParallel the module
+    inside it counts. The model comes back as it was.
 
-    Without batches the structure decides: parameters shared between blocks, towers and projectors that a text-only
-    step does not use (frozen ones need nothing), LayerDrop, and experts in lists. What cannot be known by
-    structure is put as "may". No needs then mean that no optional part is known, not that there is none: a batch of
-    each kind makes sure. Heads and poolers that a loss does not use are only seen with batches, and so are a tower
-    that runs for images and again for videos, layers of a text model that only read what a tower gives, and towers
-    that are neither models of their own nor have a configuration of their own.
+    Without batches the structure decides: parameters that blocks share, towers and projectors that a text-only step
+    does not use (frozen ones need nothing), LayerDrop, and experts in lists. What the structure cannot tell for sure
+    is put as "may". No needs then mean that no optional part is known, not that there is none: a batch of each kind
+    makes sure. Only batches show heads and poolers that a loss does not use, a tower that runs for images and again
+    for videos, layers of a text model that only read what a tower gives, and towers that are neither models of their
+    own nor have a configuration of their own.
 
-    With batches, each the keyword arguments of one step, every one is run forward and backward on this process
-    alone, in training mode, without DistributedDataParallel and without a collective. Then what was seen decides, so
-    give a batch of each kind that the run has; of LayerDrop and experts, which go by chance, the structure still
-    tells. The loss is the output's own, or that of `verification.probe.loss_of`. The steps run with stand-ins for the
-    trainable parameters, which share their memory: hooks on parameters are not called. Costs a copy of the parameters
-    and buffers, and their gradients.
+    `batches` are the keyword arguments of one step each, tensors of whatever shapes and dtypes the model takes. Each
+    is run forward and backward on this process alone, in training mode, without DistributedDataParallel and without a
+    collective. What was seen decides then, so give a batch of each kind that the run has; for LayerDrop and experts,
+    which go by chance, the structure still decides. The loss is the output's own, or that of
+    `ckpt_surgery.measure.loss.loss_of`. The steps use stand-ins for the trainable parameters, which share their
+    memory: hooks on parameters are not called. They cost a copy of the parameters and buffers, and their gradients.
 
     Measured on a tiny Qwen2-VL: with static_graph=True, a step with images and then one of text leaves all 27
     gradients of the latter as each rank has them, not averaged, and nothing is raised before the step after it.
 
-    Raises DistributedError where the model is none, a batch is no dict, or a step fails.
+    Raises DistributedError where `model` is no module, a batch is no mapping, or a step fails.
     """
     target = _checked(model, batches)
     steps = _run(target, batches)
     chances = _by_chance(target)
     searched = [*(_by_steps(target, steps, chances) if steps else _by_structure(target)), *chances]
     needs = list(searched)
-    if any(need.why != _NEVER_USED for need in searched):
-        needs.append(Need(_NO_STATIC, _BELIEVED))
+    if any(need.reason is not NeedReason.NEVER_USED for need in searched):
+        needs.append(Need(NeedReason.STEPS_DIFFER))
     twice = _marked_twice(target, steps)
     if twice:
-        needs.append(Need(_NON_REENTRANT, _TWICE, twice))
+        needs.append(Need(NeedReason.READY_TWICE, twice))
     if searched:
-        needs.append(Need(_NON_REENTRANT, _HIDDEN))
+        needs.append(Need(NeedReason.SEARCH_BLIND))
     inside = {name for step in steps for name in step.inside} if searched else set()
     if inside:
-        needs.append(Need(_NON_REENTRANT, _INSIDE, tuple(sorted(inside))))
+        needs.append(Need(NeedReason.INNER_BACKWARD, tuple(sorted(inside))))
     now = reentrant_modules(target) if twice or searched else ()
     if now:
-        needs.append(Need(_NON_REENTRANT, _SWITCH, now))
+        needs.append(Need(NeedReason.REENTRANT_NOW, now))
     return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
 
 
@@ -200,13 +108,13 @@ def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
 
 def _by_structure(model: nn.Module) -> list[Need]:
     towers = towers_of(model)
-    return [Need(_SEARCH, _OPTIONAL_INPUT, towers)] if towers else []
+    return [Need(NeedReason.OPTIONAL_INPUT, towers)] if towers else []
 
 
 def _by_chance(model: nn.Module) -> list[Need]:
     """What goes by chance, so that no batch shows that it never happens."""
-    found = ((_DROPPED, layers_dropped(model)), (_ROUTED, experts_of(model)))
-    return [Need(_SEARCH, why, names) for why, names in found if names]
+    by_reason = {NeedReason.LAYER_DROP: layers_dropped(model), NeedReason.ROUTED_EXPERTS: experts_of(model)}
+    return [Need(reason, names) for reason, names in by_reason.items() if names]
 
 
 def _by_steps(model: nn.Module, steps: Sequence[_Step], chances: Sequence[Need]) -> list[Need]:
@@ -215,8 +123,8 @@ def _by_steps(model: nn.Module, steps: Sequence[_Step], chances: Sequence[Need])
     sure = {name for name, parameter in trainable(model).items() if id(parameter) not in by_chance}
     never = sure.intersection(*(step.unused for step in steps))
     at_times = sure.intersection(name for step in steps for name in step.unused) - never
-    found = ((_NEVER_USED, never), (_AT_TIMES, at_times))
-    return [Need(_SEARCH, why, tuple(sorted(names))) for why, names in found if names]
+    by_reason = {NeedReason.NEVER_USED: never, NeedReason.USED_AT_TIMES: at_times}
+    return [Need(reason, tuple(sorted(names))) for reason, names in by_reason.items() if names]
 
 
 def _marked_twice(model: nn.Module, steps: Sequence[_Step]) -> tuple[str, ...]:
@@ -249,8 +157,8 @@ def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequ
     reached = _leaves(loss)
     # not `autograd.grad`, which does not see what a custom backward accumulates by a backward of its own
     loss.backward()  # type: ignore[no-untyped-call]
-    unused = frozenset(name for name, among in holders.items() if all(one.grad is None for one in among))
-    outside = {name for name, among in holders.items() if any(id(one) in reached for one in among)}
+    unused = frozenset(name for name, among in holders.items() if all(parameter.grad is None for parameter in among))
+    outside = {name for name, among in holders.items() if any(id(parameter) in reached for parameter in among)}
     for among in holders.values():
         for parameter in among:
             parameter.grad = None
@@ -315,8 +223,3 @@ def _tick(calls: Counter[str], name: str) -> Callable[..., None]:
         calls[name] += 1
 
     return tick
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return "\n".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]) or "the whole model"

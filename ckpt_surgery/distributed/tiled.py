@@ -1,6 +1,6 @@
 """`tile_mlp`: MLPs that run over one shard of the sequence after the other, so that their middle is never there whole.
 
-Which modules can be tiled, how they are called and how it is undone. What happens in a call is in `shards`.
+Which modules can be tiled, how they are called and how it is undone. What happens in a call is in `tiled_call`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.shards import SEQUENCE, Tiles
+from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.undo import Undoable

@@ -289,8 +289,9 @@ def test_without_a_process_group_an_error_says_how_to_get_one(
 def test_a_device_that_the_backend_does_not_take_is_named() -> None:
     model = nn.Linear(1, 1)
     text = _fault(model, list(model.named_parameters()), ("cuda",))
+    assert text is not None
     assert text.startswith("'weight' is on cpu, and the group's backend takes only tensors on cuda.")
-    assert _fault(model, list(model.named_parameters()), ("cpu", "cuda")) == ""
+    assert _fault(model, list(model.named_parameters()), ("cpu", "cuda")) is None
 
 
 def test_ranks_agree_on_which_parameters_share_a_device_and_not_on_its_number() -> None:

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.distributed.ready import DDPReady, Need, ddp_ready
+from ckpt_surgery.distributed.needs import DDPOption, DDPReady, Need, NeedReason
+from ckpt_surgery.distributed.ready import ddp_ready
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.results import Mode
@@ -46,14 +47,14 @@ def configured(name: str, **values: Any) -> Any:
     return kind.load()(config).train()
 
 
-def about(ready: DDPReady, option: str, word: str = "") -> Need:
-    """The one need of an option whose reason has a word in it."""
-    (need,) = [need for need in ready.needs if need.option == option and word in need.why]
+def about(ready: DDPReady, option: str, reason: NeedReason | None = None) -> Need:
+    """The one need of an option, for that reason if one is given."""
+    (need,) = [need for need in ready.needs if need.option.value == option and reason in (None, need.reason)]
     return need
 
 
 def options_named(ready: DDPReady) -> list[str]:
-    return [need.option for need in ready.needs]
+    return [need.option.value for need in ready.needs]
 
 
 def without_gradient(model: nn.Module, batch: dict[str, Any]) -> set[str]:
@@ -78,7 +79,7 @@ def test_tied_embeddings_lie_outside_of_blocks_and_need_nothing() -> None:
 def test_a_shared_block_rules_out_reentrant_checkpointing() -> None:
     ready = ddp_ready(released("ZambaForCausalLM").model)
     (need,) = ready.needs
-    assert need.option == "use_reentrant=False"
+    assert need.option is DDPOption.NON_REENTRANT
     assert need.names
     assert all("shared_transf" in name for name in need.names)
     assert ready.options == {}
@@ -102,6 +103,7 @@ def test_a_tower_may_be_unused_and_neither_static_graph_nor_reentrant_helps() ->
     ready = ddp_ready(qwen(["text"]).model)
     need = about(ready, "find_unused_parameters=True")
     assert need.names == ("model.visual",)
+    assert need.reason is NeedReason.OPTIONAL_INPUT
     assert " may " in need.why
     assert "step 0" in about(ready, "static_graph=False").why
     assert "never go together" in about(ready, "use_reentrant=False").why
@@ -158,6 +160,7 @@ def test_layerdrop_is_told_beside_batches_and_its_blocks_are_not_called_useless(
     ready = ddp_ready(model, tiny_inputs(model))
     need = about(ready, "find_unused_parameters=True")
     assert need.names == ("wav2vec2.encoder.layers.0", "wav2vec2.encoder.layers.1")
+    assert need.reason is NeedReason.LAYER_DROP
     assert "LayerDrop" in need.why
     assert ready.measured
 
@@ -182,7 +185,7 @@ def test_where_no_block_is_found_the_lists_of_what_layerdrop_drops_are_named(
 ) -> None:
     model = configured(name, **{rate: 1.0})
     for ready in (ddp_ready(model), ddp_ready(model, tiny_inputs(model))):
-        assert about(ready, "find_unused_parameters=True", "LayerDrop").names == tuple(lists)
+        assert about(ready, "find_unused_parameters=True", NeedReason.LAYER_DROP).names == tuple(lists)
     unused = without_gradient(model, tiny_inputs(model))
     assert all(any(parameter.startswith(one) for parameter in unused) for one in lists)
     assert ddp_ready(configured(name, **{rate: 0.0})).needs == ()
@@ -204,7 +207,7 @@ def test_a_model_of_other_inputs_inside_one_of_token_ids_may_be_unused(name: str
 
 @pytest.mark.parametrize("name", ["BartForCausalLM", "SpeechT5ForTextToSpeech", "PerceiverForMaskedLM"])
 def test_a_wrapper_of_the_text_model_is_no_tower_whatever_it_calls_its_input(name: str) -> None:
-    assert not any("A step without the input" in need.why for need in ddp_ready(configured(name)).needs)
+    assert not any(need.reason is NeedReason.OPTIONAL_INPUT for need in ddp_ready(configured(name)).needs)
 
 
 def test_a_family_that_does_not_say_which_its_embeddings_are_is_looked_at_too() -> None:
@@ -243,20 +246,20 @@ def test_batches_show_which_parameters_they_leave_out() -> None:
     run = qwen(["image"], ["text"])
     image, text = run.steps[0][0], run.steps[1][0]
     ready = ddp_ready(run.model, image, text)
-    need = about(ready, "find_unused_parameters=True", "some of the batches")
+    need = about(ready, "find_unused_parameters=True", NeedReason.USED_AT_TIMES)
     assert set(need.names) == without_gradient(run.model, text) != set()
     assert "step 0" in about(ready, "static_graph=False").why
     assert ready.options == SEARCHED
     assert ready.measured
     alone = ddp_ready(run.model, text)
-    assert about(alone, "find_unused_parameters=True", "freeze").names == need.names
+    assert about(alone, "find_unused_parameters=True", NeedReason.NEVER_USED).names == need.names
     assert "static_graph=False" not in options_named(alone)
     assert ddp_ready(run.model, image).needs == ()
 
 
 def test_what_no_batch_uses_can_be_frozen_instead() -> None:
     run = released("LlavaForConditionalGeneration")
-    need = about(ddp_ready(run.model, *run.steps[0]), "find_unused_parameters=True", "freeze")
+    need = about(ddp_ready(run.model, *run.steps[0]), "find_unused_parameters=True", NeedReason.NEVER_USED)
     parameters = dict(run.model.named_parameters())
     for name in need.names:
         parameters[name].requires_grad_(False)
@@ -266,7 +269,7 @@ def test_what_no_batch_uses_can_be_frozen_instead() -> None:
 def test_batches_show_blocks_that_run_twice_in_a_step() -> None:
     run = qwen(["video"])
     (need,) = ddp_ready(run.model, run.steps[0][0]).needs
-    assert need.option == "use_reentrant=False"
+    assert need.option is DDPOption.NON_REENTRANT
     assert {name for name, _ in run.model.named_parameters() if ".visual.blocks." in name} == set(need.names)
 
 
@@ -277,11 +280,11 @@ def test_a_backward_inside_the_backward_gives_gradients_too(
 ) -> None:
     """Where nothing before it wants a gradient it never runs, and no parameter in it gets one."""
     model, batch = BackwardInside(way), {"values": torch.randn(2, 4, requires_grad=wanting)}
-    need = about(ddp_ready(model, batch), "find_unused_parameters=True", "freeze")
+    need = about(ddp_ready(model, batch), "find_unused_parameters=True", NeedReason.NEVER_USED)
     assert set(need.names) == without_gradient(model, batch)
     assert ("first.weight" in need.names) == (not wanting)
     assert "spare.weight" in need.names
-    inside = [need.names for need in ddp_ready(model, batch).needs if "backward inside" in need.why]
+    inside = [need.names for need in ddp_ready(model, batch).needs if need.reason is NeedReason.INNER_BACKWARD]
     assert inside == [("first.bias", "first.weight")] * wanting
     model.spare.requires_grad_(False)
     assert not wanting or ddp_ready(model, batch).needs == ()
@@ -327,7 +330,7 @@ def test_the_reversible_layers_of_reformer_are_seen_to_train(name: str) -> None:
     model = configured(name)
     inputs = tiny_inputs(model)
     unused = without_gradient(model, inputs)
-    named = [need.names for need in ddp_ready(model, inputs).needs if need.option == "find_unused_parameters=True"]
+    named = [need.names for need in ddp_ready(model, inputs).needs if need.option is DDPOption.FIND_UNUSED]
     assert not any("layers" in parameter for parameter in unused)
     assert named == ([tuple(sorted(unused))] if unused else [])
 
@@ -357,7 +360,7 @@ def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode 
     run = qwen(["image"], ["text"])
     switch_checkpointing(run.model, mode)
     for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):
-        told = [need for need in ready.needs if "wrap_blocks(model)" in need.why]
+        told = [need for need in ready.needs if need.reason is NeedReason.REENTRANT_NOW]
         assert len(told) == (mode == "reentrant")
         assert all("model.visual.blocks.0" in need.names for need in told)
 
@@ -367,7 +370,7 @@ def test_a_surgery_in_reentrant_mode_is_right_as_it_is() -> None:
     wrap_blocks(run.model, use_reentrant=True)
     ready = ddp_ready(run.model, run.steps[0][0], run.steps[1][0])
     assert about(ready, "find_unused_parameters=True").names
-    assert not any("wrap_blocks(model)" in need.why for need in ready.needs)
+    assert not any(need.reason is NeedReason.REENTRANT_NOW for need in ready.needs)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -427,3 +430,10 @@ def test_printed_it_says_where_it_knows_from_and_shortens_long_lists() -> None:
         "known. Nothing was run: a batch of each kind makes sure"
     )
     assert "makes sure" not in str(ddp_ready(llama(), tokens()))
+
+
+@pytest.mark.parametrize("reason", NeedReason)
+def test_every_reason_has_an_option_and_words_for_it(reason: NeedReason) -> None:
+    need = Need(reason, ("layers.0",))
+    assert need.why.endswith(".")
+    assert need.option in DDPOption

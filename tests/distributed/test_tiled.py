@@ -20,7 +20,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed import shards
+from ckpt_surgery.distributed import tiled_call as shards
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.meter import Meter
 from tests.ddp_models import SIZE
