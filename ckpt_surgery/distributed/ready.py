@@ -30,7 +30,6 @@ from ckpt_surgery.distributed.structure import (
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
-from ckpt_surgery.measure.step import loss_of
 
 
 @dataclass(frozen=True, slots=True)

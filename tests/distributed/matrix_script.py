@@ -23,8 +23,8 @@ from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs, tiny_model
-from tests.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 from tests.rank_cases import own_group, run_cases
+from tests.zoo.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 
 WAIT = 20  # seconds at most that a rank waits for one that has gone on; it ends with the other's group
 

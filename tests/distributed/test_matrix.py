@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import installed_major
-from tests.ddp_models import CLOSE, SIZE
 from tests.distributed.matrix_script import MODELS
 from tests.rank_cases import Found, cases_found
+from tests.zoo.ddp_models import CLOSE, SIZE
 
 pytestmark = pytest.mark.both
 

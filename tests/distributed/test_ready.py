@@ -26,10 +26,10 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.tiny import model_classes, tiny_config, tiny_inputs
 from tests.conftest import installed_major
-from tests.ddp_models import Run, released
 from tests.distributed.matrix_script import lora, qwen, tied
-from tests.distributed.ready_toys import BackwardInside, KeepsItsWeight, SharedToy
-from tests.runtime.tiny_models import llama, tokens
+from tests.zoo.ddp_models import Run, released
+from tests.zoo.ready_toys import BackwardInside, KeepsItsWeight, SharedToy
+from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = pytest.mark.both
 

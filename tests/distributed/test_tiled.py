@@ -23,10 +23,10 @@ from ckpt_surgery import SurgeryError
 from ckpt_surgery.distributed import tiled_call as shards
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.meter import Meter
-from tests.ddp_models import SIZE
 from tests.distributed.tiled_script import CASES
-from tests.distributed.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
 from tests.rank_cases import Found, cases_found
+from tests.zoo.ddp_models import SIZE
+from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
 
 pytestmark = pytest.mark.both
 ROUNDING = 1e-12

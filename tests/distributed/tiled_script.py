@@ -22,9 +22,9 @@ from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.switch import switch_checkpointing
-from tests.ddp_models import SIZE, STEPS, Run, apart, gradients, mean_gradients, rolled, train
-from tests.distributed.tiled_toys import WIDTH, adapted, ids, released, towers
 from tests.rank_cases import run_cases
+from tests.zoo.ddp_models import SIZE, STEPS, Run, apart, gradients, mean_gradients, rolled, train
+from tests.zoo.tiled_toys import WIDTH, adapted, ids, released, towers
 
 SHARDS = 3
 TOKENS = 7

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime import checkpointing as surgery_checkpointing
-from tests.ddp_models import SIZE, STEPS, Run, released, train
 from tests.rank_cases import run_cases
+from tests.zoo.ddp_models import SIZE, STEPS, Run, released, train
 
 
 class TowerTwice(nn.Module):

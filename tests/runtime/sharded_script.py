@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 
 from ckpt_surgery import wrap_blocks
 from tests.rank_cases import run_cases, whole
-from tests.runtime.surgery_toys import Step, differences, step
-from tests.runtime.tiny_models import layers_of, llama, tokens
+from tests.zoo.surgery_toys import Step, differences, step
+from tests.zoo.tiny_models import layers_of, llama, tokens
 
 SIZE = 2
 

@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.runtime.call_arguments import BlockSignature, is_cache
+from tests.zoo.surgery_toys import Handle
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -51,11 +52,6 @@ def filled(layers: int = 1, length: int = 3) -> DynamicCache:
     for layer in range(layers):
         cache.update(torch.ones(1, 1, length, 1), torch.ones(1, 1, length, 1), layer)
     return cache
-
-
-class Handle:
-    def __init__(self, **contents: Any) -> None:
-        vars(self).update(contents)
 
 
 class Recurrent:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from ckpt_surgery.runtime.containers import Flattener, at, hidden_tensors, slot_paths, tensors, unflatten
+from tests.zoo.surgery_toys import Handle
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -46,11 +47,6 @@ class Slotted:
 class Unset:
     first: Any
     second: Any = field(init=False)
-
-
-class Handle:
-    def __init__(self, **contents: Any) -> None:
-        vars(self).update(contents)
 
 
 def wanted() -> Tensor:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ddp_models import CLOSE, SIZE
 from tests.rank_cases import Found, cases_found
+from tests.zoo.ddp_models import CLOSE, SIZE
 
 pytestmark = pytest.mark.both
 

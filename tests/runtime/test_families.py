@@ -24,7 +24,7 @@ from ckpt_surgery.measure.restore import left_as_found
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import changed, snapshot
-from tests.runtime.families import FAMILIES, RATE, SEED, Family, Subject
+from tests.zoo.families import FAMILIES, RATE, SEED, Family, Subject
 
 HERE = [family for family in FAMILIES if family.known is not None]
 MOST_KEPT = 1.02

@@ -28,9 +28,9 @@ from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
-from tests.runtime import hard_toys as hard
-from tests.runtime import surgery_toys as own
-from tests.runtime.surgery_toys import KEPT, ONCE, Mode, blocks_of, both_modes, differences, step
+from tests.zoo import hard_toys as hard
+from tests.zoo import surgery_toys as own
+from tests.zoo.surgery_toys import KEPT, ONCE, Mode, blocks_of, both_modes, differences, step
 
 pytestmark = [
     pytest.mark.both,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.offload import HostTransport, Offloader
-from tests.runtime.offload_toys import BLOCKS, gradients, same
+from tests.zoo.offload_toys import BLOCKS, gradients, same
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -23,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from tests.runtime.offload_toys import (
+from tests.runtime.transports import Deferred, Recorded
+from tests.zoo.offload_toys import (
     BLOCKS,
     INPUT_BYTES,
     ROWS,
@@ -38,7 +39,6 @@ from tests.runtime.offload_toys import (
     grads,
     same,
 )
-from tests.runtime.transports import Deferred, Recorded
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -24,8 +24,8 @@ from ckpt_surgery import Surgery, wrap_blocks
 from ckpt_surgery.runtime.discovery import is_layer
 from tests.rank_cases import Found, cases_found
 from tests.runtime.sharded_script import SIZE
-from tests.runtime.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
-from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
+from tests.zoo.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
+from tests.zoo.tiny_models import gpt_bigcode, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

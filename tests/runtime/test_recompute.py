@@ -22,8 +22,8 @@ from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import model_of, values
-from tests.runtime import surgery_toys as own
-from tests.runtime.surgery_toys import MODES, ONCE, Mode, blocks_of, both_modes, differences, step
+from tests.zoo import surgery_toys as own
+from tests.zoo.surgery_toys import MODES, ONCE, Mode, blocks_of, both_modes, differences, step
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

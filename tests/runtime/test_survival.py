@@ -29,8 +29,8 @@ from ckpt_surgery import wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import PlainLayer, SureLayer, model_of
-from tests.runtime.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step
-from tests.runtime.tiny_models import layers_of, llama, tokens
+from tests.zoo.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step
+from tests.zoo.tiny_models import layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

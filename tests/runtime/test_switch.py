@@ -23,8 +23,8 @@ from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from tests.measure.toys import Layer, Model, SureLayer, model_of
-from tests.runtime.surgery_toys import KEPT, ONCE, Step, counted, differences, step
-from tests.runtime.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
+from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
+from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -23,9 +23,9 @@ from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
-from tests.runtime import surgery_toys as own
-from tests.runtime.surgery_toys import KEPT, ONCE, blocks_of, counted, differences, step
-from tests.runtime.tiny_models import gpt_bigcode, layers_of, llama, tokens
+from tests.zoo import surgery_toys as own
+from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, counted, differences, step
+from tests.zoo.tiny_models import gpt_bigcode, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
