@@ -1,4 +1,4 @@
-"""The words for what trees and edits tell the rules: the one place where refusals and doubts become text."""
+"""The words for what trees and edits report to the rules: the one place where refusals and doubts become text."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def doubt_text(doubt: PastStateDoubt) -> str:
     """Why making a class a layer is not safe."""
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
     if doubt.plan.blocked:
-        return f"{passed} only CKPT005 can change, a repair that is unsafe too"
+        return f"{passed} only CKPT005 can change, which is unsafe as well"
     why = unknown_text(doubt.plan.unknown) if doubt.plan.unknown else "a parameter in between has no default"
-    return f"{passed} is left to a person: {why}"
+    return f"{passed} is not repaired: {why}"

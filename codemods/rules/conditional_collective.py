@@ -1,15 +1,15 @@
 """Some ranks call a collective and others do not.
 
 ## What it does
-Finds collectives of torch.distributed and of accelerate under a condition that differs between ranks: a test on the
+Finds collectives of torch.distributed and accelerate under a condition that differs between ranks: a test of the
 rank (`if rank == 0`, `if accelerator.is_main_process`), an early `return` or `continue` under one, or
-`if p.grad is not None` in a loop over parameters. What all ranks call, each in its own branch, is no finding; nor are
-tests on the number of processes, sends and receives, and collectives of a group of their own.
+`if p.grad is not None` in a loop over parameters. Not reported: a collective that all ranks call, each in its own
+branch; tests of the number of processes; sends and receives; collectives of a group of their own.
 
 ## Why is this bad?
-A collective ends only when every rank has called it: the others wait until the time limit. Where the next collective
-of the other ranks has the same kind, the two meet instead and mix tensors that have nothing to do with each other:
-with `if p.grad is not None`, gradients of different parameters.
+A collective ends only when every rank has called it: the ranks that have wait until the timeout. If the other ranks'
+next collective is of the same kind, the two are matched instead and mix unrelated tensors: with
+`if p.grad is not None`, the gradients of different parameters.
 
 ## Example
 ```python
@@ -22,8 +22,8 @@ if rank == 0:
 ```
 
 ## Fix safety
-Reported only. Call it on every rank and keep what only one rank does in the branch; for gradients use
-`sync_gradients(model)`, which gives parameters without a gradient zeros.
+Reported only. Call the collective on every rank, and keep in the branch what only one rank does. For gradients use
+`sync_gradients(model)`, which counts a missing gradient as zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RULE = Declaration(
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every collective that some ranks leave out."""
+    """A finding for every collective that some ranks do not call."""
     for path, script in context.tree.scripts():
         for collective in script.collectives:
             yield context.script_finding(RULE, path, collective.spot, _message(collective))
@@ -54,10 +54,10 @@ def _message(collective: Collective) -> str:
     condition = f"`{collective.condition}` on line {collective.condition_line}"
     if collective.depends_on == "gradient":
         return (
-            f"{collective.callee}(...) runs only where {condition} lets it: ranks that differ there hang, or mix the "
+            f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, or mix the "
             "gradients of different parameters; use sync_gradients(model)"
         )
     return (
-        f"{collective.callee}(...) runs on some ranks only, as {condition} decides: the ranks wait for each other "
-        "without end, or mix different tensors; call it on all ranks, outside the condition"
+        f"{collective.callee}(...) runs on some ranks only, depending on {condition}: the ranks wait for each other "
+        "forever, or mix different tensors; call it on all ranks, outside the condition"
     )

@@ -2,15 +2,15 @@
 
 ## What it does
 Follows a training script's values and finds a backward pass on a loss that was computed by `ddp.module(...)`,
-`accelerator.unwrap_model(model)(...)`, a reference to the module kept from before the wrapping, or a helper that
-returns one of these. In a Trainer of transformers the loss that `compute_loss` returns counts. Silent: what runs
-under `no_grad`, attributes (`model.module.config`), saving, a loss in which the wrapper's own forward has a part, a
-branch for one process, and gradients that the script reduces itself behind the backward.
+`accelerator.unwrap_model(model)(...)`, a reference to the module from before it was wrapped, or a helper that returns
+one of these. In a Trainer of transformers, the loss is what `compute_loss` returns. Not reported: code under `no_grad`,
+attributes (`model.module.config`), saving, a loss that the wrapper's own forward contributes to, a branch for a single
+process, and gradients that the script itself reduces after the backward pass.
 
 ## Why is this bad?
-The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward raises nothing
-and averages nothing: every rank trains a model of its own on its own share of the data, and the one that is saved
-has seen one rank's share. Measured on torch 2.13 with two ranks: the gradients of all parameters differ.
+The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward pass raises no
+error and averages nothing: every rank trains a model of its own on its share of the data, and the model that is saved
+has seen only one rank's share. Measured on torch 2.13 with two ranks: the gradients of all parameters differ.
 
 ## Example
 ```python
@@ -22,8 +22,8 @@ loss.backward()
 ```
 
 ## Fix safety
-Reported only. Call the wrapper; for another method than `forward` use `call_through_ddp`; or leave the loss and
-call `sync_gradients(model)` between the backward and the optimizer's step.
+Reported only. Call the wrapper; for a method other than `forward` use `call_through_ddp`; or keep the loss and call
+`sync_gradients(model)` between the backward pass and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield context.script_finding(RULE, path, bypass.spot, message, applicability)
         if script.gave_up:
             spot = Spot(Span(1, 0, 1, 0), 1, "")
-            message = "the functions of this script call each other too often to follow where its losses come from"
+            message = "this script's functions call each other too much to follow where its losses come from"
             yield context.script_finding(RULE, path, spot, message, Applicability.UNKNOWN)
 
 
 def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
-    """What to say, and how sure it is: the wrapping has to be in the file, and the call has to run the module."""
+    """The message, and how sure it is: the file has to show the wrapping, and the call has to run the module."""
     backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
     wrapped = bypass.sure or script.sign("ddp", "accelerate")
     if not wrapped:
         return (
-            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: whether that is "
-            "inside DistributedDataParallel, where no gradient would be synchronised, this file does not tell",
+            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does not "
+            "show whether that is inside DistributedDataParallel, where no gradient would be synchronised",
             Applicability.UNKNOWN,
         )
     if not bypass.runs:

@@ -1,14 +1,14 @@
 """Gradient tensors reach a block inside a list, tuple or dict.
 
 ## What it does
-Reports calls of blocks that pass a list, tuple or dict display for a gradient parameter, and parameters
-that are known to hold gradient tensors in a container.
+Reports calls of blocks that pass a literal list, tuple or dict for a gradient parameter, or anything for a parameter
+that is known to hold gradient tensors in a container.
 
 ## Why is this bad?
-With `use_reentrant=True` the checkpoint sees tensors only where they are arguments themselves: those inside
-a container keep no gradient. A dict that blocks write into is also written again by the recompute: Gemma3n
-and Gemma4 share `shared_kv_states` so, keep every gradient and get the values wrong. MLCD passes a learned
-class position inside the `position_embeddings` tuple.
+With `use_reentrant=True` the checkpoint sees a tensor only if it is an argument itself: tensors inside a container
+lose their gradient. The recompute also writes again into a dict that blocks write into: Gemma3n and Gemma4 share
+`shared_kv_states` that way, keep every gradient and get the values wrong. MLCD passes a learned class position
+inside the `position_embeddings` tuple.
 
 ## Example
 ```python

@@ -6,9 +6,9 @@ all its spellings, and checkpoint calls that stand alone. The direct call of the
 branch goes, and the block's class becomes a `GradientCheckpointingLayer`.
 
 ## Why is this bad?
-Two calls of one block drift apart: in 41 of 294 real sites of transformers 4.52.4 they passed different
-arguments (CLVP passes `cache_position` where the block takes `use_cache`), so that training with and
-without checkpointing computes different things. Once the block is a layer the branch checkpoints twice.
+Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different
+arguments (CLVP passes `cache_position` where the block takes `use_cache`), so training with and without checkpointing
+computes different things. Once the block is a layer, the branch checkpoints it twice.
 
 ## Example
 ```python
@@ -21,11 +21,11 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 ```
 
 ## Fix safety
-Safe where the test is about checkpointing and training alone, the else branch calls the same blocks, and
-their classes can be made layers. The else branch is the truth: where the two disagree the finding says
-how. A guard such as `if use_cache: ... use_cache = False` stays where later code reads the name. Unsafe
-where the test has other conditions, where the direct call needs another signature first (CKPT005), or where
-a call elsewhere does that passes past state by position to a block which the repair makes a layer.
+Safe if the test is about checkpointing and training alone, the else branch calls the same blocks, and their classes
+can be made layers. The else branch is the truth: if the two disagree, the finding says how. A guard such as
+`if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other conditions, if
+the direct call needs another signature first (CKPT005), or if a call elsewhere needs one that passes past state by
+position to a block which the repair makes a layer.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class Obstacle(Enum):
 
 
 _WORDS: Mapping[Obstacle, str] = {
-    Obstacle.NO_BRANCH: "there is no else branch that tells the direct call",
+    Obstacle.NO_BRANCH: "there is no else branch with a direct call to keep",
     Obstacle.NO_ELSE: "the branch has no else of its own",
     Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
     Obstacle.NO_TRANSFORMERS: (
-        "the file uses nothing of transformers, so nothing would switch a layer's checkpointing on"
+        "the file uses nothing from transformers, so nothing would switch a layer's checkpointing on"
     ),
     Obstacle.NOT_CALLED: "the else branch does not call {}",
-    Obstacle.UNKNOWN_CALLEE: "what {} is cannot be told ({})",
-    Obstacle.NOTHING_KNOWN: "what {} is cannot be told (nothing is known of it)",
+    Obstacle.UNKNOWN_CALLEE: "the class of {} cannot be determined ({})",
+    Obstacle.NOTHING_KNOWN: "the class of {} cannot be determined (nothing shows what it holds)",
     Obstacle.TORCH_MODULE: "torch's own {} stays without checkpointing",
-    Obstacle.NO_CLASS: "no block class is known behind the call",
-    Obstacle.SHARED_BLOCK: "another branch that stays checkpoints {} too, which would then be computed three times",
+    Obstacle.NO_CLASS: "the class behind the call is not known",
+    Obstacle.SHARED_BLOCK: "another branch, which stays, also checkpoints {}: it would be computed three times",
     Obstacle.OTHER_STATEMENTS: "the branch holds statements that the else branch lacks",
     Obstacle.OTHER_SWITCH: "gradient_checkpointing_enable() does not set what the test asks for",
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
@@ -149,7 +149,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         message += f"; the branches disagree: {'; '.join(differences)}"
     reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
     if reasons:
-        message += f"; {reasons}" if repair.edits else f"; left to a person: {reasons}"
+        message += f"; {reasons}" if repair.edits else f"; not repaired: {reasons}"
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.edits)
 

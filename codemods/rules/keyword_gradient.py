@@ -1,14 +1,14 @@
 """A tensor that carries gradient reaches a block as a keyword argument.
 
 ## What it does
-Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like
-by keyword, and makes them positional: the prefix of the signature up to the last gradient parameter. A gap
-in that prefix is filled with the parameter's default and a comment naming it.
+Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword.
+The repair makes them positional: the prefix of the signature up to the last gradient parameter. A gap in that prefix
+is filled with the parameter's default and a comment that names the parameter.
 
 ## Why is this bad?
-A `GradientCheckpointingLayer` hands keyword arguments over in a `functools.partial`, out of autograd's
-sight. With `use_reentrant=True` their gradient is lost without a word, or the backward pass crashes: on
-transformers 5.23.0 Llama4's vision tower loses 37 of 41 gradients, and SpeechT5 and DeBERTa-v2 crash.
+A `GradientCheckpointingLayer` passes keyword arguments on in a `functools.partial`, where autograd does not see them.
+With `use_reentrant=True` their gradient is silently lost, or the backward pass crashes: in transformers 5.23.0,
+Llama4's vision tower loses 37 of 41 gradients, and SpeechT5 and DeBERTa-v2 crash.
 
 ## Example
 ```python
@@ -17,8 +17,8 @@ hidden_states = layer(hidden_states, attention_mask=mask)                 # afte
 ```
 
 ## Fix safety
-Safe: the same values reach the same parameters. Where past state stands in front of the gradient parameter
-in the block's signature no call can be right; the finding then refers to CKPT005.
+Safe: the same values reach the same parameters. If past state comes before the gradient parameter in the block's
+signature, no call can be right; the finding then refers to CKPT005.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     names = [name for name in plan.keyword_gradient if name not in plan.blocked]
     block = site.blocks[0][0].name
     if plan.unknown:
-        message = f"the arguments of {site.call.callee}(...) cannot be told: {unknown_text(plan.unknown)}"
+        message = f"the arguments of {site.call.callee}(...) cannot be determined: {unknown_text(plan.unknown)}"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     for name in plan.hidden:
         message = f"`**` may pass {name} of {block} by keyword"
@@ -74,7 +74,7 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
         message = (
-            f"{block} gets {quoted(behind)} by keyword, and its signature has past state in front: "
+            f"{block} gets {quoted(behind)} by keyword, and its signature has past state before it: "
             "CKPT005 reorders it (--unsafe)"
         )
         span = _argument(site.call.args, behind[0])

@@ -1,11 +1,11 @@
 """A checkpointing layer holds another checkpointing layer.
 
 ## What it does
-Reports `GradientCheckpointingLayer`s that are made of other `GradientCheckpointingLayer`s.
+Reports a `GradientCheckpointingLayer` that holds other `GradientCheckpointingLayer`s, at any depth.
 
 ## Why is this bad?
-The inner layer is computed three times a step: in the forward pass, in the recompute of the outer layer,
-and again in its own. SwinStage holds SwinLayer, ZambaHybridLayer holds ZambaMambaDecoderLayer.
+The inner layer is computed three times a step: in the forward pass, in the recompute of the outer layer, and in its
+own recompute. SwinStage holds SwinLayer, ZambaHybridLayer holds ZambaMambaDecoderLayer.
 
 ## Example
 ```python

@@ -4,8 +4,8 @@
 Reports blocks whose forward returns a tuple with hidden states inside another tuple or list.
 
 ## Why is this bad?
-With `use_reentrant=True` the checkpoint gives gradient to the tensors of the outer tuple only. LiLT in
-transformers 4.57.6 loses 62 gradients so.
+With `use_reentrant=True` only the tensors of the outer tuple get a gradient. LiLT in transformers 4.57.6 loses 62
+gradients this way.
 
 ## Example
 ```python

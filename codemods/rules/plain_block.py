@@ -1,15 +1,14 @@
 """A block in a stack of a model that claims gradient checkpointing is no GradientCheckpointingLayer.
 
 ## What it does
-Finds stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) in models whose
-`supports_gradient_checkpointing` is True, and reports the elements that are blocks (they hold attention,
-recurrence or a state space model) but whose class is a plain `nn.Module`. Other elements (projections,
-heads, experts, norms, convolutions) are reported as information only.
+Looks into the stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) of models whose
+`supports_gradient_checkpointing` is True. Reports elements that are blocks (they hold attention, recurrence or a state
+space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts, norms, convolutions)
+are reported as information only.
 
 ## Why is this bad?
-`gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block keeps all its
-activations, and nothing says so. Measured on transformers 4.57.6: GPTBigCode and SwiftFormer never
-recompute anything.
+`gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block silently keeps all its
+activations. Measured on transformers 4.57.6: GPTBigCode and SwiftFormer never recompute anything.
 
 ## Example
 ```python
@@ -18,10 +17,10 @@ class FooLayer(GradientCheckpointingLayer): ...   # after
 ```
 
 ## Fix safety
-Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing
-is enabled. A base class from another package stays, with the layer in front of it. Unsafe where a call in
-the tree passes past state by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer
-alone, the block would be worse off than without checkpointing. `--unsafe` repairs both.
+Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing is enabled.
+A base class from another package stays, with the layer in front of it. Unsafe if a call in the tree passes past state
+by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer alone, the block would be worse off
+than without checkpointing. `--unsafe` repairs both.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if element.is_block:
             yield _block(context, element)
         elif (ref, True) not in seen:
-            message = f"{ref.name} stands in {_stack(element)} and is no block: nothing to checkpoint"
+            message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
         for name, external in context.tree.blocks.foreign(holder) if holder.path in context.tree.checked else ():
@@ -70,7 +69,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
     ref = element.element
-    message = f"{ref.name}, a block of {_stack(element)}, is no GradientCheckpointingLayer: it is never checkpointed"
+    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
     applicability = Applicability.SAFE
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"

@@ -1,12 +1,12 @@
 """A cache or recurrent state reaches a block as a positional argument.
 
 ## What it does
-Finds calls of blocks that pass past state by position and makes it, and every argument behind it, a keyword.
+Finds calls of blocks that pass past state by position. The repair makes it a keyword, and every argument behind it.
 
 ## Why is this bad?
-A `GradientCheckpointingLayer` drops past state that comes as a keyword it knows. By position it goes
-through the checkpoint: the recompute in the backward pass writes the cache a second time, and what was
-written first is part of the graph.
+A `GradientCheckpointingLayer` drops past state that is passed under a keyword it knows. Passed by position, past state
+goes through the checkpoint: the recompute in the backward pass writes the cache a second time, and what was written
+first is part of the graph.
 
 ## Example
 ```python
@@ -17,8 +17,8 @@ outputs = layer(
 ```
 
 ## Fix safety
-Safe: the same values reach the same parameters. Where a gradient parameter stands behind the past state in
-the block's signature, both cannot be right in one call; the finding then refers to CKPT005.
+Safe: the same values reach the same parameters. If a gradient parameter comes after the past state in the block's
+signature, no call can pass both correctly; the finding then refers to CKPT005.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     first = 0 if isinstance(bound, Unknown) else bound[plan.positional_past[0]]
     message = f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
     if plan.blocked:
-        message += f"; `{plan.blocked[0]}` stands behind it in the signature: CKPT005 reorders it (--unsafe)"
+        message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
     applicability = Applicability.SAFE if plan.repair else Applicability.UNSAFE
     span = site.call.args[first].span
     yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)

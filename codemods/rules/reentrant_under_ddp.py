@@ -2,15 +2,15 @@
 
 ## What it does
 Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
-of `torch.utils.checkpoint.checkpoint` that leave it out, which means True up to torch 2.13, in scripts that wrap in
+of `torch.utils.checkpoint.checkpoint` without the option, which means True up to torch 2.13, in scripts that wrap in
 DistributedDataParallel, prepare with accelerate, or start a Trainer in several processes. A
-`gradient_checkpointing_enable()` without options is information: it means True up to transformers 4.57.
+`gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
 
 ## Why is this bad?
-Reentrant checkpointing runs a backward of its own inside the backward, where the hooks of DistributedDataParallel do
-not expect it. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a
-variable ready only once"); a block that is checkpointed twice in a step ends with other gradients on each rank, and
-nothing says so; a block whose input needs no gradient gets none at all. Without reentrance all of these were right.
+Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
+not expect. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a variable
+ready only once"); a block that is checkpointed twice in a step silently ends with different gradients on each rank; a
+block whose input needs no gradient gets none at all. All of these are right without reentrance.
 
 ## Example
 ```python
@@ -19,8 +19,8 @@ hidden_states = checkpoint(block, hidden_states, use_reentrant=False)    # after
 ```
 
 ## Fix safety
-Safe: both modes run the same operations on the same values. The non-reentrant one also raises where the recompute
-makes tensors of other shapes, a fault that the reentrant one does not see.
+Safe: both modes run the same operations on the same values. The non-reentrant mode also raises if the recompute makes
+tensors of other shapes, a fault that the reentrant mode does not notice.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
 def _finding(context: RuleContext, path: str, one: Reentrant, wrapper: str) -> Finding:
     if one.kind == "enable":
         message = (
-            f"{one.callee}() is reentrant up to transformers 4.57, which does not go with {wrapper}: give it "
+            f"{one.callee}() is reentrant up to transformers 4.57, which does not work with {wrapper}: pass "
             'gradient_checkpointing_kwargs={"use_reentrant": False}'
         )
         return context.script_finding(RULE, path, one.spot, message, Applicability.INFO)
     what = "use_reentrant=True" if one.kind == "true" else f"{one.callee}(...) without use_reentrant"
     message = (
-        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and gives each rank gradients of its "
-        "own where a block runs twice; use_reentrant=False computes the same"
+        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and silently gives each rank different "
+        "gradients if a block runs twice; use_reentrant=False computes the same values"
     )
     return context.script_finding(RULE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
 

@@ -6,9 +6,9 @@ gradient parameter in front of the past state, and gives every caller in the tre
 order.
 
 ## Why is this bad?
-Gradient arguments must be positional and past state must be a keyword: with this order no call can have
-both. transformers' GPT-2 passes `past if not (self.gradient_checkpointing and self.training) else None` by
-position to live with it; DecisionTransformer, ImageGPT and GPTBigCode have the same signature.
+Gradient arguments must be positional and past state must be a keyword: with this order, no call can satisfy both.
+To live with it, transformers' GPT-2 passes `past if not (self.gradient_checkpointing and self.training) else None` by
+position; DecisionTransformer, ImageGPT and GPTBigCode have the same signature.
 
 ## Example
 ```python
@@ -65,9 +65,9 @@ class UnfollowedUse(Enum):
 _WORDS: Mapping[UnfollowedUse, str] = {
     UnfollowedUse.OVERRIDDEN: "{} overrides the forward and may call this one",
     UnfollowedUse.CHECKPOINT_CALL: "a checkpoint call in {} passes its arguments by position",
-    UnfollowedUse.SINGLE_INSTANCE: "{} holds one outside any stack",
+    UnfollowedUse.SINGLE_INSTANCE: "{} holds an instance outside any stack",
     UnfollowedUse.UNBOUND_CALL: "{}.forward is called without an instance in {}",
-    UnfollowedUse.OTHER_SIGNATURE: "a call of it also runs {}.forward, which takes other parameters",
+    UnfollowedUse.OTHER_SIGNATURE: "one of its calls also runs {}.forward, which takes other parameters",
 }
 
 
@@ -114,11 +114,11 @@ def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[Cl
 
 def _finding(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocked, callers: _Callers) -> Finding:
     owner = group[0]
-    message = f"{owner.name}.forward takes {quoted(blocked[owner])} behind past state: no call can pass both rightly"
+    message = f"{owner.name}.forward takes {quoted(blocked[owner])} behind past state: no call can pass both correctly"
     unfollowed = _unfollowed(context, group, blocked)
     edits: tuple[Edit, ...] = ()
     if unfollowed:
-        message += f"; left to a person: {_WORDS[unfollowed.use].format(*unfollowed.names)}"
+        message += f"; not repaired: {_WORDS[unfollowed.use].format(*unfollowed.names)}"
     else:
         edits = _edits(context, group, tuple(blocked[owner]), callers)
     if edits:

@@ -4,13 +4,13 @@
 Finds `from_pretrained(..., device_map="auto")` (also "balanced", "balanced_low_0" and "sequential", through a name, a
 dict of options or an option's default) in a script that trains in several processes: it wraps in
 DistributedDataParallel, prepares with accelerate, makes a process group, or reads what torchrun sets. A script with a
-`Trainer` and no sign of several processes gets information only; one that trains nothing gets none. Models that are
-only merged or evaluated, and loads under a test on the number of processes, are left out.
+`Trainer` and no sign of several processes gets information only; one that trains nothing gets no finding. Not
+reported: models that are only merged or evaluated, and loads under a test of the number of processes.
 
 ## Why is this bad?
-Such a `device_map` spreads the layers over every device that the process sees. With one process for each device,
-all processes put their parts on the same devices: memory runs out on the first ones, and DistributedDataParallel
-refuses a module on several devices or, with a quantised model, the Trainer stops.
+Such a `device_map` spreads the layers over every device that the process sees. With one process per device, all
+processes put their layers on the same devices: the first ones run out of memory, and DistributedDataParallel refuses a
+module on several devices or, with a quantised model, the Trainer stops.
 
 ## Example
 ```python
@@ -62,7 +62,7 @@ def _verdict(load: SplitLoad, script: ScriptFacts) -> tuple[str, Applicability] 
     trainer = script.sign("trainer")
     if trainer:
         return (
-            f"{what} is right for one process; started in several, each spreads the model over all devices: {_ADVICE}",
+            f"{what} is right for one process; if several are started, each spreads the model over all devices: {_ADVICE}",
             Applicability.INFO,
         )
     return None

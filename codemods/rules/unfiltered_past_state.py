@@ -6,8 +6,8 @@ pass past state under another one: `state`, `cache_params`, `shared_kv_states`, 
 late 5.x, which no longer clears it.
 
 ## Why is this bad?
-What is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
-passed explicitly while training grows from 16 to 32 positions in the backward pass.
+Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
+passed explicitly during training grows from 16 to 32 positions in the backward pass.
 
 ## Example
 ```python

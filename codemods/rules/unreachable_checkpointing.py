@@ -1,9 +1,9 @@
 """A model says that it supports gradient checkpointing, and nothing in it can checkpoint.
 
 ## What it does
-Reports model classes with `supports_gradient_checkpointing = True` that are made of no
-`GradientCheckpointingLayer`, no block that CKPT001 would repair, and no inline branch. Models without
-attention or recurrence (vocoders, quantizers, heads) are reported as information only.
+Reports model classes with `supports_gradient_checkpointing = True` that hold no `GradientCheckpointingLayer`, no block
+that CKPT001 would repair, and no inline branch. Models without attention or recurrence (vocoders, quantizers, heads)
+are reported as information only.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` succeeds, `is_gradient_checkpointing` is True, and memory does not fall.
@@ -16,7 +16,7 @@ class FooModel(FooPreTrainedModel):            # supports_gradient_checkpointing
 ```
 
 ## Fix safety
-Reported only: either the flag is wrong or the blocks are not known as such.
+Reported only: either the flag is wrong, or the blocks are not recognised as blocks.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if any(part in bare for part in context.tree.containers.parts(ref)):
             continue
         if answer is Answer.NO:
-            message = f"{ref.name} supports gradient checkpointing by its flag, and holds nothing that checkpoints"
+            message = f"{ref.name} claims to support gradient checkpointing, but holds nothing that checkpoints"
             worth = context.tree.blocks.mixes(ref)
             applicability = Applicability.UNSAFE if worth else Applicability.INFO
             yield context.class_finding(RULE, ref, message, applicability)
         else:
-            message = f"what {ref.name} is made of is decided at run time: whether it checkpoints cannot be told"
+            message = f"the parts of {ref.name} are chosen at run time: whether it checkpoints cannot be determined"
             yield context.class_finding(RULE, ref, message, Applicability.UNKNOWN)
 
 

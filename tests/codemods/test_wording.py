@@ -55,7 +55,7 @@ def test_there_are_words_for_every_reason() -> None:
 @pytest.mark.parametrize(
     ("plan", "ending"),
     [
-        (ArgumentPlan(positional_past=("state",), blocked=("x",)), "only CKPT005 can change, a repair that is unsafe"),
+        (ArgumentPlan(positional_past=("state",), blocked=("x",)), "only CKPT005 can change, which is unsafe"),
         (ArgumentPlan(positional_past=("state",), unknown=Unknown(UnknownReason.UNPACKED)), "`*` argument may hold"),
         (ArgumentPlan(positional_past=("state",)), "a parameter in between has no default"),
     ],

@@ -1,4 +1,4 @@
-# CKPT101 unknown | model.module(batch) | this file does not tell
+# CKPT101 unknown | model.module(batch) | this file does not show
 # file: train.py
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-# CKPT101 unknown | import torch | too often to follow
+# CKPT101 unknown | import torch | too much to follow
 # file: train.py
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP

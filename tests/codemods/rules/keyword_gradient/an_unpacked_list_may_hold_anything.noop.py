@@ -1,4 +1,4 @@
-# CKPT003 unknown | layer(*inputs | cannot be told
+# CKPT003 unknown | layer(*inputs | cannot be determined
 # prelude: cached
 
 class FooModel:

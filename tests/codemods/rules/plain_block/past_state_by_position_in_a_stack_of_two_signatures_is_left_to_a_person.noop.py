@@ -1,5 +1,5 @@
-# CKPT001 unsafe | class FooLayer(nn.Module) | by position, which is left to a person: its blocks (FooLayer, FooOtherLayer)
-# CKPT001 unsafe | class FooOtherLayer(nn.Module) | which is left to a person
+# CKPT001 unsafe | class FooLayer(nn.Module) | by position, which is not repaired: its blocks (FooLayer, FooOtherLayer)
+# CKPT001 unsafe | class FooOtherLayer(nn.Module) | which is not repaired
 # CKPT003 unknown | layer(hidden_states
 # CKPT004 unsafe | past_key_values
 # prelude: plain
