@@ -1,4 +1,4 @@
-"""What a rule hands on: a finding and, where there is one, the edit that repairs it.
+"""What a rule returns: a finding and, if there is one, the edit that repairs it.
 
 Frozen values only. Every renderer and every caller reads the same ones.
 """
@@ -16,13 +16,13 @@ class Applicability(StrEnum):
     """`apply` repairs it; callers elsewhere see no difference."""
 
     UNSAFE = "unsafe"
-    """A fault whose repair may break code outside the tree, or has to be made by hand."""
+    """A fault whose repair may break code outside the tree, or is left to a person."""
 
     INFO = "info"
     """Worth knowing, not a fault: never changes an exit code."""
 
     UNKNOWN = "unknown"
-    """The code could not be decided on (a base outside the tree, a `**kwargs` that may hold anything)."""
+    """The code does not show enough to decide (a base outside the tree, a `**kwargs` that may hold anything)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,7 +45,7 @@ class Finding:
     `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
     the model that calls it; in a training script the function (`Trainer.fit`), empty at module level.
     `family` is the model's folder name (`gpt_bigcode`), or the file's stem where there is no such folder.
-    `edits` is empty where the repair is left to a person.
+    `edits` is empty if the repair is left to a person.
     """
 
     code: str
@@ -58,7 +58,7 @@ class Finding:
     family: str = ""
     edits: tuple[Edit, ...] = ()
     first_line: int = 0
-    """Where the statement or decorated class begins that the finding is in: a comment there speaks of it too."""
+    """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
 
     @property
     def sort_key(self) -> tuple[str, int, int, str]:

@@ -1,4 +1,4 @@
-"""What single model families do that names alone cannot tell. `family_facts(path)` looks one up."""
+"""What single model families do that names alone do not show. `family_facts(path)` looks one up."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NOTHING = FamilyFacts()
 @cache
 def registry() -> dict[str, FamilyFacts]:
     """Model folder (`gpt_bigcode`) to its facts, from every module of this package that defines `FACTS`."""
-    found: dict[str, FamilyFacts] = {}
+    families: dict[str, FamilyFacts] = {}
     for module in pkgutil.iter_modules(__path__):
         facts = getattr(importlib.import_module(f"{__name__}.{module.name}"), "FACTS", None)
         if isinstance(facts, FamilyFacts):
-            found.update(dict.fromkeys(facts.families or (module.name,), facts))
-    return found
+            families.update(dict.fromkeys(facts.families or (module.name,), facts))
+    return families
 
 
 @cache
@@ -37,5 +37,5 @@ def family_of(path: str) -> str:
 
 
 def family_facts(path: str) -> FamilyFacts:
-    """The facts of the family that a file belongs to; empty ones where names tell everything."""
+    """The facts of the family that a file belongs to; empty if names show everything."""
     return registry().get(family_of(path), _NOTHING)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 class FamilyFacts:
     """What a family means by names that mean something else, or nothing, elsewhere.
 
-    `families` lists the model folders that the facts are for, where the module's own name is not it.
-    `gradient` and `not_gradient` are parameter names of its blocks' forwards, also as `Class.name` for one
-    class; `past_state` those that are caches or recurrent state there, `containers` those that hold
-    gradient tensors in a tuple or dict. `blocks` are classes that are blocks although nothing in them
-    tells, `not_blocks` such that must not become layers, `not_stacks` attributes whose elements are no
-    blocks. `derived` names, per stack attribute, a subclass to make for it: its element class is also used
-    inside other blocks, where it must not checkpoint. `needs_cache` are models whose forward breaks without a
-    cache.
+    `families` lists the model folders that the facts are for; none means the folder with the module's name.
+    `gradient` and `not_gradient` are parameter names of the blocks' forwards, `Class.name` for one class alone;
+    `past_state` are those that are caches or recurrent state, `containers` those that hold gradient tensors in a tuple
+    or dict. `blocks` are classes that are blocks although nothing in them shows it, `not_blocks` classes that must not
+    become layers, `not_stacks` attributes whose elements are not blocks. `derived` names, for a stack attribute, the
+    subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
+    `needs_cache` are models whose forward fails without a cache.
     """
 
     families: tuple[str, ...] = ()

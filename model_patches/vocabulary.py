@@ -1,7 +1,6 @@
 """What names mean across transformers: past state, gradient arguments, block and non-block classes.
 
-Facts only, no logic beyond looking a name up. What a single family means by a name stands in that
-family's file.
+Facts only, no logic beyond looking a name up. What a single family means by a name is in that family's file.
 """
 
 from __future__ import annotations
@@ -125,5 +124,5 @@ def mixes_positions(class_name: str) -> bool:
 
 
 def is_no_block(class_name: str) -> bool:
-    """Whether a class of this name is a piece of a block, or something else that comes in lists."""
+    """Whether a class of this name is a part of a block, or something else that is kept in lists."""
     return _NO_BLOCKS.search(class_name) is not None

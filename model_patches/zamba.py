@@ -1,4 +1,4 @@
-"""Zamba: the embedding output goes into every block beside the hidden states.
+"""Zamba: every block gets the embedding output as well as the hidden states.
 
 `original_hidden_states` carries gradient into the shared transformer of every hybrid layer;
 `transformer_hidden_states` is what that transformer returned. Released 4.57.6 checkpoints by an inline

@@ -1,4 +1,4 @@
-"""A layer class of its own beside a class that must stay plain: an imported one, or one used elsewhere too."""
+"""A new layer class beside a class that must stay plain: an imported one, or one that is also used elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edit that imports a name, mostly GradientCheckpointingLayer, as the file's own imports are written and sorted.
+"""The edit that imports a name, usually GradientCheckpointingLayer, in the style and order of the file's own imports.
 
 libcst's AddImportsVisitor writes relative imports twice or makes them absolute, so the line is made here.
 """
@@ -25,7 +25,7 @@ def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> 
     if any(item.name == GCL for item in top):
         return None
     # An import below the first class comes too late for it.
-    first = min((one.first_line for one in facts.classes), default=len(source.text))
+    first = min((cls.first_line for cls in facts.classes), default=len(source.text))
     early = [item for item in top if item.span.line < first]
     return added_import(path, source, early, _module(path, early), GCL, width)
 
@@ -33,16 +33,16 @@ def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> 
 def added_import(path: str, source: SourceText, imports: list[Import], module: str, name: str, width: int) -> Edit:
     """The edit that imports a name that none of these imports has, among them and as deep as they are."""
     for item in imports:
-        names = [one for one in imports if one.span == item.span]
-        if item.module == module and all(one.name == one.original for one in names):
-            return _grow(path, source, item, [one.original for one in names], name, width)
+        names = [other for other in imports if other.span == item.span]
+        if item.module == module and all(other.name == other.original for other in names):
+            return _grow(path, source, item, [other.original for other in names], name, width)
     return _insert(path, source, module, name, imports)
 
 
 def _module(path: str, imports: list[Import]) -> str:
     """`...modeling_layers` where the file reaches transformers' core by dots, the absolute name elsewhere."""
-    dots = [found.group(1) for item in imports if (found := _CORE.match(item.module)) and "models" not in item.module]
-    core = [one for one in dots if len(one) >= 3]
+    dots = [match.group(1) for item in imports if (match := _CORE.match(item.module)) and "models" not in item.module]
+    core = [prefix for prefix in dots if len(prefix) >= 3]
     parts = re.split(r"[/\\]", path)
     if core and "models" in parts:
         return max(core, key=len) + _MODULE
@@ -130,7 +130,7 @@ def _first(path: str, source: SourceText, line: str) -> Edit:
     if below < len(body):
         statement = body[below]
         decorators = getattr(statement, "decorator_list", [])
-        start = source.offset(min([statement.lineno, *(one.lineno for one in decorators)]), 0)
+        start = source.offset(min([statement.lineno, *(decorator.lineno for decorator in decorators)]), 0)
         blank = 2 if isinstance(statement, ast.ClassDef | ast.FunctionDef) else 1
         return Edit(path, start, start, line + source.newline * (blank + 1))
     return Edit(path, len(source.text), len(source.text), source.newline + line + source.newline)

@@ -1,4 +1,4 @@
-"""The edit that takes an inline branch away: the else branch moves out, comments and needed guards stay."""
+"""The edit that removes an inline branch: the else branch moves out, comments and needed guards stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def without_branch(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> E
         below = source.text.index("\n", colon) + 1
         if inline.is_elif:
             # The branch's own else becomes the else of what stands before it.
-            kept = "".join(f"{indent}{_STEP}{one}{source.newline}" for one in comments)
+            kept = "".join(f"{indent}{_STEP}{comment}{source.newline}" for comment in comments)
             return Edit(owner.path, start, end, f"else:{source.newline}{kept}{source.text[below:end]}")
         statements = _dedented(source.text[below:end], len(source.indent(first)) - len(indent))
         statements = relaid(statements, indent, tree.width, source.newline)
@@ -47,19 +47,19 @@ def without_branch(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> E
 
 def _trailing_comments(source: SourceText, end: int, outer: int) -> int:
     """The end of the branch with the comments that stand, at its own depth, below its last statement."""
-    for found in _COMMENT_LINE.finditer(source.text, source.line_end(end)):
-        if len(found.group(1)) <= outer or source.text[source.line_end(end) : found.start()].strip():
+    for match in _COMMENT_LINE.finditer(source.text, source.line_end(end)):
+        if len(match.group(1)) <= outer or source.text[source.line_end(end) : match.start()].strip():
             break
-        end = found.end()
+        end = match.end()
     return end
 
 
 def _else(source: SourceText, inline: InlineBranch) -> int:
     """The offset of the line that says `else:`."""
-    found = _ELSE.search(source.text, source.range(inline.body[-1])[1])
-    if found is None:
+    match = _ELSE.search(source.text, source.range(inline.body[-1])[1])
+    if match is None:
         raise ValueError(f"line {inline.span.line}: the branch has no else line")
-    return found.end()
+    return match.end()
 
 
 def _guard(source: SourceText, inline: InlineBranch) -> str:

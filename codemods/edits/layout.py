@@ -188,7 +188,11 @@ def relaid(text: str, indent: str, width: int, newline: str) -> str:
 
 def _simple(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in statements:
-        inner = [one for name in ("body", "orelse", "finalbody") for one in getattr(statement, name, ())]
+        inner = [
+            inner_statement
+            for name in ("body", "orelse", "finalbody")
+            for inner_statement in getattr(statement, name, ())
+        ]
         if inner:
             yield from _simple(inner)
         else:

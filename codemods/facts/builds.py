@@ -1,6 +1,6 @@
 """What attributes are made of: `self.layers = nn.ModuleList([...])` and every other way to build a stack.
 
-Reads one function at a time, top to bottom, with the local names that it has seen so far.
+Each function is read from top to bottom, with the local names seen so far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FROM_CONFIG = {"_from_config", "from_config", "from_pretrained"}
 _ITERATORS = {"iter", "next"}
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
-"""Names beyond these are not followed: a literal of hundreds of entries holds no blocks."""
+"""Entries beyond these are not followed: a literal with hundreds of them holds no blocks."""
 
 
 class Builder:
@@ -28,7 +28,7 @@ class Builder:
         self.returned: list[Build] = []
 
     def read(self, statements: Iterable[ast.stmt]) -> None:
-        """Take in statements, also those under `if`, `for`, `with` and `try`."""
+        """Read statements, also those under `if`, `for`, `with` and `try`."""
         for statement in statements:
             self._statement(statement)
 
@@ -86,8 +86,8 @@ class Builder:
             case ast.Subscript(value=container):
                 self._extend(container, [self.of(value)])
             case ast.Tuple(elts=targets) if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
-                for one, its in zip(targets, value.elts, strict=True):
-                    self._assign(one, its)
+                for inner_target, inner_value in zip(targets, value.elts, strict=True):
+                    self._assign(inner_target, inner_value)
 
     def _extend(self, container: ast.expr, items: list[Build]) -> None:
         grown = Build("container", items=tuple(items))
@@ -102,11 +102,11 @@ class Builder:
     def _call(self, call: ast.Call) -> None:
         match call:
             case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), name, value]):
-                known = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else DYNAMIC
-                self.attributes.setdefault(known, []).append(self.of(value))
+                attribute = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else DYNAMIC
+                self.attributes.setdefault(attribute, []).append(self.of(value))
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="add_module"), args=[name, value]):
-                known = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else DYNAMIC
-                self.attributes.setdefault(known, []).append(self.of(value))
+                attribute = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else DYNAMIC
+                self.attributes.setdefault(attribute, []).append(self.of(value))
             case ast.Call(
                 func=ast.Attribute(value=container, attr="append" | "add_module" | "insert"), args=[*_, value]
             ):
@@ -127,8 +127,8 @@ class Builder:
                 return Build("container", items=(self._comprehended(element, node.generators),))
             case ast.DictComp(value=element):
                 return Build("container", items=(self._comprehended(element, node.generators),))
-            case ast.IfExp(body=one, orelse=other):
-                return Build("choice", items=(self.of(one), self.of(other)))
+            case ast.IfExp(body=body, orelse=orelse):
+                return Build("choice", items=(self.of(body), self.of(orelse)))
             case ast.BoolOp(values=values):
                 return Build("choice", items=tuple(map(self.of, values)))
             case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -147,8 +147,8 @@ class Builder:
                 return Build("attribute", name)
             case ast.Attribute():
                 text = dotted(node)
-                known = text and not text.rpartition(".")[2].islower()
-                return Build("class", text, span=span_of(node)) if known else _UNKNOWN
+                is_class = text and not text.rpartition(".")[2].islower()
+                return Build("class", text, span=span_of(node)) if is_class else _UNKNOWN
             case ast.Subscript(value=value):
                 return Build("element", items=(self.of(value),))
         return _UNKNOWN

@@ -1,4 +1,4 @@
-"""One file's text to its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
+"""One file's syntax tree to its `FileFacts`: imports, classes, and what is bound to them at module level."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
-"""Torch's own modules that are in every model and tell nothing."""
+"""Torch's own modules, which are in every model and say nothing about it."""
 _TORCH_CHECKPOINT = {"torch.utils.checkpoint", "deepspeed.checkpointing"}
 
 
@@ -158,7 +158,7 @@ class FileReader:
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.read(function.body)
-                returned = [one for one in own.returned if _useful(one)]
+                returned = [built for built in own.returned if _useful(built)]
                 if returned and function.name != "__init__":
                     makers.append(Maker(function.name, _params(function), _choice(returned)))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
@@ -169,7 +169,7 @@ class FileReader:
             header=self._header(node),
             bases=bases,
             base_spans=tuple(map(span_of, node.bases)),
-            first_line=min([node.lineno, *(one.lineno for one in node.decorator_list)]),
+            first_line=min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
             guard=guard,
             flags=tuple(flags),
             class_values=tuple(class_values),
@@ -223,14 +223,14 @@ class FileReader:
         if "Copied from" not in self.source:
             return
         starts = dict(_objects(tree.body))
-        for found in _COPIED.finditer(self.source):
-            line = self.source.count("\n", 0, found.start()) + 1
+        for match in _COPIED.finditer(self.source):
+            line = self.source.count("\n", 0, match.start()) + 1
             below = line + 1
             while below <= len(self.lines) and self.lines[below - 1].lstrip().startswith("#"):
                 below += 1
             span = starts.get(below)
             if span:
-                yield CopiedFrom(line, found.group(2), found.group(3) or "", span)
+                yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
 
 
 def _may_call_blocks(text: str) -> bool:
@@ -244,7 +244,7 @@ def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
     """First line (decorators included) and place of every class and function, methods included."""
     for statement in statements:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            first = min([statement.lineno, *(one.lineno for one in statement.decorator_list)])
+            first = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)])
             end = statement.end_lineno or statement.lineno
             yield first, Span(first, statement.col_offset, end, statement.end_col_offset or 0)
             if isinstance(statement, ast.ClassDef):
@@ -317,11 +317,11 @@ def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
                 values.setdefault(name, []).append(statement)
-    for one in returns:
-        if one.value is not None and _is_nested(one.value):
-            yield span_of(one)
-        elif isinstance(one.value, ast.Name):
-            yield from map(span_of, values.pop(one.value.id, ()))
+    for returned in returns:
+        if returned.value is not None and _is_nested(returned.value):
+            yield span_of(returned)
+        elif isinstance(returned.value, ast.Name):
+            yield from map(span_of, values.pop(returned.value.id, ()))
 
 
 def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -336,13 +336,16 @@ def _is_nested(value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_nested(value.left) or _is_nested(value.right)
     return isinstance(value, ast.Tuple) and any(
-        isinstance(item, ast.Tuple | ast.List) and any(not _NO_GRADIENT.search(ast.unparse(one)) for one in item.elts)
+        isinstance(item, ast.Tuple | ast.List)
+        and any(not _NO_GRADIENT.search(ast.unparse(inner)) for inner in item.elts)
         for item in value.elts
     )
 
 
 def _params(function: ast.FunctionDef) -> tuple[str, ...]:
-    return tuple(one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg != "self")
+    return tuple(
+        argument.arg for argument in (*function.args.posonlyargs, *function.args.args) if argument.arg != "self"
+    )
 
 
 def _choice(builds: list[Build]) -> Build:

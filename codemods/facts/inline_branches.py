@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def conditions(test: ast.expr) -> Iterator[str]:
-    """The terms of a test that are about something else than checkpointing and training."""
+    """The terms of a test that are about something other than checkpointing and training."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
             yield from conditions(value)

@@ -1,5 +1,5 @@
-"""Where a method calls what it reached from `self`: loops over stacks, elements by index, closures,
-and inline checkpoint branches.
+"""Where a method calls modules that it reaches from `self`: in loops over stacks, by index, in closures, and in inline
+checkpoint branches.
 
 Values are followed top to bottom through one method; an `if` joins what its branches bound.
 """
@@ -129,8 +129,8 @@ class MethodReader:
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
         calls, loops, named = _calls_and_loops(node)
-        for one in named:
-            bind(one.target, one.value, env)
+        for walrus in named:
+            bind(walrus.target, walrus.value, env)
         if loops:
             env = dict(env)
             for loop in loops:
@@ -194,9 +194,9 @@ class MethodReader:
         """The checkpoint calls of an inline branch, when this `if` is one and none has taken them yet."""
         if "checkpoint" not in ast.unparse(statement.test):
             return []
-        found = [call for call in self._checkpoints(statement.body) if id(call) not in self._taken]
-        self._taken.update(map(id, found))
-        return found
+        calls = [call for call in self._checkpoints(statement.body) if id(call) not in self._taken]
+        self._taken.update(map(id, calls))
+        return calls
 
     def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
         if id(call) in self._taken:
@@ -215,7 +215,7 @@ class MethodReader:
         )
 
     def _inline(
-        self, statement: ast.If, found: list[ast.Call], env: Env, direct: tuple[ModuleCall, ...]
+        self, statement: ast.If, calls: list[ast.Call], env: Env, direct: tuple[ModuleCall, ...]
     ) -> InlineBranch:
         inner_env = dict(env)
         for inner in statement.body:
@@ -232,7 +232,7 @@ class MethodReader:
             body=tuple(map(span_of, statement.body)),
             body_kinds=tuple(self._kind(inner, other) for inner in statement.body),
             orelse=tuple(map(span_of, other)),
-            checkpoints=tuple(self._checkpoint(call, inner_env) for call in found),
+            checkpoints=tuple(self._checkpoint(call, inner_env) for call in calls),
             direct=direct,
             guard=guard,
         )
@@ -250,7 +250,7 @@ class MethodReader:
             case ast.Expr(value=ast.Call(func=function)) if "logger" in dotted(function) or "warn" in dotted(function):
                 return "log"
         same = ast.dump(statement)
-        return "mirrored" if any(ast.dump(one) == same for one in other) else "other"
+        return "mirrored" if any(ast.dump(twin) == same for twin in other) else "other"
 
     def _guards(self, function: ast.FunctionDef) -> None:
         """Fill in what only the whole method tells: `elif`s, and guards that later code relies on."""
@@ -262,7 +262,7 @@ class MethodReader:
                 self.inlines[position] = replace(
                     inline,
                     is_elif=place in elifs,
-                    orelse_is_elif=any((one.lineno, one.col_offset) in elifs for one in node.orelse[:1]),
+                    orelse_is_elif=any((inner.lineno, inner.col_offset) in elifs for inner in node.orelse[:1]),
                     guard_needed=inline.guard is not None and read_later(function, node, inline.guard),
                 )
 

@@ -56,15 +56,15 @@ def value_of(node: ast.expr, env: Env) -> ReachedModules:
             return value_of(value, env)
         case ast.Subscript(value=value):
             return value_of(value, env).element()
-        case ast.IfExp(body=one, orelse=other):
-            return value_of(one, env) | value_of(other, env)
+        case ast.IfExp(body=body, orelse=orelse):
+            return value_of(body, env) | value_of(orelse, env)
         case ast.BoolOp(values=values):
             return union(value_of(value, env) for value in values)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return ReachedModules(elements=union(value_of(item, env) for item in items).paths)
         case ast.Call(func=ast.Name(id="getattr"), args=[base, name, *_]):
-            known = name.value if isinstance(name, ast.Constant) else DYNAMIC
-            return value_of(base, env).attribute(str(known))
+            attribute = name.value if isinstance(name, ast.Constant) else DYNAMIC
+            return value_of(base, env).attribute(str(attribute))
         case ast.Call(func=ast.Name(id=name), args=[inner, *_]) if name in _SAME_ELEMENTS:
             return value_of(inner, env)
         case ast.Call(func=ast.Attribute(value=inner, attr=name), args=[]) if name in _VIEWS:
@@ -78,12 +78,12 @@ def bind(target: ast.expr, value: ast.expr, env: Env) -> None:
         case ast.Name(id=name):
             env[name] = value_of(value, env)
         case ast.Tuple(elts=targets) if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
-            for one, its in zip(targets, value.elts, strict=True):
-                bind(one, its, env)
+            for inner_target, inner_value in zip(targets, value.elts, strict=True):
+                bind(inner_target, inner_value, env)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            for one in targets:
-                if isinstance(one, ast.Name):
-                    env.pop(one.id, None)
+            for inner_target in targets:
+                if isinstance(inner_target, ast.Name):
+                    env.pop(inner_target.id, None)
 
 
 def bind_loop(target: ast.expr, iterable: ast.expr, env: Env) -> None:
@@ -94,8 +94,8 @@ def bind_loop(target: ast.expr, iterable: ast.expr, env: Env) -> None:
                 bind_loop(target.elts[1], inner, env)
             return
         case ast.Call(func=ast.Name(id="zip"), args=inners) if isinstance(target, ast.Tuple):
-            for one, inner in zip(target.elts, inners, strict=False):
-                bind_loop(one, inner, env)
+            for inner_target, inner in zip(target.elts, inners, strict=False):
+                bind_loop(inner_target, inner, env)
             return
         case ast.Call(func=ast.Attribute(value=mapping, attr="items" | "named_children")):
             if isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Name):

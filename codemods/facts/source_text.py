@@ -11,12 +11,12 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class SourceText:
-    """Offsets into `text`; `ast` counts UTF-8 bytes from a line's start, Python's strings characters."""
+    """Offsets into `text`: `ast` counts UTF-8 bytes from the start of a line, Python's strings count characters."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
     def offset(self, line: int, column: int) -> int:
         """The character offset of a line (from 1) and a byte column (from 0)."""

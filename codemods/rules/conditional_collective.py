@@ -54,8 +54,8 @@ def _message(collective: Collective) -> str:
     condition = f"`{collective.condition}` on line {collective.condition_line}"
     if collective.depends_on == "gradient":
         return (
-            f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, or mix the "
-            "gradients of different parameters; use sync_gradients(model)"
+            f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, or mix "
+            "the gradients of different parameters; use sync_gradients(model)"
         )
     return (
         f"{collective.callee}(...) runs on some ranks only, depending on {condition}: the ranks wait for each other "

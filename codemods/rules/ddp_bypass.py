@@ -3,9 +3,9 @@
 ## What it does
 Follows a training script's values and finds a backward pass on a loss that was computed by `ddp.module(...)`,
 `accelerator.unwrap_model(model)(...)`, a reference to the module from before it was wrapped, or a helper that returns
-one of these. In a Trainer of transformers, the loss is what `compute_loss` returns. Not reported: code under `no_grad`,
-attributes (`model.module.config`), saving, a loss that the wrapper's own forward contributes to, a branch for a single
-process, and gradients that the script itself reduces after the backward pass.
+one of these. In a Trainer of transformers, the loss is what `compute_loss` returns. Not reported: code under
+`no_grad`, attributes (`model.module.config`), saving, a loss that the wrapper's own forward contributes to, a branch
+for a single process, and gradients that the script itself reduces after the backward pass.
 
 ## Why is this bad?
 The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward pass raises no
@@ -61,8 +61,8 @@ def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
     wrapped = bypass.sure or script.sign("ddp", "accelerate")
     if not wrapped:
         return (
-            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does not "
-            "show whether that is inside DistributedDataParallel, where no gradient would be synchronised",
+            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does "
+            "not show whether that is inside DistributedDataParallel, where no gradient would be synchronised",
             Applicability.UNKNOWN,
         )
     if not bypass.runs:

@@ -51,11 +51,11 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     block, forward = site.blocks[0]
-    known = family_facts(block.path).containers
+    containers = family_facts(block.path).containers
     bound = bind(site.call.args, forward)
     positions = dict.fromkeys(context.tree.calls.plan(site).containers)
     if not isinstance(bound, Unknown):
-        positions.update({position: None for name, position in bound.items() if name in known})
+        positions.update({position: None for name, position in bound.items() if name in containers})
     for position in positions:
         argument = site.call.args[position]
         if not argument.is_value:

@@ -61,7 +61,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         elif (ref, True) not in seen:
             message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
-    for holder in sorted(parts, key=lambda one: (one.path, one.cls.span.line)):
+    for holder in sorted(parts, key=lambda ref: (ref.path, ref.cls.span.line)):
         for name, external in context.tree.blocks.foreign(holder) if holder.path in context.tree.checked else ():
             message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
             yield context.class_finding(RULE, holder, message, Applicability.UNKNOWN)
@@ -69,7 +69,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
     ref = element.element
-    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
+    message = (
+        f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
+    )
     applicability = Applicability.SAFE
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"

@@ -32,7 +32,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.script_facts import Reentrant
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.scripts.signs import data_parallel, said
+from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
 from ckpt_surgery.codemods.tree.arguments import NewArgument
 
 RULE = Declaration(
@@ -47,30 +47,32 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for path, script in context.tree.scripts():
         sign = data_parallel(script)
         if sign:
-            for one in script.reentrant:
-                yield _finding(context, path, one, f"DistributedDataParallel ({said(sign)})")
+            for reentrant in script.reentrant:
+                yield _finding(context, path, reentrant, f"DistributedDataParallel ({sign_text(sign)})")
 
 
-def _finding(context: RuleContext, path: str, one: Reentrant, wrapper: str) -> Finding:
-    if one.kind == "enable":
+def _finding(context: RuleContext, path: str, reentrant: Reentrant, wrapper: str) -> Finding:
+    if reentrant.kind == "enable":
         message = (
-            f"{one.callee}() is reentrant up to transformers 4.57, which does not work with {wrapper}: pass "
+            f"{reentrant.callee}() is reentrant up to transformers 4.57, which does not work with {wrapper}: pass "
             'gradient_checkpointing_kwargs={"use_reentrant": False}'
         )
-        return context.script_finding(RULE, path, one.spot, message, Applicability.INFO)
-    what = "use_reentrant=True" if one.kind == "true" else f"{one.callee}(...) without use_reentrant"
+        return context.script_finding(RULE, path, reentrant.spot, message, Applicability.INFO)
+    what = "use_reentrant=True" if reentrant.kind == "true" else f"{reentrant.callee}(...) without use_reentrant"
     message = (
-        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and silently gives each rank different "
-        "gradients if a block runs twice; use_reentrant=False computes the same values"
+        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and silently gives each rank "
+        "different gradients if a block runs twice; use_reentrant=False computes the same values"
     )
-    return context.script_finding(RULE, path, one.spot, message, Applicability.SAFE, (_edit(context, path, one),))
+    return context.script_finding(
+        RULE, path, reentrant.spot, message, Applicability.SAFE, (_edit(context, path, reentrant),)
+    )
 
 
-def _edit(context: RuleContext, path: str, one: Reentrant) -> Edit:
+def _edit(context: RuleContext, path: str, reentrant: Reentrant) -> Edit:
     """`True` becomes `False`; where the option is left out it comes last."""
-    if one.kind == "true":
-        start, end = context.tree.source(path).range(one.spot.span)
+    if reentrant.kind == "true":
+        start, end = context.tree.source(path).range(reentrant.spot.span)
         return Edit(path, start, end, "False")
-    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(one.args)]
+    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(reentrant.args)]
     option = NewArgument(None, "use_reentrant", "False")
-    return call_edit(context.tree, path, one.spot.span, (*arguments, option))
+    return call_edit(context.tree, path, reentrant.spot.span, (*arguments, option))

@@ -31,7 +31,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, SplitLoad
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.signs import said, several_processes
+from ckpt_surgery.codemods.scripts.signs import several_processes, sign_text
 
 RULE = Declaration(
     code="CKPT103",
@@ -52,17 +52,17 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _verdict(load: SplitLoad, script: ScriptFacts) -> tuple[str, Applicability] | None:
     what = f'{load.callee}(..., device_map="{load.placement}")' + (" (the option's default)" if load.default else "")
-    several = several_processes(script)
-    if several:
+    sign = several_processes(script)
+    if sign:
         return (
-            f"{what} spreads the model over all devices in every process of a distributed script ({said(several)}): "
+            f"{what} spreads the model over all devices in every process of a distributed script ({sign_text(sign)}): "
             f"{_ADVICE}",
             Applicability.INFO if load.default else Applicability.UNSAFE,
         )
     trainer = script.sign("trainer")
     if trainer:
         return (
-            f"{what} is right for one process; if several are started, each spreads the model over all devices: {_ADVICE}",
+            f"{what} is right for one process; of several, each would spread the model over all devices: {_ADVICE}",
             Applicability.INFO,
         )
     return None

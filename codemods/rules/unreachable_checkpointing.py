@@ -72,10 +72,10 @@ def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
     waiting = [ref]
     doubt = False
     while waiting:
-        one = waiting.pop()
-        if any(ancestor.cls.inlines for ancestor in context.tree.bases.lineage(one)):
+        holder = waiting.pop()
+        if any(ancestor.cls.inlines for ancestor in context.tree.bases.lineage(holder)):
             return Answer.YES
-        for part in context.tree.containers.all_parts(one):
+        for part in context.tree.containers.all_parts(holder):
             if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True
             elif isinstance(part, ClassRef) and part not in seen:

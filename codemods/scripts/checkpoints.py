@@ -1,4 +1,4 @@
-"""Where a script asks for reentrant checkpointing, in words or by leaving the option out."""
+"""Where a script asks for reentrant checkpointing: explicitly, or by leaving the option out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENABLE = {"gradient_checkpointing_enable", "activation_checkpointing_enable"}
 
 
 def reentrant(names: Names) -> Iterator[Reentrant]:
-    """Every such place once, in the order of the scopes."""
+    """Every such place, once, in the order of the scopes."""
     for scope, body in scopes(names):
         for statement in body:
             if not isinstance(statement, Function):
@@ -37,7 +37,7 @@ def _within(names: Names, node: ast.AST, line: int, scope: str) -> Iterator[Reen
 
 def _call(names: Names, call: ast.Call, line: int, scope: str) -> Iterator[Reentrant]:
     callee = ast.unparse(call.func)
-    given = {one.arg: one.value for one in call.keywords}
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
     if _OPTION in given:
         if _is_true(given[_OPTION]):
             yield Reentrant(Spot(span_of(given[_OPTION]), line, scope), callee, "true")

@@ -1,7 +1,7 @@
 """Which collectives of a script some ranks call and others do not.
 
-Every function is walked twice: as a rank for which each test about ranks (or about a missing gradient) is true, and
-as one for which it is false. What only one of them calls is told; what both call, in whichever branches, is not.
+Every function is walked twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one on
+which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _GROUP_AT = {
     "gather_object": 3,
     "scatter_object_list": 3,
 }
-"""The collectives of torch.distributed, and where each takes its group by position."""
+"""The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """One collective as one kind of rank calls it; `test` is what decided that it does, where anything did."""
+    """A collective that one kind of rank calls; `test` is the test that led there, if any did."""
 
     name: str
     node: ast.Call
@@ -52,7 +52,7 @@ class _Called:
 
 @dataclass(slots=True)
 class _RankWalk:
-    """One kind of rank (`first`: each test is true on it) and what it calls."""
+    """One kind of rank, and the collectives it calls. On the `first` kind each test is true."""
 
     first: bool
     called: list[_Called] = field(default_factory=list)
@@ -60,11 +60,11 @@ class _RankWalk:
     @property
     def names(self) -> Counter[str]:
         """How often each collective is called."""
-        return Counter(one.name for one in self.called)
+        return Counter(call.name for call in self.called)
 
     def of(self, name: str) -> list[_Called]:
         """The calls of one collective."""
-        return [one for one in self.called if one.name == name]
+        return [call for call in self.called if call.name == name]
 
 
 def collectives(names: Names) -> Iterator[Collective]:
@@ -79,12 +79,12 @@ class _CollectiveReader:
         self.names = names
         self.tests = RankTests(names)
         self.helpers: dict[str, tuple[str, ...]] = {}
-        """What collectives the script's own functions call, whichever rank calls them."""
+        """The collectives that the script's own functions call on every rank."""
         self.helpers = {name: self._always(function) for name, function in names.functions.items()}
 
     def _always(self, function: Function) -> tuple[str, ...]:
         first, other = self._walks(function.body)
-        return tuple(one.name for one in first.called) if first.names == other.names else ()
+        return tuple(call.name for call in first.called) if first.names == other.names else ()
 
     def _walks(self, statements: Sequence[ast.stmt]) -> list[_RankWalk]:
         walks = [_RankWalk(True), _RankWalk(False)]
@@ -93,23 +93,25 @@ class _CollectiveReader:
         return walks
 
     def compare(self, scope: str, statements: Sequence[ast.stmt]) -> Iterator[Collective]:
-        """The collectives that only one of the two kinds of rank calls here, as many as are too many."""
+        """The collectives that only one of the two kinds of rank calls here, or calls more often."""
         first, other = self._walks(statements)
-        found: dict[Span, Collective] = {}
+        by_span: dict[Span, Collective] = {}
         left: set[RankTest] = set()
         for here, there in ((first, other), (other, first)):
             for name, more in (here.names - there.names).items():
-                for one in [called for called in here.of(name) if called.test][-more:]:
-                    spot = Spot(span_of(one.node), one.first_line, scope)
-                    test = one.test
+                for call in [call for call in here.of(name) if call.test][-more:]:
+                    spot = Spot(span_of(call.node), call.first_line, scope)
+                    test = call.test
                     if test is None or test in left:
-                        continue  # where the others have left, the first collective says it all
+                        continue  # where the other ranks have left, the first collective is enough
                     left |= {test} if test.left else set()
-                    found[spot.span] = Collective(spot, dotted(one.node.func), test.text, test.line, test.depends_on)
-        yield from found.values()
+                    by_span[spot.span] = Collective(
+                        spot, dotted(call.node.func), test.text, test.line, test.depends_on
+                    )
+        yield from by_span.values()
 
     def _block(self, walk: _RankWalk, statements: Sequence[ast.stmt], under: RankTest | None) -> None:
-        """Walk statements up to where this kind of rank leaves them."""
+        """Walk the statements that this kind of rank reaches."""
         for statement in statements:
             if isinstance(statement, ast.If):
                 self._expressions(walk, statement.test, statement.lineno, under)
@@ -128,18 +130,18 @@ class _CollectiveReader:
                 self._statement(walk, statement, under)
 
     def _either(self, walk: _RankWalk, statement: ast.If, under: RankTest | None) -> None:
-        """A branch on something that is the same on all ranks: of what both sides call, one is called."""
+        """A test that is the same on all ranks: a collective that both sides call is called once."""
         sides = [_RankWalk(walk.first), _RankWalk(walk.first)]
         self._block(sides[0], statement.body, under)
         self._block(sides[1], statement.orelse, under)
         more = sides[1].names - sides[0].names
         walk.called += sides[0].called
-        walk.called += [one for name, count in more.items() for one in sides[1].of(name)[-count:]]
+        walk.called += [call for name, count in more.items() for call in sides[1].of(name)[-count:]]
 
     def _statement(self, walk: _RankWalk, statement: ast.stmt, under: RankTest | None) -> None:
         if isinstance(statement, _SCOPES):
             if under and isinstance(statement, Function):
-                # What a function does that only some ranks define is theirs too; when, nobody can tell.
+                # A function that only some ranks define is called by them alone; from where is not known.
                 self._block(walk, statement.body, None)
             return
         for name in ("test", "iter", "value", "items", "exc", "msg"):
@@ -147,20 +149,20 @@ class _CollectiveReader:
             for node in part if isinstance(part, list) else [part]:
                 if node is not None:
                     self._expressions(walk, node, statement.lineno, under)
-        for name in ("body", "orelse", "finalbody"):  # what an exception leads to is left out
+        for name in ("body", "orelse", "finalbody"):  # handlers of exceptions are left out
             self._block(walk, getattr(statement, name, ()), under)
 
     def _expressions(self, walk: _RankWalk, node: ast.AST, line: int, under: RankTest | None) -> None:
         waiting = [node]
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, ast.Call):
-                walk.called += [_Called(name, one, line, under) for name in self._names(one)]
-            if not isinstance(one, _SCOPES):
-                waiting.extend(ast.iter_child_nodes(one))
+            inner = waiting.pop()
+            if isinstance(inner, ast.Call):
+                walk.called += [_Called(name, inner, line, under) for name in self._names(inner)]
+            if not isinstance(inner, _SCOPES):
+                waiting.extend(ast.iter_child_nodes(inner))
 
     def _names(self, call: ast.Call) -> tuple[str, ...]:
-        """The collectives that a call is, or leads to. Those of a group are its members' own affair."""
+        """The collectives that a call is, or leads to. Those of a group of its own are left out."""
         func, name = call.func, tail(call.func)
         if isinstance(func, ast.Name) and name in self.names.functions:
             return self.helpers.get(name, ())
@@ -168,10 +170,10 @@ class _CollectiveReader:
             return (f"accelerator.{name}",) if name in _ACCELERATOR else ()
         if name not in _GROUP_AT or not self.names.origin(func).startswith("torch.distributed."):
             return ()
-        grouped = len(call.args) > _GROUP_AT[name] or any(one.arg == "group" for one in call.keywords)
+        grouped = len(call.args) > _GROUP_AT[name] or any(keyword.arg == "group" for keyword in call.keywords)
         return () if grouped else (name,)
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Whether control surely leaves the function or the round of a loop. An exception ends the whole job."""
-    return any(isinstance(one, ast.Return | ast.Continue | ast.Break) for one in statements)
+    """Whether control surely leaves the function or this iteration. An exception ends the whole job."""
+    return any(isinstance(statement, ast.Return | ast.Continue | ast.Break) for statement in statements)

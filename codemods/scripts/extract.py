@@ -1,4 +1,4 @@
-"""One training script's text to its `ScriptFacts`, by `ast` alone; None for the files that are none."""
+"""A training script's text to its `ScriptFacts`, by `ast` alone; None for any other file."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ _INNER = (
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
-    """What a file says as a training script, or None where there is nothing for a rule to look at.
+    """What a file says as a training script, or None if there is nothing for a rule to look at.
 
-    Plain searches in the text come first: most files of a tree of models are none, and cost nothing more.
+    Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
     """
     if not _has(text, _PROCESSES):
         return None
     trains = _has(text, ("backward(", "compute_loss"))
     checkpoints = "use_reentrant" in text or "checkpoint(" in text or "checkpointing_enable" in text
-    loads = "device_map" in text and any(f'"{one}"' in text or f"'{one}'" in text for one in SPLITTING)
+    loads = "device_map" in text and any(
+        f'"{placement}"' in text or f"'{placement}'" in text for placement in SPLITTING
+    )
     around = trains and _has(text, _INNER)
     ranks = ("distributed" in text or "accelerator." in text) and _has(text, _COLLECTIVE)
     if not (around or ranks or loads or checkpoints):

@@ -17,12 +17,12 @@ from ckpt_surgery.codemods.scripts.values import NOTHING, TracedValue, join, mix
 NO_GRADIENT = {"no_grad", "inference_mode"}
 DEEPEST = 6
 _MOST_STEPS = 200_000
-"""Expressions looked at for one file: a script whose functions call each other without end stops here."""
+"""Expressions evaluated for one file: a script whose functions call each other without end stops here."""
 
 
 @dataclass(slots=True)
 class Frame:
-    """One function as it is followed: what its names stand for, where it was written, and who called it."""
+    """One function as it is followed: the values of its names, where it was written, and who called it."""
 
     scope: str
     node: ast.AST
@@ -34,15 +34,15 @@ class Frame:
     returns: list[TracedValue] = field(default_factory=list)
     line: int = 0
     quiet: bool = False
-    """Under `no_grad`, or where there is but one process: no gradient is to be synchronised here."""
+    """Under `no_grad`, or in a single process: no gradient has to be synchronised here."""
 
     def stack(self) -> tuple[tuple[int, int], ...]:
-        """Every function that is being followed, and the line at which it stands."""
+        """Every function that is being followed, and the line that it has reached."""
         above = self.caller.stack() if self.caller else ()
         return (*above, (id(self.node), self.line))
 
     def place(self, node: ast.expr) -> str:
-        """The identity of what an expression makes: its place, and the calls that led there."""
+        """The identity of the object an expression makes: its place, and the calls that led there."""
         above = "".join(f"{line}>" for _, line in self.caller.stack()) if self.caller else ""
         return f"{above}{node.lineno}:{node.col_offset}"
 
@@ -51,23 +51,23 @@ class Frame:
         return self.outer.outermost() if self.outer else self
 
     def may_enter(self, function: Function) -> bool:
-        """Whether a function is not being followed already, and the calls are not too deep."""
+        """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
         running = {node for node, _ in self.stack()}
         return id(function) not in running and len(running) <= DEEPEST
 
 
 class Flow:
-    """The values of one script, in the order in which it makes them."""
+    """Follows the values of one script in the order of its statements."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.attributes: dict[tuple[str, str], TracedValue] = {}
-        """What any method of a class gives to an attribute of `self`."""
+        """What the methods of a class assign to the attributes of `self`."""
         self.steps = 0
 
     @property
     def gave_up(self) -> bool:
-        """Whether the script was too much to follow to the end."""
+        """Whether the script was too large to follow to the end."""
         return self.steps >= _MOST_STEPS
 
     def call(self, frame: Frame, node: ast.Call) -> TracedValue:
@@ -80,9 +80,9 @@ class Flow:
 
     def own(self, cls: ast.ClassDef, name: str) -> TracedValue:
         """`self.name`."""
-        for one in self.names.lineage(cls):
-            if (one.name, name) in self.attributes:
-                return self.attributes[one.name, name]
+        for ancestor in self.names.lineage(cls):
+            if (ancestor.name, name) in self.attributes:
+                return self.attributes[ancestor.name, name]
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
     def follow(
@@ -96,14 +96,16 @@ class Flow:
             if argument.annotation and is_distributed_data_parallel(self.names.origin(argument.annotation)):
                 env[argument.arg] = TracedValue(wrappers=frozenset({scope}))
         frame = Frame(scope, function, cls or outer.cls, {**env, **given}, outer, caller)
-        frame.quiet = caller.quiet or any(tail(called(one)) in NO_GRADIENT for one in function.decorator_list)
+        frame.quiet = caller.quiet or any(
+            tail(called(decorator)) in NO_GRADIENT for decorator in function.decorator_list
+        )
         self.block(frame, function.body)
         return join(frame.returns)
 
     # -- statements
 
     def block(self, frame: Frame, statements: Sequence[ast.stmt]) -> bool:
-        """Follow statements; True where control never comes out behind the last."""
+        """Follow statements; True if control never reaches the end of the last one."""
         return any(self._statement(frame, statement) for statement in statements)
 
     def _statement(self, frame: Frame, statement: ast.stmt) -> bool:
@@ -161,7 +163,7 @@ class Flow:
         return not going_on
 
     def _maybe(self, frame: Frame, body: list[ast.stmt]) -> None:
-        """Statements that run or do not."""
+        """Statements that may or may not run."""
         before = frame.env
         frame.env = dict(before)
         self.block(frame, body)
@@ -180,7 +182,7 @@ class Flow:
         return ended
 
     def _narrow(self, frame: Frame, test: ast.expr, truth: bool) -> None:
-        """What a test tells where it is true, or where it is not: is this the wrapper, or the bare model?"""
+        """What a test shows in the branch where it is true, or false: is this the wrapper, or the bare model?"""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._narrow(frame, operand, not truth)
@@ -192,12 +194,12 @@ class Flow:
                     for side in (left, right):
                         if self.value(frame, side).inners:
                             self.bind(frame, side, NOTHING)
-            case ast.Call(func=ast.Name(id="isinstance"), args=[one, kinds]):
+            case ast.Call(func=ast.Name(id="isinstance"), args=[subject, kinds]):
                 if any(is_distributed_data_parallel(self.names.origin(kind)) for kind in _items(kinds)):
-                    known = self.value(frame, one).wrappers or frozenset({dotted(one)})
-                    self.bind(frame, one, TracedValue(wrappers=known) if truth else NOTHING)
-            case ast.Call(func=ast.Name(id="hasattr"), args=[one, ast.Constant(value="module")]) if not truth:
-                self.bind(frame, one, NOTHING)
+                    wrappers = self.value(frame, subject).wrappers or frozenset({dotted(subject)})
+                    self.bind(frame, subject, TracedValue(wrappers=wrappers) if truth else NOTHING)
+            case ast.Call(func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="module")]) if not truth:
+                self.bind(frame, subject, NOTHING)
 
     # -- names
 
@@ -206,17 +208,17 @@ class Flow:
         match target, value:
             case (ast.Tuple(elts=targets), ast.Tuple(elts=items)) if len(targets) == len(items):
                 values = [self.value(frame, item) for item in items]
-                for one, known in zip(targets, values, strict=True):
-                    self.bind(frame, one, known)
+                for inner_target, inner_value in zip(targets, values, strict=True):
+                    self.bind(frame, inner_target, inner_value)
             case _:
                 self.bind(frame, target, self.value(frame, value))
 
     def bind(self, frame: Frame, target: ast.expr, value: TracedValue) -> None:
-        """Let a target stand for a value."""
+        """Bind a target to a value."""
         match target:
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                for at, one in enumerate(targets):
-                    self.bind(frame, one, value.item(at))
+                for index, inner_target in enumerate(targets):
+                    self.bind(frame, inner_target, value.item(index))
             case ast.Starred(value=inner):
                 self.bind(frame, inner, value)
             case ast.Subscript(value=container):
@@ -238,7 +240,7 @@ class Flow:
     # -- expressions
 
     def value(self, frame: Frame, node: ast.expr) -> TracedValue:
-        """What an expression stands for."""
+        """The value of an expression."""
         self.steps += 1
         if self.gave_up:
             return NOTHING
@@ -246,9 +248,9 @@ class Flow:
             case ast.Name(id=name):
                 return self._named(frame, name) or NOTHING
             case ast.Attribute(value=inner):
-                known = self._named(frame, dotted(node)) if dotted(node) else None
-                if known is not None:
-                    return known
+                named = self._named(frame, dotted(node)) if dotted(node) else None
+                if named is not None:
+                    return named
                 if isinstance(inner, ast.Name) and inner.id == "self" and frame.cls:
                     return self.own(frame.cls, node.attr)
                 return self.attribute(node, self.value(frame, inner))
@@ -275,13 +277,13 @@ class Flow:
 
     def _choice(self, frame: Frame, test: ast.expr, body: ast.expr, orelse: ast.expr) -> TracedValue:
         before = frame.env
-        found: list[TracedValue] = []
+        values: list[TracedValue] = []
         for part, truth in ((body, True), (orelse, False)):
             frame.env = dict(before)
             self._narrow(frame, test, truth)
-            found.append(self.value(frame, part))
+            values.append(self.value(frame, part))
         frame.env = before
-        return join(found)
+        return join(values)
 
 
 def called(node: ast.expr) -> ast.expr:

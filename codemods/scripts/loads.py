@@ -19,13 +19,13 @@ from ckpt_surgery.codemods.scripts.names import (
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DECIDES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)
-"""A test like this in front of a load means that the script thinks of several processes itself."""
+"""A test like this around a load means that the script itself takes care of several processes."""
 _TRAINS = {"prepare", "get_peft_model", "prepare_model_for_kbit_training", "train", "parameters"}
 _DOES_NOT_TRAIN = {"merge_and_unload", "eval", "requires_grad_"}
 
 
 def split_loads(names: Names) -> Iterator[SplitLoad]:
-    """The loads of models that are split over devices, of those that are or may be trained."""
+    """The loads that split a model over devices, of models that are or may be trained."""
     options = _options(names)
     module = list(_statements(names.tree.body))
     for scope, body in scopes(names):
@@ -42,13 +42,13 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The simple statements of a scope, those left out that stand under a test about several processes."""
+    """The simple statements of a scope, without those under a test of the number of processes."""
     for statement in body:
         if isinstance(statement, Function | ast.ClassDef):
             continue
         if isinstance(statement, ast.If) and _DECIDES.search(ast.unparse(statement.test)):
-            # What is assigned there is no constant any more; what is loaded there is no affair of ours.
-            yield from (_forgotten(one) for one in ast.walk(statement) if isinstance(one, ast.Assign))
+            # A name assigned there is not constant any more; a load there is the script's own decision.
+            yield from (_forgotten(inner) for inner in ast.walk(statement) if isinstance(inner, ast.Assign))
             continue
         inner = inner_statements(statement)
         if inner:
@@ -58,7 +58,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _forgotten(statement: ast.Assign) -> ast.Assign:
-    """The same assignment, of a value that cannot be told."""
+    """The same assignment, of an unknown value."""
     unknown = ast.Constant(value=None)
     return ast.copy_location(ast.Assign(targets=statement.targets, value=unknown), statement)
 
@@ -72,10 +72,10 @@ def _device_map(call: ast.Call, statements: Sequence[ast.stmt]) -> ast.expr | No
         if keyword.arg is None:
             values = [keyword.value] if not isinstance(keyword.value, ast.Name) else []
             values = values or list(_assigned(dotted(keyword.value), statements))
-            found = [one for value in values if (one := _entry(value))]
-            found += _assigned(f"{dotted(keyword.value)}[device_map]", statements)
-            if found:
-                return found[-1]
+            entries = [entry for value in values if (entry := _entry(value))]
+            entries += _assigned(f"{dotted(keyword.value)}[device_map]", statements)
+            if entries:
+                return entries[-1]
     return None
 
 
@@ -85,18 +85,18 @@ def _entry(value: ast.expr) -> ast.expr | None:
         case ast.Dict(keys=keys, values=values):
             pairs = zip(keys, values, strict=True)
             return next(
-                (one for key, one in pairs if isinstance(key, ast.Constant) and key.value == "device_map"), None
+                (entry for key, entry in pairs if isinstance(key, ast.Constant) and key.value == "device_map"), None
             )
         case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
-            return next((one.value for one in keywords if one.arg == "device_map"), None)
+            return next((keyword.value for keyword in keywords if keyword.arg == "device_map"), None)
     return None
 
 
 def _assigned(name: str, statements: Sequence[ast.stmt]) -> Iterator[ast.expr]:
-    """Every value that a name, or an entry of a dict (`name[key]`), is given."""
+    """Every value that is assigned to a name, or to an entry of a dict (`name[key]`)."""
     for statement in statements:
         match statement:
-            case ast.Assign(targets=targets, value=value) if any(_target(one) == name for one in targets):
+            case ast.Assign(targets=targets, value=value) if any(_target(target) == name for target in targets):
                 yield value
             case ast.AnnAssign(target=target, value=ast.expr() as value) if _target(target) == name:
                 yield value
@@ -110,19 +110,19 @@ def _target(node: ast.expr) -> str:
 
 
 def _constant(value: ast.expr | None, statements: Sequence[ast.stmt]) -> str:
-    """The splitting placement that a value surely is, or empty."""
+    """The splitting placement that a value surely is; empty for any other value."""
     match value:
         case ast.Constant(value=str(text)) if text in SPLITTING:
             return text
         case ast.Name(id=name):
-            found = [_constant(one, ()) for one in _assigned(name, statements)]
-            return found[0] if found and all(found) else ""
+            placements = [_constant(assigned, ()) for assigned in _assigned(name, statements)]
+            return placements[0] if placements and all(placements) else ""
     return ""
 
 
 def _options(names: Names) -> dict[str, str]:
     """Options of the script whose name has `device_map` and whose default splits, unless the script sets them."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     changed: set[str] = set()
     for node in names.nodes:
         match node:
@@ -130,28 +130,28 @@ def _options(names: Names) -> dict[str, str]:
                 for statement in body:
                     match statement:
                         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                            found[name] = _constant(_default(value) or value, ())
+                            options[name] = _constant(_default(value) or value, ())
             case ast.Call(func=func, args=[ast.Constant(value=str(flag)), *_]) if tail(func) == "add_argument":
-                found[flag.lstrip("-").replace("-", "_")] = _constant(_default(node), ())
+                options[flag.lstrip("-").replace("-", "_")] = _constant(_default(node), ())
             case ast.Assign(targets=[ast.Attribute(attr=name)]):
                 changed.add(name)
-    return {name: value for name, value in found.items() if "device_map" in name and value and name not in changed}
+    return {name: value for name, value in options.items() if "device_map" in name and value and name not in changed}
 
 
 def _default(value: ast.expr) -> ast.expr | None:
     keywords = value.keywords if isinstance(value, ast.Call) else []
-    return next((one.value for one in keywords if one.arg == "default"), None)
+    return next((keyword.value for keyword in keywords if keyword.arg == "default"), None)
 
 
 def _is_not_trained(names: Names, statement: ast.stmt, statements: Sequence[ast.stmt]) -> bool:
-    """Whether the loaded model is only merged or looked at: no part of what is trained."""
-    said = {one.attr for one in ast.walk(statement) if isinstance(one, ast.Attribute)}
-    targets = [one for one in getattr(statement, "targets", ()) if isinstance(one, ast.Name)]
+    """Whether the loaded model is only merged or evaluated, and not trained."""
+    uses = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+    targets = [target for target in getattr(statement, "targets", ()) if isinstance(target, ast.Name)]
     name = targets[0].id if targets else None
-    for call in (one for other in statements for one in ast.walk(other) if isinstance(one, ast.Call)):
+    for call in (node for other in statements for node in ast.walk(other) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Attribute) and dotted(call.func.value) == name:
-            said.add(call.func.attr)
-        elif any(dotted(one) == name for one in (*call.args, *(keyword.value for keyword in call.keywords))):
+            uses.add(call.func.attr)
+        elif any(dotted(value) == name for value in (*call.args, *(keyword.value for keyword in call.keywords))):
             trainer = tail(call.func).endswith("Trainer") or is_distributed_data_parallel(names.origin(call.func))
-            said.add("train" if trainer else tail(call.func))
-    return bool(said & _DOES_NOT_TRAIN) and not said & _TRAINS
+            uses.add("train" if trainer else tail(call.func))
+    return bool(uses & _DOES_NOT_TRAIN) and not uses & _TRAINS

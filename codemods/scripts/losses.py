@@ -48,12 +48,12 @@ _SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|avera
 
 @dataclass(frozen=True, slots=True)
 class _EvaluatedCall:
-    """One call, each part looked at once."""
+    """A call whose parts are evaluated, each once."""
 
     node: ast.Call
     name: str
     base: TracedValue
-    """What the method belongs to; NOTHING for a function."""
+    """The object that the method belongs to; NOTHING for a function."""
     callee: TracedValue
     positional: tuple[TracedValue, ...]
     keywords: tuple[tuple[str | None, TracedValue], ...]
@@ -64,34 +64,34 @@ class _EvaluatedCall:
 
 
 class LossReader(Flow):
-    """Finds the forwards around a wrapper on whose result backward runs."""
+    """Finds forwards around a wrapper whose result a backward pass depends on."""
 
     def __init__(self, names: Names) -> None:
         super().__init__(names)
         self.wrapped: dict[str, str] = {}
-        """The plain objects that a wrapper was put around, and the wrapper."""
+        """Objects that were wrapped, and the identity of the wrapper of each."""
         self.backwards: dict[tuple[BypassingForward, int], list[Stack]] = {}
         self.syncs: list[Stack] = []
         self.relevant = self._relevant()
 
     def _relevant(self) -> set[str]:
-        """The functions and classes that have to do with wrappers themselves, or call such a function.
+        """The functions and classes that deal with wrappers themselves, or call one that does.
 
-        The others are followed only where a wrapper, a module inside one or a loss is handed to them.
+        Others are followed only where a wrapper, a module inside one or a loss is passed to them.
         """
         units: dict[str, ast.AST] = {**self.names.functions, **self.names.classes}
         calls = {
-            name: {tail(one.func) for one in ast.walk(unit) if isinstance(one, ast.Call)}
+            name: {tail(node.func) for node in ast.walk(unit) if isinstance(node, ast.Call)}
             for name, unit in units.items()
         }
-        found = {name for name, unit in units.items() if any(map(self._is_sign, ast.walk(unit)))}
-        found |= {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
-        top = [one for one in self.names.tree.body if not isinstance(one, Function | ast.ClassDef)]
-        if any(self._is_sign(node) for one in top for node in ast.walk(one)):
+        relevant = {name for name, unit in units.items() if any(map(self._is_sign, ast.walk(unit)))}
+        relevant |= {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
+        top = [statement for statement in self.names.tree.body if not isinstance(statement, Function | ast.ClassDef)]
+        if any(self._is_sign(node) for statement in top for node in ast.walk(statement)):
             return set(units)
-        while more := {name for name, called in calls.items() if name not in found and called & found}:
-            found |= more
-        return found
+        while more := {name for name, called in calls.items() if name not in relevant and called & relevant}:
+            relevant |= more
+        return relevant
 
     def _is_sign(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute) and node.attr == "module":
@@ -104,8 +104,8 @@ class LossReader(Flow):
         return False
 
     def read(self) -> Iterator[Bypass]:
-        """Each such forward once, unless the gradients are synchronised by hand."""
-        for _ in range(2):  # the second time, what methods further down give to `self` is known
+        """Each such forward, once, unless the script synchronises the gradients itself."""
+        for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
             self.backwards.clear()
             self.syncs.clear()
             self._everything()
@@ -117,7 +117,7 @@ class LossReader(Flow):
                 yield Bypass(forward.spot, forward.callee, inner.how, forward.method, inner.sure, forward.runs, line)
 
     def _made_up(self, line: int, stacks: Sequence[Stack]) -> bool:
-        """Whether gradients are synchronised behind the backward, in a function that leads to both."""
+        """Whether gradients are synchronised after the backward pass, in a function that leads to both."""
         if not line:
             return bool(self.syncs)
         return any(
@@ -135,12 +135,12 @@ class LossReader(Flow):
             if name in self.relevant:
                 self.follow(top, function, None, {})
         for cls in self.names.classes.values():
-            if any(one.name in self.relevant for one in self.names.lineage(cls)):
+            if any(ancestor.name in self.relevant for ancestor in self.names.lineage(cls)):
                 for function in methods(cls):
                     self._method(top, cls, function)
 
     def _method(self, top: Frame, cls: ast.ClassDef, function: Function) -> None:
-        """A method by itself. A Trainer hands its own the wrapped model, and runs backward on their loss."""
+        """A method on its own. A Trainer passes the wrapped model to some, and runs backward on their loss."""
         given: dict[str, TracedValue] = {}
         asked = function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
         if asked and parameters(function)[1:2] == ["model"]:
@@ -173,8 +173,8 @@ class LossReader(Flow):
                 items
             ):
                 wrappers = [self._wrap(self.value(frame, item), value, f".{at}") for at, item in enumerate(items)]
-                for one, wrapper in zip(targets, wrappers, strict=True):
-                    self.bind(frame, one, wrapper)
+                for inner_target, wrapper in zip(targets, wrappers, strict=True):
+                    self.bind(frame, inner_target, wrapper)
             case _:
                 super().assign(frame, target, value)
 
@@ -200,7 +200,7 @@ class LossReader(Flow):
         if call.name == "getattr":
             return first.part()
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
-            self.bind(frame, func.value, join([call.base, *(one.computed for one in call.args)]))
+            self.bind(frame, func.value, join([call.base, *(value.computed for value in call.args)]))
             return NOTHING
         return self._foreign(frame, call)
 
@@ -212,22 +212,22 @@ class LossReader(Flow):
         else:
             callee = self.value(frame, func)
         positional = tuple(self.value(frame, argument) for argument in node.args)
-        keywords = tuple((one.arg, self.value(frame, one.value)) for one in node.keywords)
+        keywords = tuple((keyword.arg, self.value(frame, keyword.value)) for keyword in node.keywords)
         return _EvaluatedCall(node, tail(func), base, callee, positional, keywords)
 
     def _foreign(self, frame: Frame, call: _EvaluatedCall) -> TracedValue:
-        """A call of code that is not in this file: perhaps a forward, through the wrapper or around it."""
+        """A call of code outside this file: perhaps a forward, through the wrapper or around it."""
         node, name = call.node, call.name
-        made = TracedValue(objects=frozenset({frame.place(node)}))
+        result = TracedValue(objects=frozenset({frame.place(node)}))
         if name in _RUNS_NOTHING or frame.quiet:
-            return made
+            return result
         callee, owner = self._saved(call.callee, node.func), NOTHING
         if isinstance(node.func, ast.Attribute):
             owner = self._saved(call.base, node.func.value)
-        if callee.wrappers or (owner.wrappers and name == "forward") or any(one.wrappers for one in call.args):
+        if callee.wrappers or (owner.wrappers and name == "forward") or any(value.wrappers for value in call.args):
             return TracedValue(through=True)
         if owner.inners and name in _NOT_FORWARD:
-            return made
+            return result
         if owner.inners and name.startswith("get_") and not call.args:
             return owner.part()
         computed = mix([*call.args, call.base])
@@ -237,11 +237,11 @@ class LossReader(Flow):
         if inners:
             method = name if any(not inner.part for inner in owner.inners) else ""
             return self._forward(frame, node, inners, method, runs=True)
-        handed = [self._saved(one, argument) for one, argument in zip(call.positional, node.args, strict=True)]
-        whole = frozenset(inner for one in handed for inner in one.inners if not inner.part)
+        handed = [self._saved(value, argument) for value, argument in zip(call.positional, node.args, strict=True)]
+        whole = frozenset(inner for value in handed for inner in value.inners if not inner.part)
         if whole and (name in _RUNS_A_MODEL or "loss" in name.lower()):
             return self._forward(frame, node, whole, "", runs=name in _RUNS_A_MODEL)
-        return TracedValue(made.objects, around=computed.around)
+        return TracedValue(result.objects, around=computed.around)
 
     def _forward(
         self, frame: Frame, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool
@@ -249,19 +249,20 @@ class LossReader(Flow):
         spot, callee = self._spot(frame, node), ast.unparse(node.func)
         return TracedValue(
             around=frozenset(
-                BypassingForward(one.site or spot, callee, one._replace(site=None), method, runs) for one in inners
+                BypassingForward(inner.site or spot, callee, inner._replace(site=None), method, runs)
+                for inner in inners
             )
         )
 
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
-        """A plain object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
-        known = [self.wrapped[one] for one in value.objects if one in self.wrapped]
-        if not known or value.wrappers or value.inners:
+        """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
+        wrappers = [self.wrapped[identity] for identity in value.objects if identity in self.wrapped]
+        if not wrappers or value.wrappers or value.inners:
             return value
-        return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in known))
+        return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers))
 
     def _note(self, frame: Frame, call: _EvaluatedCall) -> None:
-        """Backward passes, and gradients that are synchronised by hand."""
+        """Note backward passes, and synchronisation of gradients by the script itself."""
         func = call.node.func
         if call.name == "backward" and isinstance(func, ast.Attribute):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
@@ -273,8 +274,8 @@ class LossReader(Flow):
 
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
-        for one in value.objects:
-            self.wrapped[one] = identity
+        for plain in value.objects:
+            self.wrapped[plain] = identity
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
     def _local(self, frame: Frame, func: ast.expr) -> tuple[Function, ast.ClassDef | None] | None:
@@ -296,7 +297,7 @@ class LossReader(Flow):
         return (method, frame.cls) if method else None
 
     def _is_worth(self, frame: Frame, call: _EvaluatedCall) -> bool:
-        """Whether a function of this file has to do with wrappers, by itself or by what it is given."""
+        """Whether a function of this file deals with wrappers, by itself or through its arguments."""
         if (
             call.name in self.relevant
             or isinstance(call.node.func, ast.Attribute)
@@ -304,18 +305,18 @@ class LossReader(Flow):
         ):
             return True
         return any(
-            one.wrappers
-            or one.inners
-            or one.around
-            or one.through
-            or any(made in self.wrapped for made in one.objects)
-            for one in call.args
+            value.wrappers
+            or value.inners
+            or value.around
+            or value.through
+            or any(identity in self.wrapped for identity in value.objects)
+            for value in call.args
         )
 
     def _enter(self, frame: Frame, call: _EvaluatedCall, function: Function, cls: ast.ClassDef | None) -> TracedValue:
         spot = self._spot(frame, call.node)
         params = parameters(function)
-        if cls and not any(tail(one) == "staticmethod" for one in function.decorator_list):
+        if cls and not any(tail(decorator) == "staticmethod" for decorator in function.decorator_list):
             params = params[1:]
         starred = any(isinstance(argument, ast.Starred) for argument in call.node.args)
         given = {} if starred else dict(zip(params, call.positional, strict=False))
@@ -332,4 +333,4 @@ def _prepares(func: ast.expr) -> bool:
 
 
 def _has_gradients(node: ast.AST) -> bool:
-    return any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(node))
+    return any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in ast.walk(node))

@@ -1,4 +1,4 @@
-"""A script's names: where imported ones come from, its own functions, classes and methods. No values are followed."""
+"""A script's names: where imports come from, and its own functions, classes and methods. No values are followed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Names:
         self.tree = tree
         self.nodes = list(ast.walk(tree))
         self.imported = dict(_imported(self.nodes))
-        self.functions = {one.name: one for one in _top(tree.body) if isinstance(one, Function)}
-        self.classes = {one.name: one for one in _top(tree.body) if isinstance(one, ast.ClassDef)}
+        self.functions = {function.name: function for function in _top(tree.body) if isinstance(function, Function)}
+        self.classes = {cls.name: cls for cls in _top(tree.body) if isinstance(cls, ast.ClassDef)}
 
     def origin(self, node: ast.expr) -> str:
         """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""
@@ -32,24 +32,24 @@ class Names:
         return dotted(node).partition(".")[0] in self.imported
 
     def lineage(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:
-        """A class and those of its bases that this file holds, each once."""
+        """A class and its bases in this file, each once."""
         seen: set[str] = set()
         waiting = [cls]
         while waiting:
-            one = waiting.pop(0)
-            if one.name not in seen:
-                seen.add(one.name)
-                yield one
-                waiting += [self.classes[name] for base in one.bases if (name := dotted(base)) in self.classes]
+            ancestor = waiting.pop(0)
+            if ancestor.name not in seen:
+                seen.add(ancestor.name)
+                yield ancestor
+                waiting += [self.classes[name] for base in ancestor.bases if (name := dotted(base)) in self.classes]
 
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
         """A method by name; `above` looks in the bases only."""
-        lineage = [one for one in self.lineage(cls) if not (above and one is cls)]
-        return next((one for cls in lineage for one in methods(cls) if one.name == name), None)
+        lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]
+        return next((method for cls in lineage for method in methods(cls) if method.name == name), None)
 
     def is_trainer(self, cls: ast.ClassDef, *packages: str) -> bool:
-        """Whether a class extends a Trainer of another file (of these packages, where any are given)."""
-        bases = [self.origin(base) for one in self.lineage(cls) for base in one.bases]
+        """Whether a class extends a Trainer of another file, from these packages if any are given."""
+        bases = [self.origin(base) for ancestor in self.lineage(cls) for base in ancestor.bases]
         return any(
             base.endswith("Trainer")
             and base not in self.classes
@@ -61,7 +61,7 @@ class Names:
 def parameters(function: Function) -> list[str]:
     """The names of a function's parameters, `*args` and `**kwargs` left out."""
     arguments = function.args
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def scopes(names: Names) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
@@ -88,12 +88,12 @@ def inner_statements(statement: ast.stmt) -> list[ast.stmt]:
     """The statements inside a compound statement."""
     parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
     parts += [part.body for name in ("handlers", "cases") for part in getattr(statement, name, ())]
-    return [one for part in parts for one in part]
+    return [inner for part in parts for inner in part]
 
 
 def methods(cls: ast.ClassDef) -> Iterator[Function]:
     """The methods of a class."""
-    return (one for one in _top(cls.body) if isinstance(one, Function))
+    return (statement for statement in _top(cls.body) if isinstance(statement, Function))
 
 
 def is_distributed_data_parallel(origin: str) -> bool:

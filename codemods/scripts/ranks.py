@@ -25,7 +25,7 @@ _MAIN = words(
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
 _YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
 _NONE = {"-1", "None"}
-"""What a rank is compared with to learn whether there are several processes at all."""
+"""What a rank is compared with to find out whether there are several processes at all."""
 
 
 class RankTest(NamedTuple):
@@ -43,14 +43,14 @@ class RankTest(NamedTuple):
 
 
 class RankTests:
-    """Knows such tests, also by the names that a file gives to ranks and to their tests."""
+    """Recognises such tests, also by the names that a file gives to ranks and to the tests."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.ranks: set[str] = set()
         self.answers: dict[str, bool] = {}
         targets = [node.target for node in names.nodes if isinstance(node, ast.For)]
-        self.looped = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        self.looped = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
         assigned: dict[str, list[ast.expr]] = {}
         for node in names.nodes:
             if isinstance(node, ast.Assign):
@@ -58,18 +58,18 @@ class RankTests:
                     assigned.setdefault(dotted(target), []).append(node.value)
         assigned.pop("", None)
         for name, values in assigned.items():
-            self._learn(name, [one for one in values if not isinstance(one, ast.Constant)])
+            self._learn(name, [value for value in values if not isinstance(value, ast.Constant)])
 
     def _learn(self, name: str, values: list[ast.expr]) -> None:
-        """A name that stands for a rank, or for a test on one, wherever it is given a value."""
+        """Note a name whose every value is a rank, or a test of one."""
         if values and all(map(self._is_rank, values)):
             self.ranks.add(name)
-        answers = {self._rank_answer(one) for one in values}
+        answers = {self._rank_answer(value) for value in values}
         if len(answers) == 1 and (answer := answers.pop()) is not None:
             self.answers[name] = answer
 
     def of(self, test: ast.expr) -> RankTest | None:
-        """What a test is, or None where it is the same on all ranks, or nothing tells that it differs."""
+        """The test as a test of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
         answers: dict[RankDependence, bool | None] = {
             "rank": self._rank_answer(test),
             "gradient": self._gradient_answer(test),
@@ -86,7 +86,7 @@ class RankTests:
                 answer = self._rank_answer(operand)
                 return None if answer is None else not answer
             case ast.BoolOp(values=values):
-                return next((one for value in values if (one := self._rank_answer(value)) is not None), None)
+                return next((answer for value in values if (answer := self._rank_answer(value)) is not None), None)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
                     if self._is_rank(side):
@@ -114,7 +114,7 @@ class RankTests:
                 answer = self._gradient_answer(operand)
                 return None if answer is None else not answer
             case ast.BoolOp(values=values):
-                return next((one for value in values if (one := self._gradient_answer(value)) is not None), None)
+                return next((answer for value in values if (answer := self._gradient_answer(value)) is not None), None)
         return None
 
     def _is_rank(self, node: ast.expr) -> bool:

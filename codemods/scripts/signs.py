@@ -1,4 +1,4 @@
-"""What tells that a script trains, and that it does so in several processes. The one place for such signs."""
+"""What shows that a script trains, and that it does so in several processes. The one place for such signs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
                     if is_accelerator(func.value):
                         backward = backward or Sign("accelerate", dotted(func), node.lineno)
                 elif tail(func) == "train" and isinstance(func, ast.Attribute):
-                    made = isinstance(func.value, ast.Call) and tail(func.value.func).endswith("Trainer")
-                    if made or dotted(func.value) in trainers:
-                        yield Sign("trainer", ast.unparse(func) if not made else "Trainer(...).train", node.lineno)
+                    is_new = isinstance(func.value, ast.Call) and tail(func.value.func).endswith("Trainer")
+                    if is_new or dotted(func.value) in trainers:
+                        yield Sign("trainer", ast.unparse(func) if not is_new else "Trainer(...).train", node.lineno)
                 if _reads_environment(node):
                     yield Sign("launch", ast.unparse(node.args[0]).strip("'\""), node.lineno)
                 for keyword in node.keywords:
@@ -47,12 +47,12 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
                     yield Sign("launch", key, node.lineno)
     if prepares and backward:
         yield backward
-    for found in _LAUNCHER.finditer(text):
-        yield Sign("launcher", found.group(1), text.count("\n", 0, found.start(1)) + 1)
+    for match in _LAUNCHER.finditer(text):
+        yield Sign("launcher", match.group(1), text.count("\n", 0, match.start(1)) + 1)
 
 
 def data_parallel(script: ScriptFacts) -> Sign | None:
-    """What shows that a script trains under DistributedDataParallel, which a launched Trainer does too."""
+    """What shows that a script trains under DistributedDataParallel, as a launched Trainer does too."""
     surely = script.sign("ddp", "accelerate", "arguments")
     return surely or (script.sign("launch", "launcher", "group") if script.sign("trainer") else None)
 
@@ -63,8 +63,8 @@ def several_processes(script: ScriptFacts) -> Sign | None:
     return data_parallel(script) or (script.sign("launch", "launcher", "group") if trains else None)
 
 
-def said(sign: Sign) -> str:
-    """A sign as a message names it."""
+def sign_text(sign: Sign) -> str:
+    """The words for a sign in a message."""
     return f"{sign.text} on line {sign.line}"
 
 
@@ -78,9 +78,9 @@ def _reads_environment(call: ast.Call) -> bool:
 
 def _trainers(names: Names) -> set[str]:
     """The names that a `...Trainer(...)` is bound to."""
-    found: set[str] = set()
+    bound: set[str] = set()
     for node in names.nodes:
         match node:
             case ast.Assign(targets=[target], value=ast.Call(func=func)) if tail(func).endswith("Trainer"):
-                found.add(dotted(target))
-    return found - {""}
+                bound.add(dotted(target))
+    return bound - {""}

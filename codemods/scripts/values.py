@@ -1,4 +1,4 @@
-"""What a value in a training script is, as far as the gradient synchronisation of DistributedDataParallel goes.
+"""What a value in a training script is to the gradient synchronisation of DistributedDataParallel.
 
 Values are joined where branches meet, and mixed where one is computed from several.
 """
@@ -15,8 +15,9 @@ from ckpt_surgery.codemods.facts.script_facts import Spot
 class Inner(NamedTuple):
     """A module inside a wrapper, or a part of it.
 
-    `how` is the expression that reached it, `wrapper` the identity of the wrapper, `sure` whether the file shows
-    the wrapping. `part` is a submodule or attribute. `site` is the call that handed it to a function of the file.
+    `how` is the expression that reached it, `wrapper` the identity of the wrapper. `sure` tells whether the file shows
+    the wrapping, `part` whether it is a submodule or attribute. `site` is the call that passed it to a function of the
+    file.
     """
 
     how: str
@@ -27,9 +28,9 @@ class Inner(NamedTuple):
 
 
 class BypassingForward(NamedTuple):
-    """A forward that goes around the wrapper, by `method` where it is not the module's own call.
+    """A forward that bypasses the wrapper; `method` is empty for a call of the module itself.
 
-    `runs` is False where the module is only handed elsewhere.
+    `runs` is False if the module is only passed on.
     """
 
     spot: Spot
@@ -61,30 +62,30 @@ class TracedValue:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing in the file tells what it is: a parameter, or an attribute that others set."""
-        return any(" " in one for one in self.objects)
+        """Whether nothing in the file shows what it is: a parameter, or an attribute set elsewhere."""
+        return any(" " in identity for identity in self.objects)
 
     def inside(self, how: str) -> TracedValue:
         """The module inside this value, reached by the expression `how`."""
         if self.wrappers:
-            return TracedValue(inners=frozenset(Inner(how, one, True) for one in self.wrappers))
+            return TracedValue(inners=frozenset(Inner(how, wrapper, True) for wrapper in self.wrappers))
         if self.inners:
             return self
         return TracedValue(inners=frozenset({Inner(how, "", False)}))
 
     def part(self) -> TracedValue:
         """An attribute of the module that this value is."""
-        return TracedValue(inners=frozenset(one._replace(part=True) for one in self.inners))
+        return TracedValue(inners=frozenset(inner._replace(part=True) for inner in self.inners))
 
     def handed(self, site: Spot) -> TracedValue:
         """This value as the parameter of a function that was called at `site`."""
         if not self.inners:
             return self
-        return replace(self, inners=frozenset(one._replace(site=one.site or site) for one in self.inners))
+        return replace(self, inners=frozenset(inner._replace(site=inner.site or site) for inner in self.inners))
 
     def item(self, index: int) -> TracedValue:
         """One of the values that a tuple is unpacked into: other objects, computed in the same way."""
-        return replace(self, objects=frozenset(f"{one}.{index}" for one in self.objects))
+        return replace(self, objects=frozenset(f"{identity}.{index}" for identity in self.objects))
 
 
 NOTHING = TracedValue()
@@ -92,25 +93,25 @@ NOTHING = TracedValue()
 
 def join(values: Iterable[TracedValue]) -> TracedValue:
     """Any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
-    several = list({id(one): one for one in values}.values())
-    if len(several) == 1:
-        return several[0]  # as it is with almost all names where two branches meet
-    inners = frozenset[Inner]().union(*(one.inners for one in several))
-    wrappers = frozenset[str]().union(*(one.wrappers for one in several))
+    distinct = list({id(value): value for value in values}.values())
+    if len(distinct) == 1:
+        return distinct[0]  # as it is with almost all names where two branches meet
+    inners = frozenset[Inner]().union(*(value.inners for value in distinct))
+    wrappers = frozenset[str]().union(*(value.wrappers for value in distinct))
     return TracedValue(
-        objects=frozenset[str]().union(*(one.objects for one in several)),
-        wrappers=wrappers - {one.wrapper for one in inners},
+        objects=frozenset[str]().union(*(value.objects for value in distinct)),
+        wrappers=wrappers - {value.wrapper for value in inners},
         inners=inners,
-        around=frozenset[BypassingForward]().union(*(one.around for one in several)),
-        through=any(one.through for one in several),
+        around=frozenset[BypassingForward]().union(*(value.around for value in distinct)),
+        through=any(value.through for value in distinct),
     )
 
 
 def mix(values: Iterable[TracedValue]) -> TracedValue:
     """What is computed from all the values."""
-    several = list(values)
-    through = [one.through for one in several]
+    parts = list(values)
+    through = [value.through for value in parts]
     around = frozenset[BypassingForward]().union(
-        *(one.around for at, one in enumerate(several) if not any(through[:at] + through[at + 1 :]))
+        *(value.around for index, value in enumerate(parts) if not any(through[:index] + through[index + 1 :]))
     )
     return TracedValue(around=around, through=any(through))

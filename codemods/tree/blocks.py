@@ -41,21 +41,21 @@ class Blocks:
 
     @cached_property
     def plain(self) -> frozenset[ClassRef]:
-        """Plain classes that should be layers: block elements of stacks, and what inline branches checkpoint."""
-        found = {element.element for element in self.elements(self.containers.supported) if element.is_block}
-        known = {ref for ref in found if self.bases.is_layer(ref) is Answer.NO}
-        return frozenset(known | self.checkpointed_inline)
+        """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint."""
+        blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
+        plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO}
+        return frozenset(plain | self.checkpointed_inline)
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
         """For each class of the tree, the calls that may run it, each with the checked class that it stands in."""
-        found: dict[ClassRef, list[tuple[ClassRef, ModuleCall]]] = {}
+        callers: dict[ClassRef, list[tuple[ClassRef, ModuleCall]]] = {}
         for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
                 for target in dict.fromkeys(t for path in call.paths for t in self.containers.reached(owner, path)):
                     if isinstance(target, ClassRef):
-                        found.setdefault(target, []).append((owner, call))
-        return found
+                        callers.setdefault(target, []).append((owner, call))
+        return callers
 
     @cached_property
     def with_inlines(self) -> tuple[ClassRef, ...]:
@@ -65,22 +65,22 @@ class Blocks:
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs."""
-        found: set[ClassRef] = set()
+        classes: set[ClassRef] = set()
         for owner in self.with_inlines:
             for inline in owner.cls.inlines:
                 for checkpoint in inline.checkpoints:
                     for path in checkpoint.paths:
-                        found.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))
-        return frozenset(found)
+                        classes.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))
+        return frozenset(classes)
 
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
-        """Stack elements of the given parts of models that are no layers, outermost only."""
+        """The stack elements in these parts of models that are not layers, outermost only."""
         if parts not in self._elements:
-            found = [element for holder in parts for element in self._of_holder(holder)]
-            blocks = {element.element for element in found if element.is_block}
+            elements = [element for holder in parts for element in self._of_holder(holder)]
+            blocks = {element.element for element in elements if element.is_block}
             layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
             inner = self._inside(blocks) | self._inside(layers) | blocks | layers
-            self._elements[parts] = tuple(element for element in found if element.holder not in inner)
+            self._elements[parts] = tuple(element for element in elements if element.holder not in inner)
         return self._elements[parts]
 
     def _inside(self, roots: set[ClassRef]) -> set[ClassRef]:
@@ -143,7 +143,7 @@ class Blocks:
         return self._mixes[ref]
 
     def holds_layer(self, ref: ClassRef) -> bool:
-        """Whether a class is made of checkpointing layers, or of what an inline branch checkpoints."""
+        """Whether a class holds checkpointing layers, or what an inline branch checkpoints, at any depth."""
         if ref not in self._holds_layer:
             self._holds_layer[ref] = False
             self._holds_layer[ref] = any(

@@ -1,9 +1,9 @@
-"""Which classes are one and the same: a modular file's, the generated file's, and those of models that
-inherit them under another name.
+"""Which classes are the same: that of a modular file, that of the generated file, and those of models that inherit
+them under another name.
 
 `class FooModel(BarModel)` in `modular_foo.py` makes the converter copy what BarModel is made of: `FooLayer`
-in `modeling_foo.py` is then `BarLayer` of `modeling_bar.py`, and a repair of one that left the other out
-would be undone when the file is generated again.
+in `modeling_foo.py` is then `BarLayer` of `modeling_bar.py`, and a repair of one without the other would be
+undone when the file is generated again.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Lineages:
 
     def same(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Every class that is `ref` in another file, itself first."""
-        found: dict[ClassRef, None] = {ref: None}
+        twins: dict[ClassRef, None] = {ref: None}
         waiting = [ref]
         while waiting:
             for twin in self._next_to(waiting.pop()):
-                if twin not in found:
-                    found[twin] = None
+                if twin not in twins:
+                    twins[twin] = None
                     waiting.append(twin)
-        return tuple(found)
+        return tuple(twins)
 
     def _next_to(self, ref: ClassRef) -> Iterator[ClassRef]:
         other = self._modular.get(ref.path) or self._generated.get(ref.path)

@@ -93,9 +93,9 @@ class TreeNames:
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
         target = self._module_file(path, module)
         if target and self.facts(target) is not None:
-            found = self.named(target, name)
-            if found:
-                yield from found
+            targets = self.named(target, name)
+            if targets:
+                yield from targets
                 return
         yield External(name, module)
 
