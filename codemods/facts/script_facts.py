@@ -74,7 +74,7 @@ class SplitLoad(NamedTuple):
     default: bool
 
 
-class Reentrant(NamedTuple):
+class ReentrantCheckpoint(NamedTuple):
     """Checkpointing with `use_reentrant=True`. `args` are the arguments of a call that leaves the option out."""
 
     spot: Spot
@@ -90,7 +90,7 @@ class ScriptFacts(NamedTuple):
     bypasses: tuple[Bypass, ...]
     collectives: tuple[Collective, ...]
     loads: tuple[SplitLoad, ...]
-    reentrant: tuple[Reentrant, ...]
+    reentrant: tuple[ReentrantCheckpoint, ...]
     gave_up: bool = False
     """Whether the script's functions call each other too much for its losses to be followed to the end."""
 

@@ -1,4 +1,4 @@
-"""Reentrant checkpointing in a script that trains under DistributedDataParallel.
+"""ReentrantCheckpoint checkpointing in a script that trains under DistributedDataParallel.
 
 ## What it does
 Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
@@ -7,7 +7,7 @@ DistributedDataParallel, prepare with accelerate, or start a Trainer in several 
 `gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
 
 ## Why is this bad?
-Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
+ReentrantCheckpoint checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
 not expect. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a variable
 ready only once"); a block that is checkpointed twice in a step silently ends with different gradients on each rank; a
 block whose input needs no gradient gets none at all. All of these are right without reentrance.
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.edits.call_edit import call_edit
-from ckpt_surgery.codemods.facts.script_facts import Reentrant
+from ckpt_surgery.codemods.facts.script_facts import ReentrantCheckpoint
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
 from ckpt_surgery.codemods.tree.arguments import NewArgument
@@ -51,7 +51,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield _finding(context, path, reentrant, f"DistributedDataParallel ({sign_text(sign)})")
 
 
-def _finding(context: RuleContext, path: str, reentrant: Reentrant, wrapper: str) -> Finding:
+def _finding(context: RuleContext, path: str, reentrant: ReentrantCheckpoint, wrapper: str) -> Finding:
     if reentrant.kind == "enable":
         message = (
             f"{reentrant.callee}() is reentrant up to transformers 4.57, which does not work with {wrapper}: pass "
@@ -68,7 +68,7 @@ def _finding(context: RuleContext, path: str, reentrant: Reentrant, wrapper: str
     )
 
 
-def _edit(context: RuleContext, path: str, reentrant: Reentrant) -> Edit:
+def _edit(context: RuleContext, path: str, reentrant: ReentrantCheckpoint) -> Edit:
     """`True` becomes `False`; where the option is left out it comes last."""
     if reentrant.kind == "true":
         start, end = context.tree.source(path).range(reentrant.spot.span)
