@@ -1,4 +1,4 @@
-"""ReentrantCheckpoint checkpointing in a script that trains under DistributedDataParallel.
+"""Reentrant checkpointing in a script that trains under DistributedDataParallel.
 
 ## What it does
 Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
@@ -7,7 +7,7 @@ DistributedDataParallel, prepare with accelerate, or start a Trainer in several 
 `gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
 
 ## Why is this bad?
-ReentrantCheckpoint checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
+Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
 not expect. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a variable
 ready only once"); a block that is checkpointed twice in a step silently ends with different gradients on each rank; a
 block whose input needs no gradient gets none at all. All of these are right without reentrance.

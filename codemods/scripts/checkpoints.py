@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.script_facts import ReentrantCheckpoint
-from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.script_facts import ReentrantCheckpoint, Spot
 from ckpt_surgery.codemods.facts.syntax import arguments_of, span_of
 from ckpt_surgery.codemods.scripts.names import Function, Names, scopes, tail
 
