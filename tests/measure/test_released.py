@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
+from ckpt_surgery.survey.targets import SurveyTarget
 
 pytestmark = [pytest.mark.slow]
 
@@ -30,22 +31,19 @@ REENTRANT = ("reentrant",)
 HEALTHY = ("LlamaForCausalLM", "BertModel", "T5ForConditionalGeneration", "MixtralForCausalLM")
 EVERY = 40
 """Of the classes that a page says are fine, every so manieth is looked at again."""
-HANGS = re.compile(r"WavLMFor")  # as WavLMModel does: one that never ends is enough
 BROKEN = re.compile(r"What is broken|What claims no checkpointing, and would be broken")
 Known = tuple[str, tuple[str, ...], str, str]  # class, modes, level, and what the fault's text says
 
 NORMS_5 = re.findall(
     r"\w+",
     """
-    CanaryForConditionalGeneration CanaryModel CohereAsrForConditionalGeneration CohereAsrModel InformerForPrediction
-    InformerModel LasrForCTC LasrEncoder MobileViTForImageClassification MobileViTV2ForImageClassification
-    MobileViTForSemanticSegmentation MobileViTV2ForSemanticSegmentation MobileViTModel MobileViTV2Model ParakeetForCTC
-    ParakeetEncoder ParakeetForRNNT ParakeetForTDT PPLCNetBackbone PPLCNetForImageClassification PPLCNetV3Backbone
-    SeamlessM4TForSpeechToText SLANetForTableRecognition SwiftFormerForImageClassification SwiftFormerModel
-    Wav2Vec2ConformerForAudioFrameClassification Wav2Vec2ConformerForCTC Wav2Vec2ConformerForPreTraining
-    Wav2Vec2ConformerForSequenceClassification Wav2Vec2ConformerForXVector Wav2Vec2ConformerModel
+    CanaryModel CohereAsrModel InformerModel LasrEncoder MobileViTModel MobileViTV2Model ParakeetEncoder
+    PPLCNetBackbone PPLCNetV3Backbone SeamlessM4TForSpeechToText SLANetForTableRecognition SwiftFormerModel
+    Wav2Vec2ConformerModel
     """,
 )
+"""Of each model type one class: they share their blocks."""
+
 IN_5: Sequence[Known] = [
     ("ClvpModelForConditionalGeneration", BOTH, "recompute", "CKPT001"),
     ("MllamaVisionModel", BOTH, "recompute", "CKPT001"),
@@ -74,6 +72,7 @@ IN_4: Sequence[Known] = [
     ("WhisperForConditionalGeneration", REENTRANT, "run", "WhisperDecoderLayer by keyword"),
     ("LiltModel", REENTRANT, "set", "CKPT010"),
 ]
+NAMED = frozenset(name for name, *_ in (*IN_5, *IN_4))
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,28 @@ def page() -> Page:
 
 @pytest.fixture(scope="module")
 def reports(page: Page) -> Mapping[str, Report]:
-    """The classes that the page says are broken, some of those that it says are sound, and the healthy ones."""
-    labels = {label for label, *_ in page.faults if not HANGS.match(label)} | {*page.sound[::EVERY], *HEALTHY}
-    jobs = [job for job in resolve(sorted({label.partition(" ")[0] for label in labels})) if job.label in labels]
-    return {report.label: report for report in survey(jobs, fix=True)}
+    """Classes that the page says are broken, some of those that it says are sound, and the healthy ones."""
+    labels = {label for label, *_ in page.faults} | {*page.sound[::EVERY], *HEALTHY}
+    targets = resolve(sorted({label.partition(" ")[0] for label in labels}))
+    return {report.label: report for report in survey(examined(targets, page, labels), fix=True)}
+
+
+def examined(targets: Sequence[SurveyTarget], page: Page, labels: Collection[str]) -> list[SurveyTarget]:
+    """The targets with these labels, without those that say what another says.
+
+    Classes of a model type that the page says have the same faults, before and after `wrap_blocks`, share their
+    blocks: one is enough, besides those that are named above.
+    """
+    kept = []
+    seen = set()
+    for target in sorted(targets, key=lambda target: target.label not in NAMED):
+        faults = frozenset(fault[1:] for fault in page.faults if fault[0] == target.label)
+        verdicts = frozenset(row[1:] for row in page.after if row[0] == target.label)
+        same = (target.model_type, faults, verdicts)
+        if target.label in labels and (not faults or target.label in NAMED or same not in seen):
+            kept.append(target)
+            seen.add(same)
+    return kept
 
 
 def check(report: Report, modes: tuple[str, ...], level: str, text: str) -> None:
@@ -181,6 +198,26 @@ def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str
         assert after(reports[label], [mode for mode in MODES if mode in modes.split()]) == verdict, label
     broken = {label for label, *_ in said}
     assert {after(report, MODES) for label, report in reports.items() if label not in broken} == {"ok"}
+
+
+@pytest.mark.both
+def test_of_a_model_type_each_set_of_faults_is_looked_at_once_and_each_named_class() -> None:
+    def faults(label: str, *levels: str) -> set[tuple[str, str, str]]:
+        return {(label, "reentrant", level) for level in levels}
+
+    broken = {
+        *faults("AModel", "set"),
+        *faults("AHead", "set"),
+        *faults("AOther", "set", "values"),
+        *faults("B", "set"),
+    }
+    broken |= faults("SwinModel", "set") | faults("SwinHead", "set") | faults("AFixed", "set")
+    page = Page({}, frozenset(broken), ("AFine", "AGood"), frozenset({("AFixed", "reentrant", "ok")}))
+    types = {"B": "b", "SwinModel": "swin", "SwinHead": "swin"}
+    names = ["AModel", "AHead", "AOther", "AFixed", "AFine", "AGood", "B", "SwinHead", "SwinModel", "NotOnThePage"]
+    targets = [SurveyTarget(name, name, model_type=types.get(name, "a")) for name in names]
+    kept = [target.label for target in examined(targets, page, {*names} - {"NotOnThePage"})]
+    assert kept == ["SwinModel", "AModel", "AOther", "AFixed", "AFine", "AGood", "B"]
 
 
 @pytest.mark.torch
