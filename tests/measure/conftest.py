@@ -8,16 +8,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 import ckpt_surgery
 
 ROOT = Path(__file__).resolve().parents[2]
-Runner = Callable[[str, Mapping[str, Path]], dict[str, Any]]
+
+
+class Runner(Protocol):
+    """Runs a script of this folder once per tree, all at a time, each in a process of its own, for their results."""
+
+    def __call__(self, script: str, trees: Mapping[str, Path], *arguments: str) -> dict[str, Any]: ...
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +53,11 @@ def copied_tree(released: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def run_on_trees(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """Run a script of this folder once per tree, all at a time, each in a process of its own, for their results."""
+    """A `Runner` with folders of its own."""
 
-    def run(script: str, trees: Mapping[str, Path]) -> dict[str, Any]:
+    def run(script: str, trees: Mapping[str, Path], *arguments: str) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp(script)
-        started = {name: _start(script, tree, folder / name) for name, tree in trees.items()}
+        started = {name: _start(script, tree, folder / name, arguments) for name, tree in trees.items()}
         failed = [name for name, process in started.items() if process.wait() != 0]
         assert not failed, "\n".join((folder / name / "errors").read_text(encoding="utf-8") for name in failed)
         return {name: json.loads((folder / name / "result").read_text(encoding="utf-8")) for name in trees}
@@ -60,7 +65,7 @@ def run_on_trees(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return run
 
 
-def _start(script: str, tree: Path, folder: Path) -> subprocess.Popen[bytes]:
+def _start(script: str, tree: Path, folder: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     folder.mkdir()
     environment = {
         **os.environ,
@@ -68,6 +73,6 @@ def _start(script: str, tree: Path, folder: Path) -> subprocess.Popen[bytes]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    command = [sys.executable, "-m", f"tests.measure.{script}", str(tree), str(folder / "result")]
+    command = [sys.executable, "-m", f"tests.measure.{script}", str(tree), str(folder / "result"), *arguments]
     with (folder / "errors").open("wb") as errors:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=errors, stderr=errors)

@@ -1,6 +1,7 @@
-"""Run in a process of its own: import every PyTorch modeling file of one copy of transformers.
+"""Run in a process of its own: import the PyTorch modeling files of one copy of transformers.
 
-Usage: python -m tests.measure.import_script FOLDER RESULT, where FOLDER holds the `transformers` package to use.
+Usage: python -m tests.measure.import_script FOLDER RESULT [MODULE ...], where FOLDER holds the `transformers` package
+to use, and the modules are all of them unless some are given.
 RESULT becomes a JSON object from module name to null, or to the error in one line with FOLDER replaced by "...".
 """
 
@@ -9,22 +10,27 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-
-import transformers
 
 OTHER_FRAMEWORKS = ("modeling_tf_", "modeling_flax_")
 
 
-def main(folder: Path, result: Path) -> None:
-    here = Path(transformers.__file__).resolve()
-    assert here.is_relative_to(folder.resolve()), f"imported transformers from {here}, not from {folder}"
-    names = [
+def modules(folder: Path) -> list[str]:
+    """The names of the modeling files of the package in `folder`. Nothing is imported."""
+    return [
         f"transformers.models.{file.parent.name}.{file.stem}"
-        for file in sorted(here.parent.glob("models/*/modeling_*.py"))
+        for file in sorted((folder / "transformers").glob("models/*/modeling_*.py"))
         if not file.stem.startswith(OTHER_FRAMEWORKS)
     ]
-    result.write_text(json.dumps({name: outcome(name, folder) for name in names}), encoding="utf-8")
+
+
+def main(folder: Path, result: Path, names: Sequence[str]) -> None:
+    import transformers
+
+    here = Path(transformers.__file__).resolve()
+    assert here.is_relative_to(folder.resolve()), f"imported transformers from {here}, not from {folder}"
+    result.write_text(json.dumps({name: outcome(name, folder) for name in names or modules(folder)}), encoding="utf-8")
 
 
 def outcome(name: str, folder: Path) -> str | None:
@@ -36,4 +42,4 @@ def outcome(name: str, folder: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
