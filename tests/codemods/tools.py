@@ -31,7 +31,7 @@ not be. Line numbers in messages are those of the joined file.
 
 What the case gives takes the place of what has the same name in the prelude: imports as a whole, classes member by
 member. `class FooModel:` keeps the prelude's bases; `class FooLayer(FooBase): ...` keeps its members. What is new goes
-before the next class or function that the prelude has too, or to the end.
+before the next class or function that the prelude has too, or to the end; `class FooModel: ...` names such a place.
 
 A case of several files begins each with `# file: models/bar/modeling_bar.py`, and each may stand on a prelude. Without
 a prelude and without that line a case is `models/foo/modeling_foo.py`, taken as it is.
