@@ -21,7 +21,7 @@ from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
-from ckpt_surgery.survey.targets import SurveyTarget
+from ckpt_surgery.survey.target import SurveyTarget
 
 pytestmark = [pytest.mark.slow]
 
