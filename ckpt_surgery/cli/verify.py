@@ -209,7 +209,7 @@ def _check_output(place: Path | None, output_format: VerifyFormat) -> None:
     if place is not None:
         check_writable(place)
     if output_format is VerifyFormat.HTML:
-        from ckpt_surgery.report.plots import need_matplotlib
+        from ckpt_surgery.report.figure import need_matplotlib
 
         need_matplotlib()
 

@@ -1,7 +1,7 @@
-"""Reports as one HTML page that needs no network: counts, causes, a table that filters and sorts, details folded in.
+"""Reports as one HTML page that needs no network: counts, causes, a table to filter and sort, folded details.
 
-The page works without its script too: only filtering and sorting need it. What folds out of a row is in
-`html_detail`, the look in `page/page.css`, the behaviour in `page/page.js`.
+Only filtering and sorting need the script. The details of a row are in `html_detail`, the style in `page/page.css`,
+the behaviour in `page/page.js`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from importlib import resources
 from pathlib import Path
 
 from ckpt_surgery.measure.report import Report, Status
-from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport
+from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport, RepairStatus
 from ckpt_surgery.report.html_detail import SIGNS, detail
 from ckpt_surgery.report.plots import Plot, plots_of
 from ckpt_surgery.report.summary import (
+    MOST_CAUSES,
     causes,
     counts,
     least_saved,
     measured,
+    more_causes,
     of_status,
     ordered,
-    repair_counts,
+    repair_tally,
     rules_of,
     verdict,
     versions_of,
+    why_no_verdict,
 )
 from ckpt_surgery.text import percent, plural
 
@@ -33,12 +36,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 MOST_PLOTTED = 40
 """Models with plots: those that failed first, and the others while there are no more than this."""
 MOST_PLOT_CHARACTERS = 9_000_000
-_MOST_CAUSES = 12
 _STATUS_SIGNS: dict[Status, str] = {
     "failed": SIGNS["failed"],
     "ok": SIGNS["ok"],
     "unsupported": "\u2298",
     "not built": "\u2013",
+}
+_REPAIR_SLUGS: dict[RepairStatus, str] = {
+    "ok": "ok",
+    "refused": "refused",
+    "failed": "failed",
+    "not repaired": "unrepaired",
 }
 _SLUGS: dict[Status, str] = {
     "failed": "failed",
@@ -83,7 +91,7 @@ def _asset(name: str) -> str:
 
 
 def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
-    """The plots by place in `shown`: of what failed only, where there are many models, and while they fit in."""
+    """The plots by place in `shown`, while they fit in; only those of failures if there are many models."""
     few = len(shown) <= MOST_PLOTTED
     chosen = [at for at, report in enumerate(shown) if few or report.status == "failed"][:MOST_PLOTTED]
     drawn: dict[int, list[Plot]] = {}
@@ -101,17 +109,16 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
     about = [plural(len(shown), "model")] if len(shown) != 1 else ["gradient checkpointing, verified"]
     about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
-    found = counts(shown)
+    tally = counts(shown)
     bar = "".join(
-        f'<i class="{_SLUGS[status]}" style="flex-grow: {number}"></i>' for status, number in found.items() if number
+        f'<i class="{_SLUGS[status]}" style="flex-grow: {number}"></i>' for status, number in tally.items() if number
     )
     tallies = "".join(
         f'<div class="tally {_SLUGS[status]}"><b>{number:,}</b> <span>{_STATUS_SIGNS[status]} {status}</span></div>'
-        for status, number in found.items()
+        for status, number in tally.items()
         if number or status in ("failed", "ok")
     )
-    then = [f"{number:,} {status}" for status, number in repair_counts(shown).items() if number]
-    about += [f"after wrap_blocks: {', '.join(then)}"] if then else []
+    about += filter(None, [repair_tally(shown)])
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
         f'<div class="tallies"{_hidden(shown)}>{tallies}</div>'
@@ -120,25 +127,24 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
 
 
 def _hidden(shown: Sequence[Report]) -> str:
-    """What counts, filters and sorts is of no use to a page with one model."""
+    """Counts, filters and sorting are of no use on a page with one model."""
     return " hidden" if len(shown) == 1 else ""
 
 
 def _causes(shown: Sequence[Report]) -> str:
-    """The causes with a bar each; a button that looks for the rule where there is a script."""
-    found = causes(of_status(shown, "failed"))
-    if not found or len(shown) == 1:
+    """The causes, each a button with a bar that filters by its rule; the filter needs the script."""
+    rows = causes(of_status(shown, "failed"))
+    if not rows or len(shown) == 1:
         return ""
-    most = len(found[0].labels)
+    most = len(rows[0].labels)
     items = "".join(
         f'<li><button type="button" data-find="{escape(cause.rule or cause.text)}">'
         f'<span class="count">{len(cause.labels):,}</span>'
         f'<span class="track"><i style="width: {100 * len(cause.labels) / most:.0f}%"></i></span>'
         f'<span><b class="rule">{escape(cause.rule)}</b> {escape(cause.text)}</span></button></li>'
-        for cause in found[:_MOST_CAUSES]
+        for cause in rows[:MOST_CAUSES]
     )
-    more = len(found) - _MOST_CAUSES
-    rest = f"<p>and {plural(more, 'more cause')}, named in the details.</p>" if more > 0 else ""
+    rest = f"<p>{more}, named in the details.</p>" if (more := more_causes(rows)) else ""
     return f'<section class="causes"><h2>Causes, by the number of models</h2><ul>{items}</ul>{rest}</section>'
 
 
@@ -183,7 +189,7 @@ _TIPS = {"saved": ' title="the share of the possible memory saving, in the mode 
 
 
 def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], inside: str, *, is_open: bool) -> str:
-    """One row and what folds out of it. The cells are for the eye; a sentence says the same for screen readers."""
+    """One row and what unfolds from it. The cells are visual; screen readers get a sentence."""
     by_mode = {run.mode: run for run in report.modes}
     if report.modes:
         cells = "".join(
@@ -192,14 +198,14 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
         )
         cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
     else:
-        cells = f'<span class="groups why">{escape(report.problem or "no mode was run")}</span>'
-    said = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if not run.ok)
+        cells = f'<span class="groups why">{escape(why_no_verdict(report))}</span>'
+    failures = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if not run.ok)
     then = f"after wrap_blocks: {report.repair.status}" if report.repair else ""
-    spoken = f", {report.status}{f' in {said}' if said else ''}"
+    spoken = f", {report.status}{f' in {failures}' if failures else ''}"
     saved = least_saved(report)
     variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
-    badge = f' <b class="badge {report.repair.status.split()[0]}">{then}</b>' if report.repair else ""
-    about = [report.label, report.model_type, report.status, said, then]
+    badge = f' <b class="badge {_REPAIR_SLUGS[report.repair.status]}">{then}</b>' if report.repair else ""
+    about = [report.label, report.model_type, report.status, failures, then]
     find = " ".join([*about, *rules_of(report), *_cause_words(report)])
     slug = _SLUGS[report.status]
     return (

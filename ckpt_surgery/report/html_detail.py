@@ -1,4 +1,4 @@
-"""One model in the page: what folds out under its row, as HTML text. All that comes from a report is escaped."""
+"""The details of one model in the page, as HTML. Everything that comes from a report is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORST = 10
 def detail(report: Report, plots: Sequence[Plot]) -> str:
     """Facts, faults, levels, notes, cost, plots, and the tables of blocks and of the worst gradients.
 
-    Where `wrap_blocks` was tried, the same follows for what it made of the model; the plots are of the model without.
+    If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
     parts = [
         _facts(report),
@@ -45,13 +45,13 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
 
 def _said(report: Report) -> str:
-    """What there is to say in sentences: the problem, faults, refusals and notes."""
+    """What is said in sentences: the problem, faults, refusals and notes."""
     problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
     return f"{problem}{_faults(report)}{_notes(report)}"
 
 
 def coded(text: str) -> str:
-    """Escaped text in which what stands between backticks is code."""
+    """Escaped text, with what is between backticks as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
@@ -61,7 +61,7 @@ def coded(text: str) -> str:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", kind: str = "", open_: bool = True
 ) -> str:
-    """A table of cells that are HTML already; one that is not `open_` is folded under its caption."""
+    """A table of HTML cells; unless `open_`, it is folded under its caption."""
     head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     titled = f"<caption>{caption}</caption>" if caption and open_ else ""
@@ -70,7 +70,7 @@ def table(
 
 
 def name_list(names: Sequence[str]) -> str:
-    """The names as code; where they are many, the first few, and the rest folded in."""
+    """The names as code; if there are many, the first few with the rest folded."""
     shown = [f"<code>{escape(name)}</code>" for name in names[:_MOST_NAMES]]
     if len(names) > _MOST_NAMES:
         shown.append(f"and {len(names) - _MOST_NAMES:,} more")
@@ -82,7 +82,7 @@ def name_list(names: Sequence[str]) -> str:
 
 
 def rule_tag(rule: str) -> str:
-    """The code of a rule, with what the rule finds shown when pointed at."""
+    """The code of a rule, with what the rule finds as its tooltip."""
     return f'<b class="rule" title="{escape(RULE_SUMMARIES.get(rule, ""))}">{escape(rule)}</b>' if rule else ""
 
 
@@ -188,7 +188,7 @@ def _count(seen: int | None, expected: int) -> str:
 
 
 def _errors(report: Report) -> str:
-    """What came of comparing the gradients of each mode, and the worst of them by their largest error."""
+    """How the gradients of each mode compare, and the worst of them by their largest error."""
     by_mode = {run.mode: errors for run in report.modes if (errors := gradient_errors(run))}
     if not by_mode:
         return ""
@@ -209,7 +209,7 @@ def _errors(report: Report) -> str:
 
 
 def _compared(errors: Mapping[str, float | None]) -> str:
-    """How many gradients are equal, differ, and cannot be compared."""
+    """How many gradients are equal, differ, or cannot be compared."""
     values = list(errors.values())
     equal, alone = values.count(0), values.count(None)
     differ = len(values) - equal - alone

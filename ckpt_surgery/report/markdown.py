@@ -1,6 +1,6 @@
-"""Many reports as one Markdown page, the one kept under version control as the coverage of a release.
+"""Many reports as one Markdown page, kept under version control as the coverage of a release.
 
-The page holds no times, no folders and no random order: it changes only where results do.
+It holds no times, no folders and no random order: it changes only when results do.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ckpt_surgery.report.summary import (
     repairs,
     unclaimed,
     versions_of,
+    why_no_verdict,
 )
 from ckpt_surgery.text import code, folded, markdown_table, plural, prose
 
@@ -42,7 +43,7 @@ _MOST_SUBJECTS = 3
 def survey_markdown(reports: Sequence[Report]) -> str:
     """The page: counts, causes, every fault, and the classes that work, are unsupported or were not built.
 
-    Where `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
+    If `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
     """
     after_surgery = [report.repaired for report, _ in repairs(reports)]
     parts = [
@@ -64,9 +65,9 @@ def survey_markdown(reports: Sequence[Report]) -> str:
 
 
 def _heading(reports: Sequence[Report]) -> str:
-    known = versions_of(reports)
-    release = f" in transformers {known['transformers']}" if "transformers" in known else ""
-    others = " and ".join(f"{package} {version}" for package, version in known.items() if package != "transformers")
+    versions = versions_of(reports)
+    release = f" in transformers {versions['transformers']}" if "transformers" in versions else ""
+    others = " and ".join(f"{package} {version}" for package, version in versions.items() if package != "transformers")
     modes = " and ".join(mode.replace("_", "-") for mode in measured(reports)[0])
     fix = " --fix" if repairs(reports) else ""
     return (
@@ -99,16 +100,16 @@ def _causes(failed: Sequence[Report]) -> str:
 
 
 def _faults(title: str, failed: Sequence[Report]) -> str:
-    fixed = bool(repairs(failed))
+    with_repairs = bool(repairs(failed))
     rows = []
     for report in failed:
         for modes, fault in report.merged_faults:
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
             row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
-            rows.append([*row, _text(after(report, modes))] if fixed else row)
+            rows.append([*row, _text(after(report, modes))] if with_repairs else row)
     if not rows:
         return ""
-    header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if fixed else [])]
+    header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if with_repairs else [])]
     return f"## {title}\n\n" + markdown_table(header, rows)
 
 
@@ -125,7 +126,7 @@ def _what(fault: Fault) -> str:
 
 
 def _families(title: str, reports: Sequence[Report]) -> str:
-    """The classes by model type, folded in: the list is long and says one thing."""
+    """The classes by model type, folded because the list is long."""
     if not reports:
         return ""
     by_type = sorted(reports, key=lambda r: (r.model_type, r.label.casefold(), r.label))
@@ -137,7 +138,7 @@ def _families(title: str, reports: Sequence[Report]) -> str:
 
 
 def _unrepaired(reports: Sequence[Report]) -> str:
-    """The classes and why, folded in: most of them have no blocks."""
+    """The classes with their reasons, folded: most of them have no blocks."""
     if not reports:
         return ""
     rows = [[code(report.label), _text(report.problem)] for report in reports]
@@ -150,10 +151,10 @@ def _classes_folded(reports: Sequence[Report], rows: str) -> str:
 
 
 def _unbuilt(reports: Sequence[Report]) -> str:
-    rows = [[code(report.label), _text(report.problem) or "no mode was run"] for report in reports]
+    rows = [[code(report.label), _text(why_no_verdict(report))] for report in reports]
     return "## What could not be built\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
 
 
 def _text(text: str) -> str:
-    """A sentence without what differs from machine to machine."""
+    """A sentence without what depends on the machine."""
     return prose(portable(text))

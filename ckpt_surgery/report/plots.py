@@ -1,6 +1,6 @@
-"""The plots of one report, drawn by matplotlib as inline SVG that takes its colours and its font from the page.
+"""The plots of one report as inline SVG: bytes over a step, recomputes of blocks, errors of gradients.
 
-matplotlib is loaded when the first plot is drawn. No page is put together here.
+Their look is in `figure`, the page in `html`.
 """
 
 from __future__ import annotations
@@ -10,62 +10,31 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport, Timeline
+from ckpt_surgery.report.figure import (
+    FAILED,
+    INK,
+    MODE_INKS,
+    MUTED,
+    STYLES,
+    add_legend,
+    axes_of,
+    need_matplotlib,
+    svg_of,
+    whole_numbers,
+)
 from ckpt_surgery.report.summary import BlockRow, block_rows, error_text, gradient_errors
-from ckpt_surgery.report.svg import inline_svg
 from ckpt_surgery.text import plural, size, size_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK, MUTED, GRID, FAILED = "#010101", "#020202", "#030303", "#040404"
-MODE_INKS: dict[Mode, str] = {mode: f"#05{at:02x}05" for at, mode in enumerate(MODES, 1)}
-CSS_COLOURS = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    GRID: "var(--line)",
-    FAILED: "var(--failed)",
-    **{ink: f"var(--mode-{at})" for at, ink in enumerate(MODE_INKS.values(), 1)},
-}
-"""The colours drawn with, which no one sees, and the style properties of the page that stand for them."""
-
-_STYLES: dict[Any, Any] = {
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 8.5,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.axisbelow": True,
-    "font.size": 8.5,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "xtick.labelsize": 8,
-    "ytick.color": GRID,
-    "ytick.labelcolor": MUTED,
-    "ytick.labelsize": 8,
-}
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1)))
 _MARKERS = ("o", "s", "^")
 _WRONG_MARKERS = ("x", "+", "1")
-_WIDTH = 4.7
 _MOST_ROWS = 24
 _MOST_POINTS = 400
-
-
-class PlotError(CkptSurgeryError, ValueError):
-    """The plots cannot be drawn here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +46,21 @@ class Plot:
     svg: str
 
 
-def need_matplotlib() -> Any:
-    """The package. Raises PlotError where it cannot be imported, which is worth knowing before there is a report."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise PlotError(
-            "The HTML report draws its plots with matplotlib, which is not installed: "
-            "install it with `pip install 'ckpt-surgery[report]'`, or choose another output format."
-        ) from None
-    return matplotlib
-
-
 def plots_of(report: Report, *, key: str) -> list[Plot]:
     """The plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
 
-    `key` is unique in the page and makes the ids in the drawings so; the same report and key give the same text.
-    Raises PlotError where matplotlib is not installed.
+    `key`, unique in the page, makes the ids in the drawings unique. The same report and key give the same text.
+
+    Raises:
+        PlotError: matplotlib is not installed.
     """
-    with need_matplotlib().rc_context({**_STYLES, "svg.hashsalt": key}):
+    with need_matplotlib().rc_context({**STYLES, "svg.hashsalt": key}):
         drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
         return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
 
 
 def _bytes_plot(report: Report, key: str) -> Plot | None:
-    """Steps of bytes over operators for the reference and every mode, and where each backward began."""
+    """Bytes held over operators run, for the reference and every mode, with the begin of each backward."""
     lines: list[tuple[str, Timeline, str, Any]] = []
     if report.reference and report.reference.points:
         lines.append(("without", report.reference, MUTED, "-"))
@@ -113,7 +72,7 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
     if not lines:
         return None
     unit, divisor = size_unit(max(held for _, line, _, _ in lines for _, held in line.points))
-    figure, axes = _axes(2.7)
+    figure, axes = axes_of(2.7)
     for at, (name, line, colour, dash) in enumerate(lines):
         x, y = [point[0] for point in line.points], [point[1] / divisor for point in line.points]
         axes.plot(x, y, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.5, label=name)
@@ -130,23 +89,23 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
         axes.annotate(
             text, at_top, (away, 2), axes.get_xaxis_transform(), "offset points", ha=side, color=MUTED, fontsize=8
         )
-    _legend(figure, len(lines))
+    add_legend(figure, len(lines))
     peaks = ", ".join(f"{name} {size(max(held for _, held in line.points))}" for name, line, _, _ in lines)
     return Plot(
         "Bytes held over one step",
         "All tensors that the step makes: activations, and in the backward, from the dotted line on, gradients. "
         f"Peaks: {peaks}.",
-        _svg(figure, key, "Bytes held over one step", f"Peaks: {peaks}."),
+        svg_of(figure, key, "Bytes held over one step", f"Peaks: {peaks}."),
     )
 
 
 def _blocks_plot(report: Report, key: str) -> Plot | None:
-    """A bar per block and mode for the recomputes, next to a mark where they should end."""
+    """A bar of recomputes for each block and mode, with a mark where it should end."""
     rows = block_rows(report, _MOST_ROWS)[: 2 * _MOST_ROWS]
     modes = [run.mode for run in report.modes if run.blocks]
     if not rows:
         return None
-    figure, axes = _axes(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=_label_room(rows))
+    figure, axes = axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=_label_room(rows))
     tall = 0.72 / len(modes)
     for at, mode in enumerate(modes):
         offset = (at - (len(modes) - 1) / 2) * tall
@@ -162,21 +121,21 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, max(*ends, *(count for row in rows for _, count in row.recomputed)) * 1.15 + 0.25)
-    _whole_numbers(axes)
+    whole_numbers(axes)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("times entered in the backward")
-    _legend(figure, len(modes))
+    add_legend(figure, len(modes))
     off = sum(row.blocks for row in rows if any(count != row.reference for _, count in row.recomputed))
     return Plot(
         "Recomputes of each block",
         "The upright stroke is how often the forward enters a block; a bar that ends there is right.",
-        _svg(figure, key, "Recomputes of each block", f"{plural(off, 'block')} recomputed too seldom or too often."),
+        svg_of(figure, key, "Recomputes of each block", f"{plural(off, 'block')} recomputed too seldom or too often."),
     )
 
 
 def _errors_plot(report: Report, key: str) -> Plot | None:
-    """A point per parameter and mode on a logarithmic scale, above it what is no number, below it what is equal."""
-    by_run = [(run, found) for run in report.modes if (found := gradient_errors(run))]
+    """A mark for each parameter and mode on a logarithmic scale, with rows for equal and for not finite errors."""
+    by_run = [(run, of_run) for run in report.modes if (of_run := gradient_errors(run))]
     errors = [error for _, of_run in by_run for error in of_run.values()]
     if not any(error != 0 for error in errors):
         return None
@@ -184,7 +143,7 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
     finite = [abs(error) for error in errors if error and math.isfinite(error)]
     low = math.floor(math.log10(min(finite, default=1e-8))) - 1
     high = max(math.ceil(math.log10(max(finite, default=1e-5))), low + 3) + 1
-    figure, axes = _axes(2.7, left=1.05)
+    figure, axes = axes_of(2.7, left=1.05)
     titled: dict[str, list[str]] = {}
     for run, of_run in by_run:
         titled |= _points(axes, run, of_run, names, (low, high))
@@ -194,24 +153,24 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
     axes.set_yticks([low, *decades, *top], ["equal", *(f"1e{at}" for at in decades), *top.values()])
     axes.set_ylim(low - 0.3, max(top, default=high - 0.3) + 0.3)
     axes.set_xlim(0, len(names) + 1)
-    _whole_numbers(axes)
+    whole_numbers(axes)
     axes.set(xlabel="parameter, in the order of the model", ylabel="relative error")
     axes.grid(axis="x", visible=False)
-    _legend(figure, len(titled))
+    add_legend(figure, len(titled))
     text = f"The largest finite error is {max(finite, default=0.0):.1e}."
     thinned = " Of neighbours only the worst is shown." if len(names) > _MOST_POINTS else ""
     return Plot(
         "Relative error of each gradient",
         "Against the run without checkpointing; what is equal up to rounding lies on the lowest line. "
         f"Point at a mark for its name.{thinned}",
-        _svg(figure, key, "Relative error of each gradient", text, titled),
+        svg_of(figure, key, "Relative error of each gradient", text, titled),
     )
 
 
 def _points(
     axes: Axes, run: ModeReport, errors: Mapping[str, float | None], place: Mapping[str, int], ends: tuple[int, int]
 ) -> dict[str, list[str]]:
-    """The marks of one mode, those that are faults apart; what each says when pointed at, by the gid of its line."""
+    """The marks of one mode, faults apart, and the tooltip of each mark by the gid of its line."""
     wrong = {name for fault in run.faults if fault.level in ("set", "values") for name in fault.subjects}
     marker = _of_mode(_MARKERS, run.mode)
     looks: tuple[tuple[str, Set[str], dict[str, Any]], ...] = (
@@ -235,41 +194,12 @@ def _points(
     return titled
 
 
-def _axes(height: float, left: float = 0.72) -> tuple[Figure, Axes]:
-    """A figure of `height` inches with one pair of axes, `left` inches from the side."""
-    from matplotlib.figure import Figure
-
-    height = max(height, 1.3)
-    figure = Figure((_WIDTH, height))
-    figure.patch.set_visible(False)
-    axes = figure.add_axes((left / _WIDTH, 0.48 / height, 1 - (left + 0.2) / _WIDTH, 1 - 0.98 / height))
-    axes.patch.set_visible(False)
-    return figure, axes
-
-
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
-
-
-def _legend(figure: Figure, columns: int) -> None:
-    anchor = (0.5, 1.0)
-    figure.legend(
-        loc="upper center", bbox_to_anchor=anchor, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4
-    )
-
-
-def _svg(figure: Figure, key: str, title: str, text: str, titled: dict[str, list[str]] | None = None) -> str:
-    return inline_svg(figure, key=key, title=title, text=text, colours=CSS_COLOURS, titled=titled or {})
-
-
 def _of_mode(choices: Sequence[Any], mode: Mode) -> Any:
     return choices[MODES.index(mode) % len(choices)]
 
 
 def _thinned(names: Sequence[str], errors: Mapping[str, float | None]) -> Sequence[str]:
-    """At most `_MOST_POINTS` names: the one with the largest error among each few neighbours."""
+    """At most `_MOST_POINTS` names: of each few neighbours the one with the largest error."""
     few = max(1, -(-len(names) // _MOST_POINTS))
     height = {name: _height(errors[name], -400, 400) for name in names}
     return [max(names[at : at + few], key=height.__getitem__) for at in range(0, len(names), few)]
@@ -288,10 +218,10 @@ def _row_label(row: BlockRow) -> str:
 
 
 def _short(text: str, most: int = 26) -> str:
-    """`text` with its middle left out where it is long: the end of a name says most."""
+    """`text` without its middle if it is long: the end of a name says most."""
     return text if len(text) <= most else f"{text[: most // 3]}\u2026{text[-(most - most // 3 - 1) :]}"
 
 
 def _label_room(rows: Sequence[BlockRow]) -> float:
-    """Inches for the longest label."""
+    """Inches that the longest label takes."""
     return 0.2 + 0.063 * max(len(_short(_row_label(row))) for row in rows)

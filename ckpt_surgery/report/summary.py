@@ -1,4 +1,4 @@
-"""Reports in figures and short phrases, so that every format says the same: counts, causes, sizes, rows of blocks.
+"""Reports as counts, causes, rows and short phrases, so that every format says the same.
 
 No layout and no escaping here, and nothing is measured.
 """
@@ -24,9 +24,12 @@ from ckpt_surgery.measure.results import (
     Repair,
     RepairStatus,
 )
+from ckpt_surgery.text import plural
 
 STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
+MOST_CAUSES = 12
+"""Causes that a page or a table shows."""
 RULE_SUMMARIES = {rule.code: rule.summary for rule in RULES}
 
 assert set(STATUSES) == set(get_args(Status))
@@ -34,7 +37,7 @@ assert set(STATUSES) == set(get_args(Status))
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason why models fail. `rule` is empty where none is known, `labels` are the classes concerned."""
+    """One reason why models fail. `rule` is empty if none finds it; `labels` are the classes concerned."""
 
     rule: str
     text: str
@@ -56,7 +59,7 @@ class BlockRow:
 
 
 def ordered(reports: Iterable[Report]) -> list[Report]:
-    """What failed first, then by class."""
+    """Failures first, then by class."""
     return sorted(reports, key=lambda r: (STATUSES.index(r.status), r.label.casefold(), r.label, r.model_type))
 
 
@@ -66,43 +69,43 @@ def of_status(reports: Iterable[Report], status: Status) -> list[Report]:
 
 
 def unclaimed(reports: Iterable[Report]) -> list[Report]:
-    """The reports of classes that claim no support, and would fail if they did."""
+    """The reports of classes that claim no support for checkpointing and would fail with it."""
     return [report for report in of_status(reports, "unsupported") if report.faults]
 
 
 def counts(reports: Iterable[Report]) -> dict[Status, int]:
     """How many reports have each status, zeros included."""
-    found = [report.status for report in reports]
-    return {status: found.count(status) for status in STATUSES}
+    statuses = [report.status for report in reports]
+    return {status: statuses.count(status) for status in STATUSES}
 
 
 def repair_counts(reports: Iterable[Report]) -> dict[RepairStatus, int]:
-    """How many reports have each status after `wrap_blocks`, zeros included; empty where it was tried on none."""
-    found = [report.repair.status for report in reports if report.repair]
-    return {status: found.count(status) for status in REPAIR_STATUSES} if found else {}
+    """How many reports have each status after `wrap_blocks`, zeros included; empty if it was not tried."""
+    statuses = [report.repair.status for report in reports if report.repair]
+    return {status: statuses.count(status) for status in REPAIR_STATUSES} if statuses else {}
 
 
 def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
-    """The reports on which `wrap_blocks` was tried, each with what became of it, by class."""
+    """The reports with their repairs, by class, for those on which `wrap_blocks` was tried."""
     return [(report, report.repair) for report in ordered(reports) if report.repair]
 
 
 def stays_broken(report: Report) -> bool:
-    """Whether a model is wrong in the end: after `wrap_blocks`, or as it is where that was not tried or not done."""
+    """Whether a model is wrong in the end: after `wrap_blocks`, or as it is if that was not tried or not possible."""
     if report.repair is None or report.repair.status == "not repaired":
         return report.status == "failed"
     return report.repair.status == "failed"
 
 
 def broken_after(reports: Iterable[Report]) -> list[Report]:
-    """The reports of classes in which nothing was wrong, and something is, or is refused, after `wrap_blocks`."""
+    """The reports of classes that were right and are wrong, or refused, after `wrap_blocks`."""
     return [
         report for report, repair in repairs(reports) if repair.status in ("failed", "refused") and not _wrong(report)
     ]
 
 
 def worth_telling(report: Report) -> bool:
-    """Whether there is something wrong, or was before `wrap_blocks`."""
+    """Whether something is wrong, before or after `wrap_blocks`."""
     return _wrong(report) or bool(broken_after([report]))
 
 
@@ -111,12 +114,12 @@ def _wrong(report: Report) -> bool:
 
 
 def versions_of(reports: Iterable[Report]) -> dict[str, str]:
-    """The versions that any report names, by package; several of one package are listed."""
-    found: dict[str, set[str]] = {}
+    """The versions in the reports by package, listed if there are several."""
+    versions: dict[str, set[str]] = {}
     for report in reports:
         for package, version in report.versions.items():
-            found.setdefault(package, set()).add(version)
-    return {package: ", ".join(sorted(found[package])) for package in sorted(found, reverse=True)}
+            versions.setdefault(package, set()).add(version)
+    return {package: ", ".join(sorted(versions[package])) for package in sorted(versions, reverse=True)}
 
 
 def verdict(mode: ModeReport) -> str:
@@ -125,13 +128,13 @@ def verdict(mode: ModeReport) -> str:
 
 
 def after(report: Report, modes: Sequence[Mode]) -> str:
-    """What some modes are after `wrap_blocks`: one verdict where they agree, otherwise each with its mode."""
+    """The verdict on some modes after `wrap_blocks`: once if they agree, else each with its mode."""
     if report.repair is None or report.repair.problem:
         return "not repaired" if report.repair else ""
-    found = {run.mode: verdict(run) for run in report.repair.modes if run.mode in modes}
-    if len(set(found.values())) == 1:
-        return next(iter(found.values()))
-    return "; ".join(f"{mode}: {said}" for mode, said in found.items())
+    verdicts = {run.mode: verdict(run) for run in report.repair.modes if run.mode in modes}
+    if len(set(verdicts.values())) == 1:
+        return next(iter(verdicts.values()))
+    return "; ".join(f"{mode}: {words}" for mode, words in verdicts.items())
 
 
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
@@ -140,7 +143,7 @@ def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
 
 
 def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
-    """The modes that any report has, and the levels that any mode decided."""
+    """The modes of any report, and the levels that any mode decided."""
     runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
     modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
     return modes, tuple(level for level in LEVELS if any(run.outcome(level) != "skipped" for run in runs))
@@ -162,50 +165,67 @@ def causes(reports: Iterable[Report]) -> list[Cause]:
     return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
 
 
+def why_no_verdict(report: Report) -> str:
+    """Why a model has no verdict, as a sentence."""
+    return report.problem or "no mode was run"
+
+
+def repair_tally(reports: Iterable[Report]) -> str:
+    """How many reports have which status after `wrap_blocks`, as a clause; empty if it was not tried."""
+    tally = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
+    return f"after wrap_blocks: {', '.join(tally)}" if tally else ""
+
+
+def more_causes(causes: Sequence[Cause]) -> str:
+    """How many causes there are beyond the first `MOST_CAUSES`, as a clause; empty if there are none."""
+    more = len(causes) - MOST_CAUSES
+    return f"and {plural(more, 'more cause')}" if more > 0 else ""
+
+
 def rules_of(report: Report) -> list[str]:
     """The codes of the rules behind a report's faults."""
     return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
 
 
 def least_saved(report: Report) -> float | None:
-    """The share saved in the mode that saves least; None where no mode has one."""
+    """The share saved in the mode that saves least; None if no mode has one."""
     shares = (mode.cost.saved_share for mode in report.modes if mode.cost)
     return min((share for share in shares if share is not None), default=None)
 
 
 def gradient_errors(run: ModeReport) -> dict[str, float | None]:
-    """The relative error of every gradient of one mode; None where only one of the two runs has that gradient.
+    """The relative error of every gradient of one mode; None for a gradient that only one of the two runs has.
 
-    0 means no difference above the noise floor of `compare`, which is less than equality bit for bit.
+    0 means no difference above the noise floor of `compare`, not equality bit for bit.
     """
     alone = {name: None for fault in run.faults if fault.level == "set" for name in fault.subjects}
     return {**run.errors, **alone}
 
 
 def error_text(error: float | None) -> str:
-    """A relative error as people read it."""
+    """A relative error in words or figures."""
     if error is None:
         return "in one run only"
     return "equal" if error == 0 else f"{error:.1e}" if abs(error) < float("inf") else "not finite"
 
 
 def portable(text: str) -> str:
-    """`text` without what differs from machine to machine: folders before a file's name, and addresses."""
+    """`text` without what depends on the machine: folders before a file name, and addresses."""
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
     return re.sub(r"(?<![\w.:/<-])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}", lambda m: re.split(r"[\\/]", m[0])[-1], text)
 
 
 def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
-    """The blocks with their recomputes; neighbours that are alike share a row where there are more than `most`."""
-    seen: dict[str, dict[Mode, BlockCount]] = {}
+    """The blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
+    blocks: dict[str, dict[Mode, BlockCount]] = {}
     for mode in report.modes:
         for block in mode.blocks:
-            seen.setdefault(block.name, {})[mode.mode] = block
-    single = [_row([name], by_mode) for name, by_mode in seen.items()]
+            blocks.setdefault(block.name, {})[mode.mode] = block
+    single = [_row([name], by_mode) for name, by_mode in blocks.items()]
     if len(single) <= most:
         return single
     rows = []
-    for _, group in groupby(seen.items(), key=lambda item: _alike(_row([""], item[1]))):
+    for _, group in groupby(blocks.items(), key=lambda item: _alike(_row([""], item[1]))):
         alike = list(group)
         rows.append(_row([name for name, _ in alike], alike[0][1]))
     return rows
@@ -222,7 +242,7 @@ def _row(names: Sequence[str], by_mode: dict[Mode, BlockCount]) -> BlockRow:
 
 
 def _span(names: Sequence[str]) -> str:
-    """One name for all: the first, and the last without the start that both share."""
+    """One name for all: the first, and the last without the prefix that both share."""
     if len(names) == 1:
         return names[0]
     first, last = names[0].split("."), names[-1].split(".")

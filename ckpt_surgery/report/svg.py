@@ -1,4 +1,4 @@
-"""A matplotlib figure as a small `<svg>` element for the inside of a page: colours by name, unique ids, titles.
+"""A matplotlib figure as a small inline `<svg>` element: named colours, unique ids, tooltips.
 
 What is drawn is decided in `plots`.
 """
@@ -24,10 +24,10 @@ def inline_svg(
     colours: Mapping[str, str],
     titled: Mapping[str, Sequence[str]],
 ) -> str:
-    """The figure as one element with a title and a description for those who do not see it.
+    """The figure as one element with a title and a description for screen readers.
 
-    `key` starts every id and is unique in the page. `colours` maps the hexadecimal colours drawn with to what
-    stands in the page. `titled` maps the gid of a line to what is shown for each of its markers when pointed at.
+    `key`, unique in the page, starts every id. `colours` maps the hexadecimal colours of the drawing to those of the
+    page. `titled` maps the gid of a line to the tooltips of its markers.
     """
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -47,7 +47,7 @@ def inline_svg(
 
 
 def _tidy(tag: str, colours: Mapping[str, str]) -> str:
-    """A tag with the page's colours, without a font of its own, and with no more digits than a screen shows."""
+    """A tag with the colours of the page, without a font, and with no more digits than a screen shows."""
     for drawn, shown in colours.items():
         tag = tag.replace(drawn, shown)
     tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
@@ -57,7 +57,7 @@ def _tidy(tag: str, colours: Mapping[str, str]) -> str:
 
 
 def _with_titles(body: str, gid: str, names: Sequence[str]) -> str:
-    """The drawing with a `<title>` in each marker of the line `gid`; untouched where their numbers differ."""
+    """The drawing with a `<title>` in each marker of the line `gid`; unchanged if their numbers differ."""
     start = body.find(f'<g id="{gid}">')
     if start < 0:
         return body
@@ -78,6 +78,6 @@ def _with_titles(body: str, gid: str, names: Sequence[str]) -> str:
 
 
 def _with_unique_ids(tag: str, key: str, used: set[str]) -> str:
-    """A tag whose id starts with `key`, as do the ids it refers to; an id that nothing refers to goes."""
+    """A tag whose id and references start with `key`; an id without references is removed."""
     tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", tag)
     return re.sub(r'(href="|url\()#', rf"\1#{key}-", tag)

@@ -9,16 +9,19 @@ from collections.abc import Sequence
 
 from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.report.summary import (
+    MOST_CAUSES,
     after,
     broken_after,
     causes,
     counts,
     measured,
+    more_causes,
     of_status,
-    repair_counts,
+    repair_tally,
     rules_of,
     unclaimed,
     verdict,
+    why_no_verdict,
 )
 from ckpt_surgery.text import plural, wrapped
 
@@ -28,7 +31,6 @@ _WORDS: dict[Status, str] = {
     "unsupported": "without support for checkpointing",
     "not built": "not built",
 }
-_MOST_CAUSES = 12
 
 
 def survey_lines(
@@ -39,13 +41,13 @@ def survey_lines(
     show_unbuilt: bool = False,
     hint: bool = True,
 ) -> list[str]:
-    """`survey_tables` and below them `survey_summary`, which names --show-unbuilt where `hint` asks for it."""
+    """`survey_tables` and below them `survey_summary`, which mentions --show-unbuilt if `hint` is set."""
     tables = survey_tables(reports, width=width, show_unbuilt=show_unbuilt)
     return tables + survey_summary(reports, width=width, seconds=seconds, hint=hint and not show_unbuilt)
 
 
 def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool = False) -> list[str]:
-    """What failed, in which modes and levels, and why; with `show_unbuilt` also why models were not built."""
+    """What failed, in which modes and levels, and why; with `show_unbuilt`, also why models were not built."""
     failed = of_status(reports, "failed")
     lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
     lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
@@ -54,7 +56,7 @@ def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool =
     if unbuilt and show_unbuilt:
         lines.append("Not built:")
         for report in unbuilt:
-            lines += wrapped(f"{report.label}: {report.problem or 'no mode was run'}", width, "  ", "    ")
+            lines += wrapped(f"{report.label}: {why_no_verdict(report)}", width, "  ", "    ")
         lines.append("")
     return lines
 
@@ -62,30 +64,29 @@ def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool =
 def survey_summary(
     reports: Sequence[Report], *, width: int, seconds: float | None = None, hint: bool = True
 ) -> list[str]:
-    """How many models there are of each kind; `hint` names the option that says why some were not built."""
-    found = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
+    """How many models have each status; `hint` mentions the option that shows why some were not built."""
+    tally = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
     took = "" if seconds is None else f" in {_duration(seconds)}"
-    said = f": {', '.join(found)}" if found else ""
-    then = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
-    said += f"; after wrap_blocks: {', '.join(then)}" if then else ""
+    counted = f": {', '.join(tally)}" if tally else ""
+    repaired = f"; {clause}" if (clause := repair_tally(reports)) else ""
     hidden = (
         " The reasons why some were not built: --show-unbuilt." if hint and of_status(reports, "not built") else ""
     )
-    return wrapped(f"Verified {plural(len(reports), 'class', 'classes')}{took}{said}.{hidden}", width)
+    return wrapped(f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{repaired}.{hidden}", width)
 
 
 def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:
-    """One row for each class that fails; a class too long for its column has a line of its own."""
+    """One row for each class; a class too long for its column has a line of its own."""
     if not failed:
         return []
     modes, _ = measured(failed)
-    fixed = any(report.repair for report in failed)
-    rows = [["class", *(word for mode in modes for word in ([mode, "after"] if fixed else [mode])), "rule"]]
+    with_repairs = any(report.repair for report in failed)
+    rows = [["class", *(word for mode in modes for word in ([mode, "after"] if with_repairs else [mode])), "rule"]]
     for report in failed:
         by_mode = {mode.mode: verdict(mode) for mode in report.modes}
         cells = [(by_mode.get(mode, "-"), after(report, [mode]) or "-") for mode in modes]
-        told = [word for pair in cells for word in pair[: 1 + fixed]]
-        rows.append([report.label, *told, " ".join(rules_of(report)) or "-"])
+        words = [word for pair in cells for word in pair[: 1 + with_repairs]]
+        rows.append([report.label, *words, " ".join(rules_of(report)) or "-"])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))
     widths[0] = min(widths[0], room)
@@ -99,14 +100,14 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
 
 
 def _cause_lines(failed: Sequence[Report], width: int) -> list[str]:
-    found = causes(failed)
-    lines = ["Causes, and how many classes have them:"] if found else []
-    for cause in found[:_MOST_CAUSES]:
+    rows = causes(failed)
+    lines = ["Causes, and how many classes have them:"] if rows else []
+    for cause in rows[:MOST_CAUSES]:
         rule = f"{cause.rule} " if cause.rule else ""
         number = f"{len(cause.labels):>5}  "
         lines += wrapped(f"{rule}{cause.text}", width, f"  {number}", " " * (2 + len(number)))
-    if more := len(found) - _MOST_CAUSES:
-        lines += [f"  and {plural(more, 'more cause')}"] if more > 0 else []
+    if more := more_causes(rows):
+        lines.append(f"  {more}")
     return [*lines, ""] if lines else []
 
 
