@@ -44,7 +44,6 @@ def test_checkpointing_that_is_only_switched_on_saves_nothing() -> None:
     without, enabled, wrapped = (FIGURES["real"][way] for way in WAYS)
     assert enabled["peak_bytes"] > 0.95 * without["peak_bytes"]
     assert wrapped["peak_bytes"] < 0.75 * without["peak_bytes"]
-    assert without["loss"] == pytest.approx(wrapped["loss"], rel=1e-5)
 
 
 def test_pictures_are_small() -> None:
