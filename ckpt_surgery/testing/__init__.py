@@ -6,18 +6,20 @@ imported when they are first used.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpt_surgery.testing.assertions import GradientCheckpointingTesterMixin, assert_checkpointing
+    from ckpt_surgery.testing.assertions import assert_checkpointing
+    from ckpt_surgery.testing.tester_mixin import GradientCheckpointingTesterMixin
 
 __all__ = ["GradientCheckpointingTesterMixin", "assert_checkpointing"]
 
+_HOMES = {"GradientCheckpointingTesterMixin": "tester_mixin", "assert_checkpointing": "assertions"}
+
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ckpt_surgery.testing import assertions
-
-    value: object = getattr(assertions, name)
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 
-from ckpt_surgery.testing.assertions import GradientCheckpointingTesterMixin
+from ckpt_surgery.testing.tester_mixin import GradientCheckpointingTesterMixin
 from tests.measure import toys
 
 

@@ -1,0 +1,92 @@
+"""Every kind has its words, and nothing but what is shown depends on them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure import wording
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.results import LEVELS, Explanation, Fault, ModeReport, fault_of
+from tests.measure.fault_cases import fault, fault_at, why
+
+KINDS = tuple(FaultKind)
+CAUSES = (*CauseKind, *Observation)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_fault_has_a_level_and_both_clauses(kind: FaultKind) -> None:
+    one = fault(kind, "layers.0")
+    assert one.level in LEVELS
+    assert one.expected
+    assert one.seen
+    assert str(one) == f"layers.0: expected {one.expected}, saw {one.seen}."
+    assert not re.search(r"[{}]", str(one))
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+def test_every_kind_of_cause_has_a_sentence_or_a_rule(kind: CauseKind | Observation) -> None:
+    explained = fault_at("values", explanation=why(kind))
+    assert explained.cause.endswith(".") or explained.rule
+    assert not re.search(r"[{}]", explained.cause)
+    assert "ToyLayer" not in explained.general_cause
+    assert "ToyStage" not in explained.general_cause
+
+
+def test_what_a_template_lacks_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        str(Fault(FaultKind.GRADIENT_LOST, ("layers.0.weight",)))
+    with pytest.raises(KeyError):
+        str(Explanation(Observation.PLAIN_BLOCK))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_goes_through_json_and_back(kind: FaultKind) -> None:
+    for one in (fault(kind, "layers.0"), fault(kind, explanation=why(Observation.NESTED_OUTPUT))):
+        data = json.loads(json.dumps(one.to_dict()))
+        assert data["kind"] == kind
+        assert fault_of(data) == one
+        assert str(fault_of(data)) == str(one)
+
+
+def test_a_figure_that_json_does_not_know_stays_no_number() -> None:
+    one = fault(FaultKind.GRADIENT_VALUE, error=math.nan)
+    report = Report("Toy", modes=(ModeReport("reentrant", (one,), {}),))
+    (_, back), *_ = report_of(json.loads(report.to_json())).faults
+    assert "up to nan" in back.seen
+
+
+def test_faults_of_two_modes_that_read_the_same_are_shown_once() -> None:
+    alike, other = (fault(FaultKind.GRADIENT_VALUE, "a", error=error) for error in (0.411, 0.412))
+    modes = (ModeReport("non_reentrant", (alike,), {}), ModeReport("reentrant", (other,), {}))
+    report = Report("Toy", modes=modes)
+    assert [names for names, _ in report.merged_faults] == [("non_reentrant", "reentrant")]
+    further = replace(modes[1], faults=(fault(FaultKind.GRADIENT_VALUE, "a", error=0.5),))
+    assert len(replace(report, modes=(modes[0], further)).merged_faults) == 2
+
+
+def test_words_are_only_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [fault(kind, "layers.0", explanation=why(CauseKind.RNG_NOT_RESTORED)) for kind in KINDS]
+    before = [(one.kind, one.level, one.rule, one.explanation) for one in faults]
+    written = [one.to_dict() for one in faults]
+    shout(monkeypatch)
+    assert faults[0].expected == faults[0].expected.upper()
+    assert [(one.kind, one.level, one.rule, one.explanation) for one in faults] == before
+    assert [fault_of(data) for data in written] == faults
+
+
+def shout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put every message of faults and causes in capitals, but for what is filled in."""
+
+    def upper(template: str) -> str:
+        return "".join(part if part.startswith("{") else part.upper() for part in re.split(r"(\{[^}]*\})", template))
+
+    faults = {kind: wording.FaultText(*map(upper, text)) for kind, text in wording.FAULTS.items()}
+    monkeypatch.setattr(wording, "FAULTS", faults)
+    monkeypatch.setattr(wording, "CAUSES", {kind: upper(text) for kind, text in wording.CAUSES.items()})
