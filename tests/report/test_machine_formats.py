@@ -84,49 +84,9 @@ def test_the_schema_sees_a_wrong_value(path: list[Any]) -> None:
         jsonschema.validate(made, SCHEMA)
 
 
-def test_the_page_has_versions_counts_faults_and_the_other_classes() -> None:
-    page = survey_markdown(examples.every_kind())
-    assert page.startswith("# Gradient checkpointing in transformers 5.23.0\n")
-    assert "| failed | 7 |" in page
-    assert (
-        "| `PvtV2ForImageClassification` | reentrant | set | `pvt_v2.encoder.layers.0.blocks.0.weight`, "
-        "`pvt_v2.encoder.layers.0.blocks.1.weight`, `pvt_v2.encoder.layers.0.blocks.2.weight` and 181 more: "
-        "expected a gradient, saw none or only zeros (184 of 232 gradients) | "
-        "No input of PvtV2Layer needs gradient, so that reentrant checkpointing cuts it off. |"
-    ) in page
-    assert "| `llama` | `LlamaForCausalLM` |" in page
-    assert "| `foomodel` | `FooModel` |" in page
-    assert "| `TimmBackbone` | ImportError: timm is needed (timm.py, object at 0x...) |" in page
-
-
-def test_the_page_shows_what_a_surgery_repairs_what_remains_and_what_it_refuses() -> None:
-    page = survey_markdown(examples.with_repairs())
-    assert "`ckpt_surgery verify --all --fix --output-format markdown`" in page
-    assert "| class | mode | level | what | cause | after wrap_blocks |" in page
-    broken = {line.split("`")[1]: line for line in section(page, "What is broken").splitlines() if line[:3] == "| `"}
-    assert broken["GPTBigCodeForCausalLM"].endswith("CKPT001 | ok |")
-    assert broken["Gemma3nForCausalLM"].endswith("CKPT003 | refused |")
-    assert broken["PvtV2ForImageClassification"].endswith("| not repaired |")
-    assert "| refused | 1 | reentrant mode is refused with a sentence" in page
-    remains = section(page, "What remains after wrap_blocks")
-    assert "| `StubbornModel` | reentrant | values | `layers.0.weight`: expected equal gradients," in remains
-    assert "GPTBigCodeForCausalLM" not in remains
-    refused = section(page, "Refused in reentrant mode")
-    assert (
-        "| `Gemma3nForCausalLM` | DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`" in refused
-    )
-    assert "| `FooModel` | FooModel has no blocks to checkpoint" in section(page, "What wrap_blocks does not repair")
-
-
 def test_the_page_without_a_surgery_says_nothing_of_one() -> None:
     assert "wrap_blocks" not in survey_markdown(examples.every_kind())
     assert "--fix" not in survey_markdown(examples.every_kind())
-
-
-def section(page: str, title: str) -> str:
-    """The part of the page under one of its headings."""
-    (found,) = re.findall(rf"^## {title}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    return str(found)
 
 
 def test_the_page_depends_on_results_alone() -> None:

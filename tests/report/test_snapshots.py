@@ -1,0 +1,60 @@
+"""The wording of whole documents: text, Markdown and the page, compared with the files in `snapshots`.
+
+After a deliberate change, run these tests with `UPDATE_SNAPSHOTS=1` and read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.report.html import html_page
+from ckpt_surgery.report.markdown import survey_markdown
+from ckpt_surgery.report.text import survey_lines
+from tests.report import examples
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def each_model() -> str:
+    reports = [*examples.every_kind(), *examples.with_repairs()]
+    return "\n\n".join("\n".join(report.lines()) for report in reports) + "\n"
+
+
+def many_models() -> str:
+    tables = [
+        survey_lines(reports, width=100, seconds=432.1, show_unbuilt=True)
+        for reports in (examples.every_kind(), examples.with_repairs())
+    ]
+    return "\n\n".join("\n".join(lines) for lines in tables) + "\n"
+
+
+def page() -> str:
+    """The page of a few models, one element a line, without its style, its script and the drawings."""
+    text = html_page([examples.drifted(), examples.remaining(), examples.nested(), examples.not_built()], seconds=3.0)
+    text = re.sub(r"<(style|script|svg)\b.*?</\1>", r"<\1></\1>", text, flags=re.DOTALL)
+    return re.sub(r">\s*<", ">\n<", text)
+
+
+DOCUMENTS = {
+    "models.txt": each_model,
+    "survey.txt": many_models,
+    "survey.md": lambda: survey_markdown(examples.every_kind()),
+    "survey_after_surgery.md": lambda: survey_markdown(examples.with_repairs()),
+    "page.html": page,
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_its_snapshot(name: str) -> None:
+    document, file = DOCUMENTS[name](), SNAPSHOTS / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.write_text(document, encoding="utf-8")
+    assert document == file.read_text(encoding="utf-8")
+
+
+def test_every_snapshot_belongs_to_a_document() -> None:
+    assert {file.name for file in SNAPSHOTS.iterdir()} == DOCUMENTS.keys()
