@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, RefusalReason
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
+from ckpt_surgery.text import listed
 
 _REFUSALS: Mapping[RefusalReason, str] = {
     RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
@@ -19,8 +20,8 @@ _UNKNOWN: Mapping[UnknownReason, str] = {
 
 
 def quoted(names: Iterable[str]) -> str:
-    """The names as code: `a` and `b`."""
-    return " and ".join(f"`{name}`" for name in names)
+    """The names as code: `a`, `b` and `c`."""
+    return listed([f"`{name}`" for name in names])
 
 
 def unknown_text(unknown: Unknown) -> str:
