@@ -1,7 +1,7 @@
-"""DistributedDataParallel and the losses that pass it by: notice them, and run a method through it.
+"""Losses that bypass a DistributedDataParallel: notice them, or run the method that computes them through it.
 
-DDP averages the gradients of one backward for each of its forwards. Whatever else reaches the parameters stays on its
-rank, without a word: each rank then trains a model of its own, and rank 0's is saved.
+DDP averages the gradients of one backward for each of its forwards. Any other gradient stays on its rank without a
+warning: each rank then trains a model of its own, and rank 0's is saved.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Kind(Enum):
 
 
 class DDPWatch(UndoableHooks):
-    """Looks at every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
+    """Watches every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
 
-    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards (more than once where reentrant
-    checkpointing runs others inside), or with `when="step"` the optimizer's steps, whose gradients were left as this
-    rank computed them.
+    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients stayed as this rank
+    computed them (more than once where reentrant checkpointing runs others inside), or with `when="step"` the
+    optimizer's steps on such gradients.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class DDPWatch(UndoableHooks):
         self._ddp = ddp
         self._when = when
         self._action = action
-        self._prepared = False  # the reducer awaits a backward
-        self._reached_since = False  # and one has reached a parameter since
-        self._learnt = not ddp.static_graph  # a static graph's first reduction hangs on the outputs of the forward
-        self._running: WeakSet[_Backward] = WeakSet()  # those that began at an output that was marked
+        self._prepared = False  # the reducer waits for a backward
+        self._reached_since = False  # and a backward has reached a parameter since
+        self._learnt = not ddp.static_graph  # a static graph's first reduction depends on the outputs of the forward
+        self._running: WeakSet[_Backward] = WeakSet()  # the backwards that began at a marked output
         self._last_from_outputs = -1
         self._unspent: set[int] = set()  # forwards under no_sync that no backward has come back to
         self._forwards = 0
@@ -102,7 +102,7 @@ class DDPWatch(UndoableHooks):
                     tensor.register_hook(partial(self._from_output, self._forwards))  # type: ignore[no-untyped-call]
 
     def _from_output(self, forward: int, gradient: Tensor) -> None:
-        """A backward begins at an output of a marked forward: inner backwards of reentrant checkpointing are its."""
+        """A backward begins at an output of a marked forward; those inside reentrant checkpoints belong to it."""
         self._unspent.discard(forward)
         self._last_from_outputs = torch._C._current_graph_task_id()
         backward = _Backward(self._from_outputs_ends)
@@ -126,9 +126,9 @@ class DDPWatch(UndoableHooks):
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
     def _judged(self, first: Tensor) -> _Kind:
-        """What becomes of the backward that reaches its first parameter now; the reducer has not seen it yet."""
+        """What becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
         if self._prepared and not self._learnt:
-            if not self._running:  # what uses the outputs, as a head outside the model, is reached before they are
+            if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
                 Variable._execution_engine.queue_callback(partial(self._first_ends, self._task, first))
             return _Kind.AVERAGED
         if self._prepared and not (self._reached_since and self._finished()):
@@ -139,7 +139,7 @@ class DDPWatch(UndoableHooks):
         return _Kind.LEFT
 
     def _first_ends(self, task: int, parameter: Tensor) -> None:
-        """The first backward of a static graph was averaged if it came from outputs, and not otherwise."""
+        """The first backward of a static graph was averaged only if it came from outputs."""
         if self._last_from_outputs != task:
             self._left[id(parameter)] = parameter
             self._leave(parameter)
@@ -176,9 +176,9 @@ class DDPWatch(UndoableHooks):
         place = "the optimizer is about to step with"
         if self._left:
             owned = [self._left.pop(id(p), None) for group in optimizer.param_groups for p in group["params"]]
-            found = next((p for p in owned if p is not None and _has_gradient(p)), None)
-            if found is not None:
-                name, model = self._names[id(found)], type(self._ddp.module).__name__
+            parameter = next((p for p in owned if p is not None and _has_gradient(p)), None)
+            if parameter is not None:
+                name, model = self._names[id(parameter)], type(self._ddp.module).__name__
                 self._tell(f"{place} a gradient of {name} of {model} that only rank {_rank()} has; {_CURE}")
                 return
         if self._prepared and self._learnt and self._reached_since and not self._finished():
@@ -197,7 +197,7 @@ class DDPWatch(UndoableHooks):
 
 
 class _Backward:
-    """A backward that runs. The engine alone holds it, and lets go of it when the backward has ended or failed."""
+    """A running backward. Only the engine holds it, and drops it when the backward has ended or failed."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
@@ -220,23 +220,27 @@ def watch_ddp(
     when: Literal["backward", "step"] = "backward",
     action: Literal["warn", "raise"] = "warn",
 ) -> DDPWatch:
-    """Notice gradients that a DistributedDataParallel does not average, because their loss passed it by.
+    """Notice gradients that a DistributedDataParallel does not average, because their loss bypassed it.
 
-    `when="backward"` tells as soon as such a backward reaches a parameter. `when="step"` tells before a step of
-    `optimizer`, if DDP has not averaged these gradients by then. `action="warn"` warns once with DistributedWarning,
-    `"raise"` raises DistributedError, in the backward or in the step. Nothing is sent to other ranks: each watches
-    itself.
+    Args:
+        ddp: the wrapper itself.
+        optimizer: needed for `when="step"`, also as accelerate wraps it.
+        when: "backward" reports as soon as such a backward reaches a parameter; "step" reports before a step of
+            `optimizer` if DDP has not averaged the gradients by then.
+        action: "warn" warns once with DistributedWarning; "raise" raises DistributedError in the backward or step.
 
-    It knows what DDP does: one backward is averaged for every forward with gradients, whatever it starts from, if it
-    reaches every parameter that DDP waits for; a second one is not. Accumulation under `no_sync`, outputs that are not
-    used, several forwards before one backward, reentrant checkpointing and forwards without gradients are no faults.
+    Each rank watches itself; nothing is sent. The watch knows what DDP does: for every forward with gradients it
+    averages one backward, whatever that starts from, if it reaches every parameter that DDP waits for; a second one
+    it does not average. Accumulation under `no_sync`, unused outputs, several forwards before one backward, reentrant
+    checkpointing and forwards without gradients are not reported.
 
-    What it cannot see: `ddp.forward(...)` called directly, which runs no hooks; parameters that got `requires_grad`
-    after it was made, which DDP does not average either; what another DistributedDataParallel or `sync_gradients`
-    averages (undo the watch there). Backwards beside a forward under `no_sync` whose own backward has not come yet
-    are taken for that, until the next forward that synchronises or the optimizer's step.
+    Not seen: `ddp.forward(...)` called directly, which runs no hooks; parameters that got `requires_grad` after the
+    wrapper was made, which DDP does not average either; and what another DistributedDataParallel or `sync_gradients`
+    averages (undo the watch there). While the backward of a forward under `no_sync` is still to come, any other
+    backward is taken for it, until the next forward that synchronises or the optimizer's step.
 
-    Returns the watch; `undo()` ends it. Raises DistributedError where there is nothing to watch.
+    Returns the watch; `undo()` ends it. Raises DistributedError where `ddp` is no wrapper, or an option is not one
+    of those above.
     """
     wrapper = checked_ddp(ddp, "watch_ddp")
     if when not in ("backward", "step") or action not in ("warn", "raise"):
@@ -256,14 +260,14 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
 
     `method` is a name, or a function that takes the inner model first: `call_through_ddp(ddp, "compute_loss", batch)`,
     `call_through_ddp(ddp, lambda model: loss(model.lm_head.weight, hidden))`. Returns what it returns. The gradients
-    of one backward from there are averaged, in buckets and beside the backward, as after `ddp(...)`; buffers and
-    devices are dealt with as there, too. The wrapper's hooks run, those of the inner model do not, unless the method
-    calls the model. Nothing is left behind, also where the method raises.
+    of one backward from there are averaged in buckets during the backward, as after `ddp(...)`; buffers and devices
+    are handled the same way. The wrapper's hooks run; those of the inner model run only if the method calls the
+    model. Nothing is left behind, also where the method raises.
 
-    What a trainer has put around the model's own forward, as accelerate's autocast, is not around the method: put it
-    there (`with accelerator.autocast():`). Other threads must not call the wrapper meanwhile.
+    What a trainer has put around the model's own forward, such as accelerate's autocast, is not around the method:
+    put it there (`with accelerator.autocast():`). Other threads must not call the wrapper meanwhile.
 
-    Raises DistributedError where `ddp` is none, or its model has no such method.
+    Raises DistributedError where `ddp` is not a DistributedDataParallel, or its model has no such method.
     """
     wrapper = checked_ddp(ddp, "call_through_ddp")
     inner = wrapper.module
@@ -284,9 +288,10 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
 
 
 def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
-    """A module that has all that a model has, but its hooks, and another forward.
+    """A module like `model`, with another forward and without its hooks.
 
-    It takes the model's place from the call of the wrapper to that of the method: hooks of the wrapper may look at it.
+    It takes the model's place between the call of the wrapper and that of the method: hooks of the wrapper may look
+    at it.
     """
     other = object.__new__(type(model))
     hooks = {name: OrderedDict[int, Any]() for name in _CALL_HOOKS}

@@ -1,6 +1,6 @@
-"""Cross-entropy of a linear head without its logits, whatever devices the head and the hidden states are on.
+"""Cross-entropy of a linear head without materialising its logits, on whatever devices head and hidden states are.
 
-Computes one loss. Shifting labels, scaling by the number of items and calling it from a model are the caller's.
+Computes one loss. Shifting labels, scaling by the number of items and calling it from a model are up to the caller.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def fused_linear_cross_entropy(
     more: four products in a step in place of three, no gradient is held between forward and backward, and the scale of
     a gradient scaler is in before anything is rounded to half precision.
 
-    A chunk of logits takes `chunk_size * vocabulary` elements of 4 bytes (8 in float64); two such tensors are alive at
-    most. The default is as many rows as give a chunk the number of elements of `hidden`, at least 256.
+    A chunk of logits takes `chunk_size * vocabulary` elements of 4 bytes (8 in float64), and at most two such tensors
+    are alive at a time. By default a chunk of logits has about as many elements as `hidden`, and at least 256 rows.
 
     `reduction` is "mean" over the labels that are not `ignore_index`, "sum", or "none" for losses of the shape of
     `labels`. For another divisor divide the sum. Where all labels are ignored the mean is 0, with gradients of 0.
@@ -198,7 +198,7 @@ def _product_dtype(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor 
     device = weight.device.type
     used = set(dtypes.values())
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        used = {one if one == torch.float64 else torch.get_autocast_dtype(device) for one in used}
+        used = {dtype if dtype == torch.float64 else torch.get_autocast_dtype(device) for dtype in used}
     if len(used) != 1:
         raise TypeError(f"hidden, weight and bias have to be of one dtype outside autocast, not {_listed(dtypes)}")
     return used.pop()
@@ -241,10 +241,10 @@ def _check_options(chunk_size: int | None, reduction: str, softcap: float | None
 def _liger_can(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, reduction: str, dtype: torch.dtype
 ) -> bool:
-    """Where its kernel gives what this module promises.
+    """Whether Liger's kernel gives what this module promises.
 
-    It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler's
-    factor is in them, which float16 cannot take, and computes them only where `hidden` needs one. Those of unreduced
+    It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler
+    scales them, which is too coarse for float16, and computes them only if `hidden` requires one. Those of unreduced
     losses are wrong up to 0.8.1.
     """
     of_head = [weight] if bias is None else [weight, bias]

@@ -65,16 +65,16 @@ def sync_gradients(
 ) -> SyncStats:
     """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
 
-    For a loop that has to stay as it is and does not go through its DistributedDataParallel: where the wrapper has
-    averaged already, the mean of equal gradients changes no more than rounding. `model` is the module or its wrapper,
-    compiled or not; `group` is the wrapper's where none is given, else that of all ranks. A frozen parameter counts
-    as long as it has a `.grad`, on which SGD would step. With one rank there is nothing to do.
+    For a loop that has to stay as it is and bypasses its DistributedDataParallel. Where the wrapper has averaged
+    already, averaging equal gradients changes nothing but rounding. `model` is the module or its wrapper, compiled or
+    not; `group` defaults to the wrapper's, or to all ranks. A frozen parameter counts as long as it has a `.grad`, on
+    which SGD would step. With one rank there is nothing to do.
 
-    Takes part in the same collectives whatever gradients a rank has: one that only compares the models, one that
-    tells which parameters have a gradient anywhere, then one for each gradient of 1 MiB or more, and one for each
-    `bucket_bytes` of the smaller ones of one device and dtype. Zeros stand in where a rank has no gradient, and it
-    gets one, of the parameter's shape, strides and dtype. Where no rank has one it stays None. The result is the sum
-    by the number of ranks, or in half precision the sum of what is divided before, and it is equal to the bit on
+    Every rank takes part in the same collectives, whatever gradients it has: one compares the models, one finds the
+    parameters that have a gradient on any rank, then there is one for each gradient of 1 MiB or more, and one for
+    each `bucket_bytes` of the smaller ones of one device and dtype. A rank that has no gradient contributes zeros and
+    gets a gradient of the parameter's shape, strides and dtype. Where no rank has one it stays None. The result is
+    the sum divided by the number of ranks (in half precision divided before it is summed), and equal to the bit on
     every rank.
 
     Needs up to `bucket_bytes` of memory at a time: a gradient that travels alone is not copied if it is contiguous.

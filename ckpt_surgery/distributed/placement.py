@@ -1,6 +1,6 @@
-"""Whether a model may be trained where its parameters lie: split over devices under several ranks, or offloaded.
+"""Whether a model can be trained with its parameters where they are: split over devices, or offloaded.
 
-What the ranks exchange (gradients, losses) is not looked at here, and nothing is moved.
+Nothing is moved, and what the ranks exchange (gradients, losses) is not looked at.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARDED = "FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard
 
 
 def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
-    """Return if `model` may be trained here with its parameters where they are; `model.training` plays no part.
+    """Return if `model` can be trained here with its parameters where they are; `model.training` does not matter.
 
     Two things are refused. In any process: a trainable parameter on the meta device. accelerate keeps offloaded
     weights there (`device_map` with "disk", or with "cpu" beside an accelerator; `cpu_offload`; `disk_offload`) and

@@ -1,6 +1,6 @@
-"""Parts of a model that matter to data parallelism: what is shared, what a step may leave out, how it checkpoints.
+"""What matters to data parallelism in a model's structure: what is shared, what a step may skip, how it checkpoints.
 
-Looks at structure only. What follows from it is said in `ready`.
+Nothing is run. What follows from the structure is in `ready`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def outer_blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def shared_parameters(model: nn.Module) -> tuple[str, ...]:
-    """Trainable parameters of a block that have a place in another block too, or outside of all blocks."""
+    """Trainable parameters of a block that are used in another block too, or outside of all blocks."""
     blocks = outer_blocks(model)
     names = {id(parameter): name for name, parameter in trainable(model).items()}
     places: dict[str, set[str]] = {}
@@ -47,16 +47,16 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
 
 
 def towers_of(model: nn.Module) -> tuple[str, ...]:
-    """What a step of text alone may not use: the topmost modules, or parameters, of towers and projectors.
+    """What a text-only step may not use: the topmost modules, or parameters, of towers and projectors.
 
-    Only trainable ones of a model of transformers that takes token ids and wants no other input. Beside its text
-    model, which takes embeddings, it has parts with sub-configurations of their own; where one configuration is for
-    all, it holds models that take something else.
+    Only trainable ones, of a model of transformers that takes token ids and requires no other input. Its towers are
+    the parts beside its text model with sub-configurations of their own or, if one configuration serves all, the
+    models inside it that take no text.
     """
-    found = next(((name, module) for name, module in model.named_modules() if takes_switch(module)), None)
-    if found is None:
+    outermost = next(((name, module) for name, module in model.named_modules() if takes_switch(module)), None)
+    if outermost is None:
         return ()
-    root, core = found
+    root, core = outermost
     if not _token_ids_alone_will_do(core):
         return ()
     text, others = _text_and_other_configs(core)
@@ -82,18 +82,18 @@ def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
 
 
 def _of_other_inputs(core: nn.Module) -> set[str]:
-    """The outermost models inside that take nothing of the text; what lies around them is not known."""
-    found: dict[str, nn.Module] = {}
+    """The outermost models inside that take nothing of the text. Projectors around them are not found."""
+    models: dict[str, nn.Module] = {}
     for name, module in core.named_modules():
         other = takes_switch(module) and not _takes(module, *_TEXT)
-        if other and found.keys().isdisjoint(enclosing(name)):
-            found[name] = module
+        if other and models.keys().isdisjoint(enclosing(name)):
+            models[name] = module
     kept = _heads(core)  # a model that holds them is the text's, whatever it calls its input
-    return {n for n, module in found.items() if trainable(module) and kept.isdisjoint(map(id, module.parameters()))}
+    return {n for n, module in models.items() if trainable(module) and kept.isdisjoint(map(id, module.parameters()))}
 
 
 def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
-    """The class of the text's configuration, and those of the other parts; no others where one is for all."""
+    """The class of the text's configuration, and those of the other parts; none where one serves all."""
     config: Any = getattr(core, "config", None)
     try:
         text = config.get_text_config()
@@ -105,9 +105,9 @@ def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
 
 
 def _token_ids_alone_will_do(core: nn.Module) -> bool:
-    """Whether the forward takes token ids and asks for nothing else.
+    """Whether the forward takes token ids and requires nothing else.
 
-    Contrastive models, which can return their own loss, want both inputs for it.
+    Contrastive models, which can return their own loss, need both inputs for it.
     """
     parameters = inspect.signature(core.forward).parameters
     wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
@@ -141,16 +141,16 @@ def _topmost(name: str, modules: Mapping[str, nn.Module], kept: set[int]) -> str
 
 
 def layers_dropped(model: nn.Module) -> tuple[str, ...]:
-    """Blocks with trainable parameters in a tower that has LayerDrop; its lists where no block is found in it."""
+    """Blocks with trainable parameters in a tower with LayerDrop; its lists where no block is found in it."""
     rates = {name: rate for name, module in model.named_modules() if (rate := _layerdrop(module)) is not None}
     blocks = [(block, _nearest(block.name, rates)) for block in find_blocks(model) if not block.inside]
     with_blocks = {tower for _, tower in blocks}
-    found = [block.name for block, tower in blocks if rates.get(tower, 0.0) > 0 and trainable(block.module)]
+    dropped = [block.name for block, tower in blocks if rates.get(tower, 0.0) > 0 and trainable(block.module)]
     for name, rate in rates.items():
         if rate > 0 and name not in with_blocks:
             lists = ((n, m) for n, m in model.get_submodule(name).named_children() if isinstance(m, CONTAINERS))
-            found += [f"{name}.{child}" if name else child for child, module in lists if trainable(module)]
-    return tuple(found)
+            dropped += [f"{name}.{child}" if name else child for child, module in lists if trainable(module)]
+    return tuple(dropped)
 
 
 def _nearest(block: str, rates: Mapping[str, float]) -> str:
@@ -178,7 +178,7 @@ def experts_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def reentrant_modules(model: nn.Module) -> tuple[str, ...]:
-    """Modules that checkpoint in reentrant mode as released. A surgery, which does not under DDP, has no flags on."""
+    """Modules that checkpoint in reentrant mode without a surgery, which avoids that mode in DDP by itself."""
     return tuple(
         name
         for name, module in model.named_modules()
@@ -189,7 +189,7 @@ def reentrant_modules(model: nn.Module) -> tuple[str, ...]:
 
 
 def without_reentrant(model: nn.Module) -> None:
-    """Let what checkpoints in reentrant mode do so in the other one; for a model that is `left_as_found`."""
+    """Make what checkpoints in reentrant mode checkpoint non-reentrant; for a model that is restored afterwards."""
     for module in model.modules():
         function = vars(module).get(FUNCTION)
         if function is not None:
@@ -197,10 +197,11 @@ def without_reentrant(model: nn.Module) -> None:
 
 
 def _non_reentrant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The checkpointing function without reentrant mode; itself where it has none, or is a foreign one."""
+    """The checkpointing function without reentrant mode; itself where it has none, or is not torch's."""
     if isinstance(function, Checkpointing):
         return function.changed(use_reentrant=False) if function.options.use_reentrant else function
-    known = options_of(function)
-    if known is None or known[0].get("use_reentrant") is False:
+    given = options_of(function)
+    if given is None or given[0].get("use_reentrant") is False:
         return function
-    return partial(checkpoint, **{**known[0], "use_reentrant": False})
+    options, _ = given
+    return partial(checkpoint, **{**options, "use_reentrant": False})

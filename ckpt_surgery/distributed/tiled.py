@@ -1,6 +1,6 @@
-"""`tile_mlp`: MLPs that run over one shard of the sequence after the other, so that their middle is never there whole.
+"""`tile_mlp`: MLPs that run over one shard of the sequence after another, so that their activations never exist whole.
 
-Which modules can be tiled, how they are called and how it is undone. What happens in a call is in `tiled_call`.
+Which modules can be tiled, how they are called, and how that is undone. What happens in a call is in `tiled_call`.
 """
 
 from __future__ import annotations
@@ -33,27 +33,35 @@ def tile_mlp(
 ) -> Tiling:
     """Run an MLP, or each of several, over shards of its sequence, and recompute each shard in the backward.
 
-    Each module maps one tensor (..., tokens, hidden), of any floating dtype, to one with the same leading shape, each
-    token by itself. Results and gradients are those of the module as it was, up to rounding: gradients of parameters
-    are sums over shards. Tensors of (..., tokens, intermediate) are never there whole. The backward runs the forward
-    again, its last product apart. Dropout draws for one shard after the other: other masks than untiled, and the
-    same ones in the recompute. While gradients are off nothing is kept and nothing recomputed.
+    A module must map one tensor of shape (..., tokens, hidden) and any floating dtype to one with the same leading
+    shape, and treat each token by itself. Results and gradients are those of the untiled module up to rounding:
+    gradients of parameters are sums over shards. Tensors of shape (..., tokens, intermediate) never exist whole. The
+    backward runs the forward again, except for its last product. Dropout draws for one shard after another: the masks
+    differ from those of the untiled module, and are the same in the recompute. While gradients are off, nothing is
+    kept or recomputed.
 
-    Give either `num_shards`, which are fewer for a sequence with fewer tokens, or `shard_size`, the most tokens that a
-    shard has of each sequence of the batch. `fp32_accumulate` adds up the shards' gradients of bfloat16 and float16
-    parameters in float32, at 4 bytes for each number while a call goes backward, and not while torch compiles.
+    Args:
+        module: one MLP or several; each is changed in place, and its parameters stay where they are.
+        num_shards: into how many shards of (almost) equal size a sequence is cut, at most one for each token.
+        shard_size: the most tokens that a shard has of each sequence of the batch. Give this or `num_shards`.
+        fp32_accumulate: add up the shards' gradients of bfloat16 and float16 parameters in float32. Takes 4 bytes for
+            each element of them during the backward of a call, and is off while torch compiles.
 
-    Plain autograd joins the shards, so that every parameter gets one gradient: DistributedDataParallel in all its
-    modes, FSDP2 around a module or what holds it, hooks, adapters on frozen layers, `torch.autograd.grad` and
-    checkpointing of whole blocks go on as they do without. torch.compile tiles too.
+    Plain autograd joins the shards, so every parameter gets one gradient. DistributedDataParallel in all its modes,
+    FSDP2 around a module or what holds it, hooks, adapters on frozen layers, `torch.autograd.grad` and checkpointing
+    of whole blocks work as they do without tiling. torch.compile tiles too.
 
-    What it cannot see: a forward that mixes tokens by operators of its own, and attributes that it sets on itself.
-    Hooks of the modules inside run once for each shard, and in the recompute: a router whose logits are collected by
+    Not seen: a forward that mixes tokens with operators of its own, and attributes that it sets on itself. Hooks of
+    the modules inside run once for each shard, and again in the recompute: a router whose logits are collected by
     hooks (`output_router_logits` of transformers 5) must not be tiled.
 
-    Returns the tiling: print it, `undo()` it, or use it in a `with`. Raises SurgeryError, and changes nothing, where a
-    module or an option does not do. A call with other than one tensor, or with another kind of result, raises it too,
-    and so does the backward where parameters, buffers or the mode have changed since the forward.
+    Returns:
+        The tiling: print it, `undo()` it, or use it in a `with`.
+
+    Raises:
+        SurgeryError: a module cannot be tiled, or an option is not one of those above; nothing is changed. A call
+            with anything but one tensor, or with another kind of result, raises it too, and so does the backward
+            where parameters, buffers or the training mode have changed since the forward.
     """
     modules = _checked(module)
     if (num_shards is None) == (shard_size is None):
@@ -65,7 +73,7 @@ def tile_mlp(
             raise SurgeryError(f"{name} is {value!r}: give a whole number of 1 or more")
     if type(fp32_accumulate) is not bool:
         raise SurgeryError(f"fp32_accumulate is {fp32_accumulate!r}: give True or False")
-    return Tiling([TiledForward(one, num_shards, shard_size, fp32_accumulate) for one in modules])
+    return Tiling([TiledForward(mlp, num_shards, shard_size, fp32_accumulate) for mlp in modules])
 
 
 class Tiling(Undoable):
@@ -89,10 +97,10 @@ class Tiling(Undoable):
         return f"{kinds} in {shards}{', undone' if self._undone else ''}"
 
     def undo(self) -> None:
-        """Give each module the forward back that it had before `tile_mlp`.
+        """Give each module back the forward that it had before `tile_mlp`.
 
-        A forward that another library has put on a module since stays, and finds the module untiled. Raises
-        SurgeryError where that was done already.
+        A forward that another library has put on a module since stays, and runs the module untiled. Raises
+        SurgeryError where the tiling was undone before.
         """
         if self._undone:
             raise SurgeryError("the tiling was undone before: call tile_mlp again for another one")
@@ -102,7 +110,7 @@ class Tiling(Undoable):
 
 
 class TiledForward:
-    """The `forward` of one module, as an attribute of the module itself: what was there before, on shards.
+    """The `forward` of one tiled module, as an attribute of the module: what was there before, run on shards.
 
     `original` is the forward that was on the instance before; None for that of the class.
     """
@@ -117,7 +125,7 @@ class TiledForward:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """What runs the module untiled; never a checkpointed block, as shards are recomputed anyway."""
+        """What runs the module untiled; never a checkpointed block, because shards are recomputed anyway."""
         if self.original is None:
             return partial(type(self.module).forward, self.module)
         return self.original.__wrapped__ if isinstance(self.original, BlockForward) else self.original

@@ -1,10 +1,10 @@
 """One call of a tiled module: it runs over shards of its input, and again, shard by shard, in the backward.
 
-Which modules are tiled, how they are called and how that is undone is in `tiled`.
+Which modules are tiled, how they are called, and how that is undone is in `tiled`.
 
-1. Each shard is checkpointed without reentrance and joined to the others by plain autograd. The engine adds up the
-   gradients of a parameter before anybody hears of them (DistributedDataParallel, FSDP2, hooks): they hear once.
-2. The recompute finds the module as the first pass did, or refuses.
+1. Each shard is checkpointed non-reentrant and joined to the others by plain autograd. The engine adds up the
+   gradients of a parameter before DistributedDataParallel, FSDP2 or a hook sees them: each sees one gradient.
+2. The recompute finds the module as the first pass did, or raises.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.tensors import version
 
 SEQUENCE = -2
-"""The dimension that is cut."""
+"""The dimension that is cut into shards."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiles:
-    """One call of `forward`, which runs `module`, cut into `count` shards; `place` says in words which module it is.
+    """One call of `forward`, which runs `module`, cut into `count` shards; `place` names the module in messages.
 
-    With `wide`, gradients of parameters with less than 32 bits are added up over the shards in float32.
+    With `wide`, gradients of bfloat16 and float16 parameters are added up over the shards in float32.
     """
 
     place: str
@@ -64,7 +64,7 @@ class Tiles:
             return self._result(shard)
 
     def _joined(self, shape: torch.Size, shards: tuple[Tensor, ...]) -> Tensor:
-        """The results one after the other in a tensor made for all: less than a list and what is made of it."""
+        """The results one after another in one tensor, which takes less memory than a list and its concatenation."""
         whole, start = None, 0
         for shard in shards:
             result = self._result(shard)
@@ -76,7 +76,7 @@ class Tiles:
 
     def _result(self, shard: Tensor) -> Tensor:
         """The result for one shard. Raises SurgeryError where a module like this cannot be tiled."""
-        given = shard.contiguous()  # with several sequences a shard is not, and modules may make views of it
+        given = shard.contiguous()  # not so for several sequences, and modules may make views of it
         watched = (given, *self.module.buffers())
         before = [version(tensor) for tensor in watched]
         result = self.forward(given)
@@ -96,7 +96,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """What the result of a module depends on besides its input, as it is when a call begins."""
+    """What the result of a module depends on besides its input, as it was when the call began."""
 
     tensors: tuple[Tensor, ...]
     versions: tuple[int, ...]
@@ -125,7 +125,7 @@ class _Entry:
 
 @contextmanager
 def _replaced(module: nn.Module, replacements: Mapping[Any, Tensor]) -> Iterator[None]:
-    """Parameters of a module, wherever in it they are, are other tensors inside."""
+    """Inside, other tensors are in the places of these parameters, wherever in the module those are."""
     places = [
         (part._parameters, name, parameter)
         for part in (module.modules() if replacements else ())
@@ -162,13 +162,13 @@ class _WideSum:
         return cast(Tensor, _Tap.apply(self, self._end))  # type: ignore[no-untyped-call]
 
     def add(self, gradient: Tensor) -> None:
-        """Add the gradient of one shard; what a backward that failed has left is forgotten."""
+        """Add the gradient of one shard; the rest of a backward that failed is dropped."""
         task = torch._C._current_graph_task_id()
         kept = self._total if self._task == task else None
         self._total, self._task = gradient.float() if kept is None else kept.add_(gradient), task
 
     def taken(self) -> Tensor | None:
-        """The sum, which is then none."""
+        """Give the sum away; the next one starts from nothing."""
         total, self._total = self._total, None
         return total
 
@@ -185,8 +185,8 @@ class _Tap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         if gradient.requires_grad:
             raise SurgeryError(
-                "fp32_accumulate=True knows no gradients of the gradients of parameters (create_graph=True): leave it "
-                "False, which does"
+                "fp32_accumulate=True gives no second derivatives of parameters (create_graph=True): leave it False, "
+                "which does"
             )
         ctx.sum.add(gradient)
         return None, None

@@ -1,4 +1,4 @@
-"""The blocks of a live model: its checkpointing layers, and the plain modules that should be some.
+"""The blocks of a live model: its checkpointing layers, and the plain modules that should be checkpointing layers.
 
 Looks at modules only; nothing is run or changed.
 """
@@ -41,24 +41,23 @@ def is_layer(module: nn.Module) -> bool:
 
 
 def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, ...]:
-    """The blocks of `model`, in its own order, nested layers included; a module with several names is found once.
+    """The blocks of `model`, in its own order, nested layers included; a module with several names comes once.
 
-    A plain block is an element of a stack that neither holds a checkpointing layer nor lies in one. It mixes
-    positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half
-    of the parameters of the tower around it, embeddings left out; and the stack is no mere trifle: it holds a
-    twentieth of the model's parameters. A tower that says it supports no checkpointing has none, unless `unsupported`
-    asks for them. What a family of models knows better stands in `model_patches`: also which elements of a mixed
-    stack are its blocks.
+    A plain block is an element of a stack that neither holds a checkpointing layer nor lies in one. Either it mixes
+    positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half of
+    the parameters of the tower around it, embeddings left out. Besides, its stack holds at least a twentieth of the
+    model's parameters. A tower that declares no support for checkpointing has no plain blocks, unless `unsupported`
+    is set. Facts about single families are in `model_patches`, such as which elements of a mixed stack are blocks.
     """
     modules = dict(model.named_modules())
     layers = {name for name, module in modules.items() if is_layer(module)}
-    found = [Block(n, modules[n], "layer", n.rpartition(".")[0], _around(n, layers)) for n in modules if n in layers]
+    blocks = [Block(n, modules[n], "layer", n.rpartition(".")[0], _around(n, layers)) for n in modules if n in layers]
     stacked = [block for block in _plain_blocks(model, modules, layers, unsupported) if block.name in modules]
     plain = [block for block in stacked if not _around(block.name, layers)]
     names = {block.name for block in plain}
-    found += [block for block in plain if not _around(block.name, names)]
+    blocks += [block for block in plain if not _around(block.name, names)]
     order = {name: place for place, name in enumerate(modules)}
-    return tuple(sorted(found, key=lambda block: order[block.name]))
+    return tuple(sorted(blocks, key=lambda block: order[block.name]))
 
 
 def _around(name: str, names: set[str]) -> str:
@@ -81,26 +80,26 @@ def _plain_blocks(
         if not isinstance(module, CONTAINERS) or name in holders or name in layers:
             continue
         if isinstance(modules.get(name.rpartition(".")[0]), CONTAINERS):
-            continue  # a part of the stack above
+            continue  # part of the stack around it
         tower = _tower(name, modules)
         if not unsupported and not getattr(tower, "supports_gradient_checkpointing", True):
             continue
         elements = list(_elements(name, module))
-        known = [(path, part) for path, part in elements if class_of(part).__name__ in facts_of(part).blocks]
-        if not known and (size := _size(module)) >= _MODEL_SHARE * whole:
-            known = _blocks_among(name, elements, size / max(_size(tower), 1))
-        yield from (Block(path, element, "plain", name) for path, element in known)
+        blocks = [(path, part) for path, part in elements if class_of(part).__name__ in facts_of(part).blocks]
+        if not blocks and (size := _size(module)) >= _MODEL_SHARE * whole:
+            blocks = _blocks_among(name, elements, size / max(_size(tower), 1))
+        yield from (Block(path, element, "plain", name) for path, element in blocks)
 
 
 def _blocks_among(stack: str, elements: list[tuple[str, nn.Module]], share: float) -> list[tuple[str, nn.Module]]:
-    """Those elements of a stack that are blocks by what they are; none where there is only one."""
+    """The elements of a stack that look like blocks; none where only one does."""
     alike = len({type(element) for _, element in elements}) == 1
-    found = [
+    blocks = [
         (path, element)
         for path, element in elements
         if _may_be_block(stack, element) and (_mixes(element) or (alike and share >= _TOWER_SHARE))
     ]
-    return found if len(found) > 1 else []
+    return blocks if len(blocks) > 1 else []
 
 
 def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -1,6 +1,6 @@
 """Block inputs kept in host memory between forward and backward, through autograd's hooks for saved tensors.
 
-What is a block and which of its tensors carry gradient is told by the caller; checkpointing itself is torch's.
+The caller says which tensors are a block's inputs; checkpointing itself is torch's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch.utils.weak import TensorWeakRef
 class Transport(Protocol):
     """Takes tensors to a store and brings them back.
 
-    Every method may return before its copy is done. A parcel or an arrival that is dropped is a copy that
-    nobody needs any more. Transports of copied or pickled offloaders are copied or pickled with them.
+    Every method may return before its copy is done. Dropping a parcel or an arrival means that the copy is no longer
+    needed. An offloader that is copied or pickled takes its transport along.
     """
 
     def put(self, source: Tensor) -> Any:
@@ -41,11 +41,11 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class OffloadStats:
-    """What an offloader did since it was made.
+    """What an offloader has done since it was made.
 
-    Of the block inputs that were saved, `tensors` left the device and took `bytes` with them, `deduplicated` were
-    saved already for another block, and `kept` stayed: the last of each forward, parameters, small ones.
-    At most `peak_in_flight` copies were under way from the device at once.
+    Of the block inputs that were saved, `tensors` left the device, `bytes` in total; `deduplicated` were already
+    saved for another block; and `kept` stayed: the last of each forward, parameters, and small ones. At most
+    `peak_in_flight` copies were on their way from the device at once.
     """
 
     tensors: int = 0
@@ -56,19 +56,18 @@ class OffloadStats:
 
 
 class Offloader:
-    """Moves the inputs of checkpointed blocks off the device, and back when the backward comes to them.
+    """Moves the inputs of checkpointed blocks off the device, and back when the backward reaches them.
 
     One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
-    that those of the last never do. It holds on to nothing: what was saved lives and dies with the graph.
-    Copies and pickles of it have its options and nothing of what it has saved.
+    those of the last block never move. It keeps nothing alive: what was saved lives as long as the graph. Copies and
+    pickles have its options and nothing of what it has saved.
     """
 
     def __init__(self, transport: Transport | None = None, *, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
-        """Use a transport, by default one to host memory.
+        """Use `transport`, by default one to host memory.
 
-        Tensors that occupy less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest
-        is waited for before another is sent. Raises ValueError where `in_flight` is below 1 or `minimum_bytes`
-        below 0.
+        Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
+        for before another is sent. Raises ValueError where `in_flight` is below 1 or `minimum_bytes` below 0.
         """
         if in_flight < 1 or minimum_bytes < 0:
             raise ValueError(
@@ -89,12 +88,12 @@ class Offloader:
 
     @contextmanager
     def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Within this, those of `tensors` that autograd saves are moved; all else that it saves stays.
+        """Inside, those of `tensors` that autograd saves are moved; whatever else it saves stays.
 
-        `tensors` are the positional tensors of one `torch.utils.checkpoint.checkpoint` call which carry gradient,
-        of any shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor
-        move: no parameters, no views of one, no other subclasses. The backward raises RuntimeError where
-        a tensor that was saved here was modified in place afterwards.
+        `tensors` are the positional tensors with gradient of one `torch.utils.checkpoint.checkpoint` call, of any
+        shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor move: no
+        parameters, no views of parameters, no other subclasses. The backward raises RuntimeError where a tensor that
+        was saved here was modified in place afterwards.
         """
         if not torch.is_grad_enabled():
             yield
@@ -109,7 +108,7 @@ class Offloader:
         # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
         # alias instead, it would stay on the device: more memory, never a wrong value.
         def pack(tensor: Tensor) -> _Kept | _Claim:
-            moves = any(tensor is one for one in given)
+            moves = any(tensor is value for value in given)
             return self._save(tensor, inputs) if moves else _Kept(tensor)
 
         try:
@@ -221,9 +220,9 @@ def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
 
 
 class _Ticket:
-    """One tensor that was saved: its memory on the device while `source` is there, and a parcel once it was sent.
+    """One tensor that was saved: `source` is its memory on the device, until it was sent as `parcel`.
 
-    `arrival` is a fetch that was started, `ready` what was fetched and is needed again by the next block.
+    `arrival` is a fetch that was started; `ready` is what was fetched and the next block needs again.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -237,11 +236,11 @@ class _Ticket:
         self.ready: Tensor | None = None
 
     def is_of(self, tensor: Tensor) -> bool:
-        """Whether it was made for this very object as it is now: ids and addresses are given to others again."""
+        """Whether it was made for this very object as it is now: ids and addresses are reused."""
         return self.original() is tensor and tensor._version == self.version
 
     def modified(self) -> bool:
-        """Whether the tensor was written to since; aliases share the counter. Not known once all are gone."""
+        """Whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
         aliases = (self.source, self.original())
         return any(alias is not None and alias._version != self.version for alias in aliases)
 
@@ -263,7 +262,7 @@ class _Claim:
 
 
 class _Kept:
-    """What autograd keeps for a tensor that stays. With hooks, torch leaves the check of the version to them."""
+    """What autograd keeps for a tensor that stays. With hooks, torch leaves it to them to check its version."""
 
     __slots__ = ("_alias", "_version")
 
@@ -292,9 +291,9 @@ def _can_move(tensor: Tensor) -> bool:
 class HostTransport:
     """To host memory. Where the device has streams, it is pinned and copies run beside the compute.
 
-    Memory is never marked with `record_stream`: the allocator would then reuse it only when the device, which lags
-    far behind the host, has come to it, and as much as without offload could be taken at the peak. Instead,
-    everything on the device belongs to the compute stream, which waits for a copy before memory is given back.
+    Memory is never marked with `record_stream`: the allocator would then reuse it only once the device, which lags
+    far behind the host, has reached that point, and the peak could be as high as without offload. Instead, everything
+    on the device belongs to the compute stream, which waits for a copy before the memory is freed.
     """
 
     def __init__(self) -> None:
@@ -304,7 +303,7 @@ class HostTransport:
         return HostTransport, ()
 
     def put(self, source: Tensor) -> _Parcel:
-        """Copy to the host, on a side stream where there is one."""
+        """Copy to the host, on a side stream if the device has streams."""
         lane = self._lane(source.device)
         host = torch.empty_like(source, device="cpu", pin_memory=lane is not None)
         if lane is None:
@@ -388,6 +387,6 @@ class _Arrival:
     arrived: Any = None
 
     def __del__(self) -> None:
-        # One that nobody got may still be written to: the memory must not reach others before that.
+        # A copy that was never fetched may still be under way: the memory must not be reused before it ends.
         if self.compute is not None:
             self.compute.wait_event(self.arrived)

@@ -2,7 +2,7 @@
 
 What others can reach after such a pass is an output: what the block returned, what it wrote into its arguments and
 attributes, and what hooks kept of its submodules' outputs. Torch gives outputs their gradient in place, so whoever
-holds such a tensor already holds the right one. In the recompute the same tensors are found by where they were.
+holds such a tensor already holds the right one. In the recompute the same tensors are recognised by their places.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class Reentrant(RecomputeMode):
         untraced = not (state.known and state.traced)
         entry = state.entry(everything=untraced, containers=True)
         origins = TensorOrigins((*given, *_trainable(call.block))) if untraced else None
-        known = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
-        snapshots = self._look_at_modules(known)
+        excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
+        snapshots = self._look_at_modules(excluded)
         with _watching(self._watched, weakref.ref) as seen, origins or NOTHING:
             output = call.forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
-        flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, known))
+        flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, excluded))
         self._output = flattener.flatten(output)
         self._paths = tuple(slot_paths(self._output).values())
         del output
         self._note_written(entry, snapshots, origins)
-        known |= {id(tensor) for tensor in flattener.tensors}
-        results = (*flattener.tensors, *self._set_aside(arguments, seen, known))
+        excluded |= {id(tensor) for tensor in flattener.tensors}
+        results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
         if origins is not None and origins.any_alive_besides((*given, *results, *call.block.buffers())):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
@@ -109,12 +109,12 @@ class Reentrant(RecomputeMode):
         spec, self._output = self._output, None
         return unflatten(spec, results)
 
-    def _look_at_modules(self, known: set[int]) -> list[Snapshot]:
-        """Find the watched modules, add the buffers to `known`, and copy the attributes that the call may set."""
+    def _look_at_modules(self, excluded: set[int]) -> list[Snapshot]:
+        """Find the watched modules, add the buffers to `excluded`, and copy the attributes that the call may set."""
         block = self._call.block
         snapshots, watched = [], []
         for module in modules_of(block):
-            known.update(map(id, module._buffers.values()))
+            excluded.update(map(id, module._buffers.values()))
             observed = _is_observed(module)
             if observed and module is not block:
                 watched.append(module)
@@ -140,11 +140,11 @@ class Reentrant(RecomputeMode):
         for key, tensor in state.cut(entry).items():
             tensor.register_hook(_refusal(self._call.place, key, state))  # type: ignore[no-untyped-call]
 
-    def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], known: Collection[int]) -> list[Tensor]:
-        """The tensors that the call made and others can reach, apart from the `known` ones; each once."""
+    def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int]) -> list[Tensor]:
+        """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
         aside: dict[int, tuple[Place, Tensor]] = {}
         for place, tensor in self._reachable(arguments, seen).items():
-            if tensor is not None and _is_result(tensor, known):
+            if tensor is not None and _is_result(tensor, excluded):
                 aside.setdefault(id(tensor), (place, tensor))
         self._aside = tuple(place for place, _ in aside.values())
         return [tensor for _, tensor in aside.values()]
@@ -204,9 +204,9 @@ def _is_observed(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
-def _is_result(tensor: Tensor, known: Collection[int]) -> bool:
-    """Whether a tensor was made in the call: it is no parameter and none of the `known`."""
-    return is_differentiable(tensor) and id(tensor) not in known and not isinstance(tensor, nn.Parameter)
+def _is_result(tensor: Tensor, excluded: Collection[int]) -> bool:
+    """Whether a tensor was made in the call: it is no parameter and none of the `excluded`."""
+    return is_differentiable(tensor) and id(tensor) not in excluded and not isinstance(tensor, nn.Parameter)
 
 
 def _is_new(tensor: Tensor) -> bool:
