@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.recompute_mode import RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
-from ckpt_surgery.runtime.reentrant import Reentrant
+from ckpt_surgery.runtime.reentrant import ReentrantMode
 from ckpt_surgery.runtime.tensors import version
 
 
@@ -59,7 +59,7 @@ class Computation:
         assert arguments is not None
         self._call.tensors = []
         before = [version(tensor) for tensor in given]
-        self._mode = NonReentrant(self._call) if torch.is_grad_enabled() else Reentrant(self._call)
+        self._mode = NonReentrantMode(self._call) if torch.is_grad_enabled() else ReentrantMode(self._call)
         results = self._mode.first(arguments, given)
         for tensor, written in zip(given, before, strict=True):
             if version(tensor) != written:
@@ -79,7 +79,7 @@ class Computation:
         return self._mode.output(results)
 
 
-class NonReentrant(RecomputeMode):
+class NonReentrantMode(RecomputeMode):
     """The first pass runs with gradients, so that autograd knows what the block made of what."""
 
     __slots__ = ("_output",)

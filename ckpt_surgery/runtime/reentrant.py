@@ -35,7 +35,7 @@ Place = tuple[Any, ...]
 """Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""
 
 
-class Reentrant(RecomputeMode):
+class ReentrantMode(RecomputeMode):
     """The first pass runs without gradients, and every tensor of it that others can reach is a result."""
 
     __slots__ = ("_aside", "_constant", "_output", "_paths", "_watched", "_written")
