@@ -354,8 +354,8 @@ def test_selective_policies_stay_where_reentrant_checkpointing_is_switched_on_la
         enable(model, use_reentrant=True)
     assert [one.category for one in said].count(SurgeryWarning) == 1
     way: Any = surgery.checkpointing
-    assert way.use_reentrant is False
-    assert way.context_fn is policies
+    assert way.options.use_reentrant is False
+    assert way.options.context_fn is policies
     found = step(model)
     assert differences(found, step(three(SureLayer))) == []
     assert set(found.entries.values()) == {ONCE}
