@@ -1,6 +1,6 @@
-"""`[tool.ckpt_surgery]` in pyproject.toml, and the choice of rules that it and the command line make.
+"""`[tool.ckpt_surgery]` in pyproject.toml, and the rule codes that it and the command line name.
 
-What is read here is checked here: everything wrong with it is a `ConfigError` of one line.
+What is read here is validated here: every mistake is a `ConfigError` of one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TABLE = "ckpt_surgery"
 
 
 class ConfigError(CkptSurgeryError, ValueError):
-    """Options or a configuration that cannot be followed: one line that says what, where and what to do."""
+    """A wrong option or configuration: one line that says what, where and what to do."""
 
 
 class OutputFormat(StrEnum):
@@ -62,11 +62,10 @@ class Config:
 def load_config(start: str | Path | None = None) -> Config:
     """The configuration for `start` (a file or folder; default: the working folder).
 
-    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, upward, that has one.
+    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one.
 
     Raises:
-        ConfigError: a pyproject.toml on the way that is no TOML or cannot be read, an unknown key, a wrong
-            type.
+        ConfigError: a pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type.
     """
     place = Path(os.path.abspath(start or os.curdir))
     for folder in (place, *place.parents):
@@ -78,24 +77,24 @@ def load_config(start: str | Path | None = None) -> Config:
     return Config()
 
 
-def expand_codes(given: Iterable[str], known: Sequence[str], where: str) -> tuple[str, ...]:
-    """The rule codes that `given` names, in the order of `known`; a prefix names all that start with it.
+def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tuple[str, ...]:
+    """Those of `codes` that `entries` name, in the order of `codes`. A prefix names all codes that start with it.
 
     Each entry may be a list with commas. `where` (`--select`, a file and key) is named in the error.
 
     Raises:
-        ConfigError: an entry that no code starts with, or no entry at all in a list that was given.
+        ConfigError: a prefix that no code starts with, or entries that name nothing.
     """
-    given = list(given)
-    wanted = [code.strip().upper() for entry in given for code in entry.split(",") if code.strip()]
-    if given and not wanted:
+    entries = list(entries)
+    prefixes = [prefix.strip().upper() for entry in entries for prefix in entry.split(",") if prefix.strip()]
+    if entries and not prefixes:
         raise ConfigError(f"{where} names no rule: give a code or the start of one, such as CKPT003 or CKPT0")
-    for prefix in wanted:
-        if not any(code.startswith(prefix) for code in known):
-            near = get_close_matches(prefix, known, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"{where}: no rule has the code {prefix}: {meant}`ckpt_surgery rule` lists them all")
-    return tuple(code for code in known if code.startswith(tuple(wanted)))
+    for prefix in prefixes:
+        if not any(code.startswith(prefix) for code in codes):
+            near = get_close_matches(prefix, codes, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"{where}: no rule has the code {prefix}: {hint}`ckpt_surgery rule` lists them all")
+    return tuple(code for code in codes if code.startswith(tuple(prefixes)))
 
 
 def _table(file: Path) -> Mapping[str, object] | None:
@@ -121,8 +120,8 @@ def _config(file: Path, table: Mapping[str, object]) -> Config:
     for key, value in table.items():
         if key not in _READERS:
             near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
-            known = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
-            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {known}")
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
+            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {hint}")
         try:
             values[key.replace("-", "_")] = _READERS[key](value, file.parent)
         except TypeError as error:

@@ -108,7 +108,7 @@ def _codes(select: list[str] | None) -> tuple[str, ...]:
     from ckpt_surgery.codemods.declaration import Subject
 
     codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL]
-    return tuple(expand_codes(select, codes, "--select")) if select else ()
+    return expand_codes(select, codes, "--select") if select else ()
 
 
 def _checked_url(url: str | None) -> str:

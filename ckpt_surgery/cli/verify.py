@@ -199,8 +199,8 @@ def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) 
     for word in words:
         if word not in choices:
             near = get_close_matches(word, choices, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
-            raise ConfigError(f"{option} does not know {word}: {meant}")
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
+            raise ConfigError(f"{option} does not know {word}: {hint}")
     return tuple(choice for choice in choices if choice in words)
 
 

@@ -83,13 +83,13 @@ def apply(
         if write:
             state.frozen = {source.path for source in sources if read_only(source.path)}
         with FileParser(jobs, use_cache=False, progress=progress) as parser:
-            found, left = _repair(state, parser, selected, ignores, unsafe, include_unsupported, frozenset(families))
+            before, left = _repair(state, parser, selected, ignores, unsafe, include_unsupported, frozenset(families))
         _clean_up(state, copies_follow)
     changes = _changes(state)
     problems += unparsed
     problems += [
         Problem(path, "left as it was: it is read-only; make it writable and run again")
-        for path in sorted(state.frozen & {edit.path for finding in found for edit in finding.edits})
+        for path in sorted(state.frozen & {edit.path for finding in before for edit in finding.edits})
         if read_only(path)
     ]
     if write:
@@ -98,7 +98,7 @@ def apply(
         changes = [change for change in changes if change.path not in {problem.path for problem in failed}]
     return ApplyResult(
         changes=tuple(changes),
-        found=tuple(found),
+        found=tuple(before),
         left=tuple(left),
         problems=tuple(problems),
         notes=tuple(state.notes),
@@ -120,13 +120,13 @@ def _repair(
     families: frozenset[str],
 ) -> tuple[list[Finding], list[Finding]]:
     """Edit in rounds until none is left to make; return the findings before the first and after the last."""
-    found: list[Finding] | None = None
+    before: list[Finding] | None = None
     findings: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
         findings = state.snapshot.findings(state.snapshot.context(selected, include_unsupported))
         findings, _ = state.snapshot.unsuppressed(findings, ignores)
         findings = [finding for finding in findings if not families or finding.family in families]
-        found = findings if found is None else found
+        before = findings if before is None else before
         chosen = choose_repairs(findings, unsafe, state.frozen)
         if not chosen:
             break
@@ -134,7 +134,7 @@ def _repair(
     else:
         unstable = choose_repairs(findings, unsafe, state.frozen)
         _restore(state, {edit.path for finding in unstable for edit in finding.edits})
-    return found or [], findings
+    return before or [], findings
 
 
 def _clean_up(state: _RepairState, copies_follow: bool) -> None:

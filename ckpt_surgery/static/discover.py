@@ -1,6 +1,6 @@
-"""Files in: which Python files stand under the given paths, and what one of them says.
+"""Find the Python files under the given paths, and read them.
 
-Nothing here parses, imports or runs what it reads. Whatever cannot be read becomes one `Problem`.
+Nothing here parses, imports or runs a file. Whatever cannot be read becomes one `Problem`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.static.results import Problem
 
 MAX_BYTES = 5 * 1024 * 1024
-"""A source file above this size (5 MiB) is reported and not read: no hand-written module comes near it."""
+"""A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
 
 SKIPPED_PREFIXES = (
     "configuration_",
@@ -37,13 +37,13 @@ SKIPPED_PREFIXES = (
     "test_",
     "conftest",
 )
-"""Files that hold no torch model. A folder walk passes them over; named explicitly, they are read."""
+"""Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
 
 
 class TransformersNotFound(CkptSurgeryError, LookupError):
-    """No paths were given and there is no installed transformers to look at instead."""
+    """No paths were given, and transformers is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def installed_models() -> Path:
 
 
 def matches(path: str | Path, patterns: Collection[str]) -> bool:
-    """Whether a path, or a folder that it lies in, fits one of the glob patterns.
+    """Whether a path, or a folder above it, matches one of the glob patterns.
 
     A pattern without a slash is the name of a file or folder anywhere on the path (`legacy`, `*_old.py`).
-    One with a slash is a path, taken from the working folder unless it is absolute. `*` crosses slashes.
+    One with a slash is a path, relative to the working folder unless it is absolute. `*` also matches slashes.
     """
     if not patterns:
         return False
@@ -102,10 +102,10 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
 def discover(paths: Sequence[str | Path], *, exclude: Collection[str] = ()) -> tuple[list[Path], list[Problem]]:
     """The Python files under `paths`, each once and always in the same order.
 
-    A file that is named is taken whatever its name says, as long as it ends in `.py`. A folder is walked
-    (see `SKIPPED_PREFIXES`, `SKIPPED_FOLDERS`; hidden folders and virtual environments are passed over);
-    a transformers checkout or package folder stands for its `models` folder. `exclude` are patterns as
-    `matches` reads them; they never drop a path that is named itself.
+    A named file is taken whatever it is called, as long as it ends in `.py`. A folder is walked, without hidden
+    folders, virtual environments, `SKIPPED_FOLDERS` and files that start with `SKIPPED_PREFIXES`; a transformers
+    checkout or package folder stands for its `models` folder. `exclude` are patterns as `matches` reads them; they
+    never drop a path that is named itself.
     """
     walk = _Walk(exclude)
     for path in paths:
@@ -116,7 +116,7 @@ def discover(paths: Sequence[str | Path], *, exclude: Collection[str] = ()) -> t
 
 @dataclass
 class _Walk:
-    """The state of one `discover`. Real paths decide what was seen; the paths met are what is handed on."""
+    """The state of one `discover`. Real paths decide what was seen; paths are returned as they were met."""
 
     exclude: Collection[str]
     files: list[Path] = field(default_factory=list)
@@ -125,7 +125,7 @@ class _Walk:
     links: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     def start(self, path: str) -> None:
-        """Take one path that the user named."""
+        """Take a path that the user named."""
         kind = self._kind(path)
         if kind is None:
             return
@@ -140,7 +140,7 @@ class _Walk:
             self._file(path, os.path.realpath(path))
 
     def follow_links(self) -> None:
-        """Symbolic links come last: a file that is also met under its own name is reported under that."""
+        """Follow symbolic links, last: a file that is also met under its own name is reported under that name."""
         while self.links:
             path, chain = self.links.pop(0)
             kind = self._kind(path)
@@ -160,7 +160,7 @@ class _Walk:
         except OSError as error:
             self._problem(path, _reason(error, os.path.islink(path)))
         except ValueError:
-            self._problem(path, "is no path: it holds a NUL character")
+            self._problem(path, "is no path: it contains a NUL character")
         return None
 
     def _folder(self, root: str, real: str, chain: tuple[str, ...]) -> None:
@@ -184,7 +184,7 @@ class _Walk:
     def _entry(
         self, entry: os.DirEntry[str], folder: str, real: str, chain: tuple[str, ...]
     ) -> tuple[str, str] | None:
-        """Take one entry of a folder; a folder that is to be walked in turn is returned."""
+        """Take one entry of a folder; return it if it is a folder to walk in turn."""
         name, path = entry.name, os.path.join(folder, entry.name)
         if name.startswith(".") or name in SKIPPED_FOLDERS or (self.exclude and matches(path, self.exclude)):
             return None
@@ -214,7 +214,7 @@ class _Walk:
 
 
 def read_source(path: str | Path) -> SourceFile | Problem:
-    """Read and decode one file as Python would (PEP 263), or say in one line why that cannot be done."""
+    """Read and decode one file as Python does (PEP 263), or say in one line why that fails."""
     name = os.fspath(path)
     try:
         with open(name, "rb", buffering=0) as file:
@@ -224,7 +224,7 @@ def read_source(path: str | Path) -> SourceFile | Problem:
     except OSError as error:
         return Problem(name, _reason(error, os.path.islink(name)))
     if b"\0" in data:
-        return Problem(name, "is binary (it holds a NUL byte): not read; exclude it or name another file")
+        return Problem(name, "is binary (it contains a NUL byte): not read; exclude it or name another file")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
@@ -249,7 +249,7 @@ def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]
 
 
 def _model_folder(path: str) -> str:
-    """Where the models are: a transformers checkout or package folder stands for its `models` folder."""
+    """The folder to walk: the `models` folder of a transformers checkout or package, else the folder itself."""
     checkout = os.path.join(path, "src", "transformers", "models")
     if os.path.isdir(checkout):
         return checkout
@@ -272,7 +272,7 @@ def _is_loop(path: str) -> bool:
 
 
 def _reason(error: OSError, link: bool) -> str:
-    """One line for a path that could not be opened, with what to do about it."""
+    """Why a path could not be opened, and what to do about it, on one line."""
     if error.errno == errno.ELOOP:
         return "is a cycle of symbolic links: not followed; remove the link"
     if error.errno == errno.ENOENT:

@@ -1,6 +1,7 @@
-"""Which findings the reader asked not to see: `# ckpt: ignore[CKPT003] reason` and per-file ignores.
+"""Suppressed findings: `# ckpt: ignore[CKPT003] reason` comments and per-file ignores.
 
-A comment counts on the line of the finding, or alone on the line above it. Without codes it means all rules.
+A comment applies to the finding on its line or, standing alone, to the next line of code. Without codes it means
+all rules.
 """
 
 from __future__ import annotations
@@ -21,66 +22,66 @@ _ALL_RULES = "*"
 
 @dataclass(frozen=True, slots=True)
 class Suppressions:
-    """The suppressing comments of one file: the codes by line, and what is wrong with a comment."""
+    """The suppressing comments of one file: codes by line, and a problem for each comment that is wrong."""
 
     by_line: Mapping[int, frozenset[str]]
     problems: tuple[Problem, ...] = ()
 
     def covers(self, finding: Finding) -> bool:
-        """Whether a comment asks not to report this finding (of the same file)."""
-        none: frozenset[str] = frozenset()
-        codes = self.by_line.get(finding.line, none) | self.by_line.get(finding.first_line, none)
+        """Whether a comment suppresses this finding of the same file."""
+        nothing: frozenset[str] = frozenset()
+        codes = self.by_line.get(finding.line, nothing) | self.by_line.get(finding.first_line, nothing)
         return finding.code in codes or _ALL_RULES in codes
 
 
 NO_SUPPRESSIONS = Suppressions({})
 
 
-def read_suppressions(text: str, path: str, known: Collection[str]) -> Suppressions:
-    """Read the suppressing comments of a file. `known` are the rule codes that exist.
+def read_suppressions(text: str, path: str, rule_codes: Collection[str]) -> Suppressions:
+    """Read the suppressing comments of a file. `rule_codes` are the codes that exist.
 
-    Only comments count, never strings that look like one; the text is tokenized only where it could
-    matter. A code that no rule has, or a bracket left open, becomes a `Problem` and suppresses nothing.
+    Only comments count, never strings that look like one; a text without `ckpt:` is not tokenized. A code that no
+    rule has, or an unclosed bracket, is a `Problem` and suppresses nothing.
     """
     if "ckpt:" not in text:
         return NO_SUPPRESSIONS
     by_line: dict[int, frozenset[str]] = {}
     problems: list[Problem] = []
     for line, comment in _marked_comments(text):
-        codes, trouble = _codes(comment, known)
+        codes, mistake = _codes(comment, rule_codes)
         if codes:
             by_line[line] = by_line.get(line, frozenset()) | codes
-        if trouble:
-            problems.append(Problem(path, f"line {line}: {trouble}"))
+        if mistake is not None:
+            problems.append(Problem(path, f"line {line}: {mistake}"))
     return Suppressions(by_line, tuple(problems))
 
 
 def without_ignored(
     findings: Iterable[Finding], per_file_ignores: Mapping[str, Collection[str]]
 ) -> tuple[list[Finding], int]:
-    """The findings that per-file ignores leave, and how many they took.
+    """The findings that no per-file ignore applies to, and how many are ignored.
 
     Args:
-        findings: of any files, in any order; the order is kept.
-        per_file_ignores: glob pattern (as `discover.matches` reads it) to the exact codes ignored there.
+        findings: of any files; their order is kept.
+        per_file_ignores: glob patterns (as `discover.matches` reads them), each with the exact codes ignored there.
     """
     kept: list[Finding] = []
-    taken = 0
+    ignored = 0
     codes_of: dict[str, frozenset[str]] = {}
     for finding in findings:
         if finding.path not in codes_of:
-            fitting = [codes for pattern, codes in per_file_ignores.items() if matches(finding.path, (pattern,))]
-            codes_of[finding.path] = frozenset().union(*fitting)
+            matching = [codes for pattern, codes in per_file_ignores.items() if matches(finding.path, (pattern,))]
+            codes_of[finding.path] = frozenset().union(*matching)
         if finding.code in codes_of[finding.path]:
-            taken += 1
+            ignored += 1
         else:
             kept.append(finding)
-    return kept, taken
+    return kept, ignored
 
 
 def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Each comment that speaks to us, with the line it is about: its own, or the next line of code."""
-    waiting: list[str] = []
+    """Each comment with the mark, and the line it applies to: its own, or the next line of code."""
+    pending: list[str] = []
     code_on_line = False
     try:
         for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
@@ -90,35 +91,35 @@ def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
                 if code_on_line:
                     yield token.start[0], token.string
                 else:
-                    waiting.append(token.string)
+                    pending.append(token.string)
             elif token.type in (tokenize.NL, tokenize.NEWLINE):
                 code_on_line = False
                 if not token.line.strip():
-                    waiting.clear()  # a blank line parts a comment from the code below it
+                    pending.clear()  # a blank line separates a comment from the code below it
             elif token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
-                for comment in waiting:
+                for comment in pending:
                     yield token.start[0], comment
-                waiting.clear()
+                pending.clear()
                 code_on_line = True
     except (tokenize.TokenError, SyntaxError):
         return  # the parser reports a file that does not parse
 
 
-def _codes(comment: str, known: Collection[str]) -> tuple[frozenset[str], str]:
-    """The codes that a comment names and, where there is something wrong, one sentence about it."""
-    found: set[str] = set()
+def _codes(comment: str, rule_codes: Collection[str]) -> tuple[frozenset[str], str | None]:
+    """The codes that a comment names, and one sentence if something is wrong with it."""
+    named: set[str] = set()
     unknown: list[str] = []
     for mark in _MARK.finditer(comment):
         if mark["list"] is None:
-            found.add(_ALL_RULES)
+            named.add(_ALL_RULES)
             continue
         if not mark["end"]:
             return frozenset(), "the bracket of `ckpt: ignore[` is not closed"
         codes = [code.strip().upper() for code in mark["codes"].split(",") if code.strip()]
         if not codes:
             return frozenset(), "`ckpt: ignore[]` names no rule: name one, or leave the brackets out for all"
-        found.update(code for code in codes if code in known)
-        unknown.extend(code for code in codes if code not in known)
+        named.update(code for code in codes if code in rule_codes)
+        unknown.extend(code for code in codes if code not in rule_codes)
     if unknown:
-        return frozenset(found), f"no rule has the code {', '.join(unknown)}: `ckpt_surgery rule` lists them"
-    return frozenset(found), ""
+        return frozenset(named), f"no rule has the code {', '.join(unknown)}: `ckpt_surgery rule` lists them"
+    return frozenset(named), None

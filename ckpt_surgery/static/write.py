@@ -1,6 +1,6 @@
-"""Files out: replace one file as a whole or not at all.
+"""Replace a file as a whole or not at all.
 
-What was on disk stays there, byte for byte, until the complete new content takes its name.
+The old content stays on disk, byte for byte, until the complete new content takes its name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ckpt_surgery.static.results import Problem
 def write_atomically(
     path: str | Path, before: str, after: str, *, encoding: str = "utf-8", bom: bool = False
 ) -> Problem | None:
-    """Replace the content of `path`, which must still be `before`, by `after`.
+    """Replace the content of `path`, which must still be `before`, with `after`.
 
-    Mode, owner, encoding, byte order mark and line endings stay; a symbolic link stays a link and the file
-    that it names is replaced. Where that cannot be done, the file is as it was and the `Problem` says why.
-    An interrupt leaves the file whole, old or new, and no temporary file.
+    Mode, owner, encoding, byte order mark and line endings stay. A symbolic link stays a link: the file it points to
+    is replaced. On failure the file is unchanged and the `Problem` says why. An interrupt leaves the file whole, old
+    or new, and no temporary file.
     """
     name = os.fspath(path)
     if before == after:
@@ -41,7 +41,7 @@ def write_atomically(
 
 
 def read_only(path: str | Path) -> bool:
-    """Whether a file has no write permission for anyone: it is then left alone, also by root."""
+    """Whether nobody has permission to write the file: it is then left alone, even by root."""
     try:
         return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     except OSError:
@@ -53,7 +53,7 @@ def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
     if read_only(target):
         return Problem(name, "left as it was: it is read-only; make it writable and run again")
     folder, base = os.path.split(target)
-    # The name is chosen before the file is made, so that an interrupt at any point finds it to remove.
+    # The name is chosen before the file is made, so that an interrupt at any point can remove it.
     temporary = os.path.join(folder, f".{base}.{secrets.token_hex(8)}.tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
@@ -62,7 +62,7 @@ def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
             file.flush()
             os.fsync(file.fileno())
         _keep_owner_and_mode(temporary, status)
-        # Compared last: the shorter the time to the replacement, the less can change in between.
+        # Compared last: the less time until the replacement, the less can change in between.
         if Path(target).read_bytes() != old:
             return Problem(name, "left as it was: it changed on disk since it was read; run again")
         os.replace(temporary, target)
@@ -75,7 +75,7 @@ def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
 def _keep_owner_and_mode(temporary: str, status: os.stat_result) -> None:
     made = os.stat(temporary)
     if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
-        # Only root may give a file away; to anyone else the replacement belongs, as with any editor.
+        # Only root may give a file away; anyone else owns the replacement, as with any editor.
         with contextlib.suppress(PermissionError):
             os.chown(temporary, status.st_uid, status.st_gid)
     os.chmod(temporary, stat.S_IMODE(status.st_mode))

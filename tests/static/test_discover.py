@@ -161,7 +161,7 @@ def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened
 
 
 def test_a_path_with_a_nul_character_is_a_problem() -> None:
-    assert discover(["a\0.py"])[1][0].message == "is no path: it holds a NUL character"
+    assert discover(["a\0.py"])[1][0].message == "is no path: it contains a NUL character"
 
 
 def test_a_folder_that_may_not_be_listed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
