@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import FAULTS, CheckResult, Problem
 
@@ -23,6 +24,8 @@ class RuleText(Protocol):
     def summary(self) -> str: ...
     @property
     def documentation(self) -> str: ...
+    @property
+    def subject(self) -> Subject: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.static.render.report import CheckReport, RuleText, display_path
 from ckpt_surgery.static.results import Problem
 
-_SCRIPT_CODES = frozenset(rule.code for rule in RULES if rule.subject is Subject.SCRIPT)
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {
     Applicability.SAFE: "error",
@@ -27,6 +25,7 @@ _LEVELS = {
 def to_sarif(report: CheckReport, version: str) -> str:
     """The report as a SARIF 2.1.0 log with one run; problems become notifications of its invocation."""
     indices = {rule.code: index for index, rule in enumerate(report.rules)}
+    script_codes = {rule.code for rule in report.rules if rule.subject is Subject.SCRIPT}
     run = {
         "tool": {
             "driver": {
@@ -43,7 +42,10 @@ def to_sarif(report: CheckReport, version: str) -> str:
                 "toolExecutionNotifications": [_notification(problem) for problem in report.problems],
             }
         ],
-        "results": [_result(finding, indices.get(finding.code, -1)) for finding in report.shown],
+        "results": [
+            _result(finding, indices.get(finding.code, -1), "function" if finding.code in script_codes else "type")
+            for finding in report.shown
+        ],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -57,7 +59,8 @@ def _rule(rule: RuleText) -> dict[str, object]:
     }
 
 
-def _result(finding: Finding, rule_index: int) -> dict[str, object]:
+def _result(finding: Finding, rule_index: int, kind: str) -> dict[str, object]:
+    """A finding as a SARIF result; `kind` says what its `class_name` is: a function or a type."""
     location: dict[str, object] = {
         "physicalLocation": {
             "artifactLocation": _artifact(finding.path),
@@ -65,7 +68,6 @@ def _result(finding: Finding, rule_index: int) -> dict[str, object]:
         }
     }
     if finding.class_name:
-        kind = "function" if finding.code in _SCRIPT_CODES else "type"
         location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
     result: dict[str, object] = {
         "ruleId": finding.code,

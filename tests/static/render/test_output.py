@@ -18,6 +18,7 @@ import jsonschema
 import pysarif
 import pytest
 
+from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.static.render.github import to_github
 from ckpt_surgery.static.render.json import to_json
@@ -40,6 +41,7 @@ class StandInRule:
     name: str
     summary: str
     documentation: str
+    subject: Subject = Subject.MODEL
 
 
 RULES = (

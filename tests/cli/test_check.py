@@ -1,0 +1,127 @@
+"""The command `check`: its exit codes, and what it prints where."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.cli.main import main
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.results import CheckResult
+from tests.cli.stand_ins import (
+    INFO,
+    PROBLEM,
+    UNKNOWN,
+    StandIn,
+    checked,
+    configure,
+    finding,
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "options", "code"),
+    [
+        (checked(), [], 0),
+        (checked(INFO, UNKNOWN), ["--show-info", "--show-unknown"], 0),
+        (checked(finding()), [], 1),
+        (checked(finding(Applicability.UNSAFE)), [], 1),
+        (checked(finding()), ["--exit-zero"], 0),
+        (checked(finding()), ["--statistics"], 1),
+        (checked(finding()), ["--output-format", "json"], 1),
+        (checked(problems=(PROBLEM,)), [], 2),
+        (checked(finding(), problems=(PROBLEM,)), ["--exit-zero"], 2),
+    ],
+)
+def test_the_exit_code(check: StandIn, result: CheckResult, options: list[str], code: int) -> None:
+    check.answer = result
+    assert main(["check", *options]) == code
+
+
+def test_every_problem_is_a_line_on_standard_error(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.answer = checked(finding(), problems=(PROBLEM,))
+    main(["check"])
+    captured = capsys.readouterr()
+    assert captured.err == "error: models/broken.py: does not parse\n"
+    assert "models/m.py:3:5 CKPT003" in captured.out
+
+
+def test_nothing_to_check_is_said(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.answer = checked(files=0)
+    assert main(["check", "empty"]) == 0
+    assert "no Python file to check" in capsys.readouterr().err
+
+
+def test_text_hides_info_and_unknown_and_says_so(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.answer = checked(finding(), INFO, UNKNOWN)
+    main(["check"])
+    out = capsys.readouterr().out
+    assert "m.py:3:5" in out
+    assert "m.py:7:5" not in out
+    assert "Not shown: 1 info (--show-info), 1 unknown (--show-unknown)." in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("how", ["option", "configuration"])
+def test_unknown_is_shown_by_option_or_configuration(
+    check: StandIn, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    check.answer = checked(UNKNOWN)
+    if how == "configuration":
+        configure("show-unknown = true")
+    main(["check", *(["--show-unknown"] if how == "option" else [])])
+    assert "m.py:9:5" in capsys.readouterr().out
+    main(["check", "--no-show-unknown"])
+    assert "m.py:9:5" not in capsys.readouterr().out
+
+
+def test_statistics_replace_the_findings(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.answer = checked(finding(), finding(line=4))
+    main(["check", "--statistics"])
+    out = capsys.readouterr().out
+    assert "2  CKPT003 keyword_gradient (2 safe): One line." in out
+    assert "m.py:3:5" not in out
+
+
+@pytest.mark.parametrize("output_format", ["json", "sarif"])
+def test_standard_output_carries_the_machine_document_alone(
+    check: StandIn, capsys: pytest.CaptureFixture[str], output_format: str
+) -> None:
+    check.answer = checked(finding(), problems=(PROBLEM,))
+    main(["check", "--output-format", output_format, "--statistics"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)
+    assert "Checked 4 files" in captured.err
+    assert "keyword_gradient (1 safe)" in captured.err
+
+
+def test_the_github_format_is_commands_only(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    configure("output-format = 'github'")
+    check.answer = checked(finding())
+    main(["check"])
+    assert capsys.readouterr().out == "::error file=models/m.py,line=3,col=5,title=CKPT003::Block: is wrong\n"
+
+
+@pytest.mark.parametrize("output_format", ["text", "json", "github", "sarif"])
+def test_output_goes_to_the_file_and_equals_what_would_be_printed(
+    check: StandIn, capsys: pytest.CaptureFixture[str], output_format: str
+) -> None:
+    check.answer = checked(finding())
+    main(["check", "--output-format", output_format])
+    printed = capsys.readouterr().out
+    assert main(["check", "--output-format", output_format, "--output", "report"]) == 1
+    assert capsys.readouterr().out == ""
+    assert Path("report").read_text() == printed
+
+
+def test_a_file_name_that_is_no_text_can_be_printed(
+    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["check"]) == 1
+    assert "\\udcff.py:1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()

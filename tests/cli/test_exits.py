@@ -1,0 +1,43 @@
+"""How a command ends: interrupts, errors and bugs are one line and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt_surgery.cli.main import main
+from ckpt_surgery.static.discover import TransformersNotFound
+from tests.cli.stand_ins import (
+    StandIn,
+)
+
+
+def test_an_interrupt_is_one_line_and_130(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    apply.error = KeyboardInterrupt()
+    assert main(["apply", "models"]) == 130
+    assert capsys.readouterr().err == "ckpt_surgery: interrupted; every file is whole, as it was or repaired\n"
+
+
+def test_a_missing_transformers_is_one_line_and_2(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.error = TransformersNotFound("transformers is not installed here: name the files")
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err == ("ckpt_surgery: error: transformers is not installed here: name the files\n")
+
+
+def test_a_bug_is_one_line_and_no_traceback(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    check.error = ZeroDivisionError("division\nby zero")
+    assert main(["check"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "ckpt_surgery: error: ZeroDivisionError: division by zero: "
+        "this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where\n"
+    )
+
+
+def test_a_bug_shows_its_traceback_on_request(
+    check: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CKPT_SURGERY_DEBUG", "1")
+    check.error = ZeroDivisionError("division by zero")
+    assert main(["check"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
