@@ -1,30 +1,13 @@
-"""Forwards whose positional parameters a series changed, and all calls of them that the checkout's code shows.
-
-Seen are the calls that the tree index follows, which are those on `self` and what it holds, in
-`src/transformers/models`, and calls anywhere in the checkout that name the class (`Block.forward(...)`). Not seen are
-calls of a module that came as an argument, was taken out of another module or has a name made at run time, calls on
-models elsewhere in the checkout (its tests, its examples), and all code outside the checkout.
-"""
+"""Forwards whose positional parameters a series changed, with all calls of them that the checkout's code shows."""
 
 from __future__ import annotations
 
-import ast
-import copy
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.facts.file_facts import Path as Steps
-from ckpt_surgery.codemods.facts.method_values import SELF, value_of
-from ckpt_surgery.codemods.tree.classes import ClassRef
-from ckpt_surgery.static.discover import discover, read_sources
-from ckpt_surgery.static.reading import gc_paused
-from ckpt_surgery.static.snapshot import take_snapshot
+from ckpt_surgery.upstream.evidence.changed_forwards import changed_forwards
+from ckpt_surgery.upstream.evidence.forward_calls import callers_of
 from ckpt_surgery.upstream.evidence.results import SignatureChange
-from ckpt_surgery.upstream.layout import MODELS, text_of
 
 
 def changed_signatures(before: Path, after: Path, files: Sequence[str]) -> tuple[SignatureChange, ...]:
@@ -39,240 +22,18 @@ def changed_signatures(before: Path, after: Path, files: Sequence[str]) -> tuple
         before, after: the tops of two trees, of which `after` is the finished series.
         files: paths relative to both. Files that are no Python source, or in one tree only, are skipped.
     """
-    changed = [forward for file in sorted(set(files)) for forward in _changed_forwards(before, after, file)]
+    changed = [forward for file in sorted(set(files)) for forward in changed_forwards(before, after, file)]
     if not changed:
         return ()
-    callers = _callers(after, changed)
+    callers = callers_of(after, changed)
     return tuple(
         SignatureChange(
-            forward.file, forward.line, forward.name, forward.before, forward.after, tuple(_places(callers[forward]))
+            path=forward.file,
+            line=forward.line,
+            class_name=forward.name,
+            before=forward.before,
+            after=forward.after,
+            callers=tuple(f"{path}:{line}" for path, line in sorted(callers[forward])),
         )
         for forward in changed
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnForward:
-    """The forward that a class defines: the line of its `def`, and its arguments without `self` and annotations."""
-
-    line: int
-    arguments: ast.arguments
-
-    @property
-    def names(self) -> list[str]:
-        return [argument.arg for argument in (*self.arguments.posonlyargs, *self.arguments.args)]
-
-    @property
-    def required(self) -> set[str]:
-        """The positional parameters without a default."""
-        return set(self.names[: len(self.names) - len(self.arguments.defaults)])
-
-
-@dataclass(frozen=True, slots=True)
-class _ChangedForward:
-    """A class whose forward changed, as it is in the finished series."""
-
-    file: str
-    line: int
-    name: str
-    before: str
-    after: str
-
-
-_Callers = dict[_ChangedForward, set[tuple[str, int]]]
-_Call = tuple[_ChangedForward, str, int]
-"""The forward that a call runs, and the call's file and line."""
-
-
-# --- two trees --------------------------------------------------------------------------------------------
-
-
-def _changed_forwards(before: Path, after: Path, file: str) -> Iterator[_ChangedForward]:
-    paths = (before / file, after / file)
-    if not file.endswith(".py") or not all(map(Path.is_file, paths)):
-        return
-    forwards_before, forwards_after = map(_own_forwards, paths)
-    for key, forward in forwards_after.items():
-        old = forwards_before.get(key)
-        if old is not None and _breaks(old, forward):
-            yield _ChangedForward(
-                file, forward.line, key[0], ast.unparse(old.arguments), ast.unparse(forward.arguments)
-            )
-
-
-def _own_forwards(path: Path) -> dict[tuple[str, int], _OwnForward]:
-    """The forward of each class that defines one, in order; the key counts classes of the same name."""
-    forwards: dict[tuple[str, int], _OwnForward] = {}
-    seen: dict[str, int] = defaultdict(int)
-    classes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ClassDef)]
-    for node in sorted(classes, key=lambda node: node.lineno):
-        methods = (method for method in node.body if isinstance(method, ast.FunctionDef))
-        own = next((method for method in methods if method.name == "forward"), None)
-        if own is not None:
-            forwards[node.name, seen[node.name]] = _OwnForward(own.lineno, _plain(own.args))
-        seen[node.name] += 1
-    return forwards
-
-
-def _plain(arguments: ast.arguments) -> ast.arguments:
-    plain = copy.deepcopy(arguments)
-    for node in ast.walk(plain):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-    del (plain.posonlyargs or plain.args)[:1]
-    return plain
-
-
-def _breaks(before: _OwnForward, after: _OwnForward) -> bool:
-    """Whether a call that passed its arguments to `before` by position may not fit `after`."""
-    moved = after.names[: len(before.names)] != before.names
-    lost_rest = before.arguments.vararg is not None and after.arguments.vararg is None
-    return moved or lost_rest or not after.required <= before.required
-
-
-# --- calls of what changed --------------------------------------------------------------------------------
-
-
-def _places(callers: set[tuple[str, int]]) -> Iterator[str]:
-    return (f"{path}:{line}" for path, line in sorted(callers))
-
-
-def _callers(top: Path, changed: Sequence[_ChangedForward]) -> _Callers:
-    """The calls of each changed forward: path relative to the top, and line."""
-    callers: _Callers = {forward: set() for forward in changed}
-    files, _ = discover([top / MODELS]) if (top / MODELS).is_dir() else ([], [])
-    with gc_paused():
-        sources, _ = read_sources(files)
-        snapshot, _ = take_snapshot(sources, jobs=None, cache=True, progress=None)
-        context = snapshot.context((), include_unsupported=True)
-        for target, path, line in _CallFinder(context, _targets(context, top, changed)).all():
-            callers[target].add((Path(path).relative_to(top).as_posix(), line))
-    _add_unbound(top, callers)
-    return callers
-
-
-def _targets(context: RuleContext, top: Path, changed: Sequence[_ChangedForward]) -> dict[ClassRef, _ChangedForward]:
-    """The changed classes as the tree index has them."""
-    targets: dict[ClassRef, _ChangedForward] = {}
-    for forward in changed:
-        path = str(top / forward.file)
-        for ref in context.tree.names.classes(path) if path in context.tree.names.files else ():
-            if ref.name == forward.name and ref.cls.forward and ref.cls.forward.span.line == forward.line:
-                targets[ref] = forward
-    return targets
-
-
-@dataclass(slots=True)
-class _CallFinder:
-    """The calls of some forwards in the classes of a tree."""
-
-    context: RuleContext
-    targets: Mapping[ClassRef, _ChangedForward]
-
-    def all(self) -> Iterator[_Call]:
-        """All calls: the forward that runs, the file and the line. Some are listed more than once."""
-        yield from self._in_stacks()
-        yield from self._of_attributes()
-        yield from self._of_parents()
-
-    def _run_by(self, user: ClassRef, paths: Sequence[Steps], method: str) -> Iterator[_ChangedForward]:
-        """What calls at these paths run, in a method of `user` and in its heirs that inherit the method.
-
-        What a modular file inherits runs in the file that is generated from it, which is read on its own.
-        """
-        tree = self.context.tree
-        heirs = [
-            heir
-            for heir in tree.bases.heirs(user)
-            if (heir.path == user.path or not Path(heir.path).name.startswith("modular_"))
-            and next(_having(tree.bases.lineage(heir), method), None) is user
-        ]
-        for owner in (user, *heirs):
-            for block in tree.containers.classes_at(owner, paths):
-                forward = tree.bases.forward(block)
-                if forward and forward[0] in self.targets:
-                    yield self.targets[forward[0]]
-
-    def _in_stacks(self) -> Iterator[_Call]:
-        """Calls of the elements of stacks, checkpointed ones among them."""
-        for ref in self.context.tree.names.checked_classes():
-            for call in ref.cls.calls:
-                for target in self._run_by(ref, call.paths, call.method):
-                    yield target, ref.path, call.span.line
-            for inline in ref.cls.inlines:
-                for checkpoint in inline.checkpoints:
-                    line = checkpoint.args[0].span.line if checkpoint.args else inline.span.line
-                    for target in self._run_by(ref, checkpoint.paths, inline.method):
-                        yield target, ref.path, line
-
-    def _of_attributes(self) -> Iterator[_Call]:
-        """Calls of an attribute that is an instance: `self.block(...)`, `self.model.block.forward(...)`."""
-        names = sorted(self._attributes())
-        call = re.compile(rf"\.(?:{'|'.join(map(re.escape, names))})(?:\.forward|\.__call__)?\(")
-        for path in self.context.tree.checked if names else ():
-            text = self.context.tree.text(path)
-            if not call.search(text):
-                continue
-            refs = {ref.cls.span.line: ref for ref in self.context.tree.names.classes(path)}
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ClassDef) and node.lineno in refs:
-                    yield from self._in_class(refs[node.lineno], node, names)
-
-    def _in_class(self, ref: ClassRef, node: ast.ClassDef, names: Sequence[str]) -> Iterator[_Call]:
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef):
-                for called, line in _called(method, names):
-                    paths = tuple(value_of(called, {"self": SELF}).paths)
-                    for target in self._run_by(ref, paths, method.name):
-                        yield target, ref.path, line
-
-    def _attributes(self) -> set[str]:
-        """The names of the attributes, outside any stack, that hold an instance whose forward is a changed one."""
-        tree = self.context.tree
-        runs = {
-            ref
-            for target in self.targets
-            for ref in (target, *tree.bases.heirs(target))
-            if (forward := tree.bases.forward(ref)) and forward[0] is target
-        }
-        held = {pair for ref in runs for pair in tree.containers.holders.get(ref.name, ())}
-        return {attribute for ref, attribute in held if runs & set(tree.containers.reached(ref, (attribute,)))}
-
-    def _of_parents(self) -> Iterator[_Call]:
-        """`super().forward(...)` in a class whose next forward is a changed one."""
-        tree = self.context.tree
-        for target, forward in self.targets.items():
-            for heir in tree.bases.heirs(target):
-                following = next(_having(list(tree.bases.lineage(heir))[1:], "forward"), None)
-                if following is target:
-                    text = self.context.tree.source(heir.path).of(heir.cls.span)
-                    for match in re.finditer(r"\bsuper\([^()]*\)\.(?:forward|__call__)\(", text):
-                        yield forward, heir.path, heir.cls.span.line + text.count("\n", 0, match.start())
-
-
-def _called(method: ast.FunctionDef, names: Sequence[str]) -> Iterator[tuple[ast.Attribute, int]]:
-    """The attributes of these names that a method calls, and the lines; `layer.forward` means the layer."""
-    for node in ast.walk(method):
-        function = node.func if isinstance(node, ast.Call) else None
-        if isinstance(function, ast.Attribute) and function.attr in ("forward", "__call__"):
-            function = function.value
-        if isinstance(node, ast.Call) and isinstance(function, ast.Attribute) and function.attr in names:
-            yield function, node.lineno
-
-
-def _having(classes: Iterable[ClassRef], method: str) -> Iterator[ClassRef]:
-    return (ref for ref in classes if method in ref.cls.methods)
-
-
-def _add_unbound(top: Path, callers: _Callers) -> None:
-    """Add the calls without an instance, `Block.forward(block, ...)`, in all of the checkout."""
-    by_name: dict[str, list[_ChangedForward]] = defaultdict(list)
-    for forward in callers:
-        by_name[forward.name].append(forward)
-    unbound = re.compile(rf"\b({'|'.join(map(re.escape, by_name))})\.(?:forward|__call__)\(")
-    for path in top.rglob("*.py"):
-        text = text_of(path)
-        for match in unbound.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            for forward in by_name[match[1]]:
-                callers[forward].add((path.relative_to(top).as_posix(), line))

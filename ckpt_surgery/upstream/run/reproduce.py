@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import ckpt_surgery
-import ckpt_surgery.codemods
-import ckpt_surgery.model_patches
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report, report_of

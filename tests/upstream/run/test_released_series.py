@@ -91,7 +91,7 @@ def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_r
     told = "\n".join(six.evidence["reasons"])
     zamba = "ZambaForCausalLM, ZambaForSequenceClassification and ZambaModel (reentrant)"
     assert f"{zamba}: failing after the repair and not before: recompute" in told
-    assert "clvp, xlstm, zamba and zamba2: verify shows no fault that the repair takes away" in told
+    assert "clvp, xlstm, zamba and zamba2: verify shows no fault that the repair removes" in told
 
 
 def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:

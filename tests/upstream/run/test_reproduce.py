@@ -1,4 +1,4 @@
-"""Runs of a tree's models in its own Python, what they are refused for, and rows made of two runs."""
+"""Runs of a tree's models in its own Python, and what they are refused for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from ckpt_surgery.upstream.run.reproduce import verify_tree
 
 HERE = Interpreter(Path(sys.executable))
 PATIENCE = 20.0
-PACKAGES = ("ckpt_surgery", "codemods", "model_patches")
 
 
 # --- what cannot be run -----------------------------------------------------------------------------------
@@ -109,15 +108,16 @@ def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_pa
 
 def test_our_packages_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked = reproduce._packages(tmp_path / "linked")
-    assert {entry.name: entry.is_symlink() for entry in linked.iterdir()} == dict.fromkeys(PACKAGES, True)
+    assert {entry.name: entry.is_symlink() for entry in linked.iterdir()} == {"ckpt_surgery": True}
 
     def refuse(*_: object, **options: object) -> None:
         raise OSError("links are not allowed here")
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     copied = reproduce._packages(tmp_path / "copied")
-    assert {entry.name: entry.is_symlink() for entry in copied.iterdir()} == dict.fromkeys(PACKAGES, False)
-    assert (copied / "ckpt_surgery" / "upstream" / "examine.py").is_file()
+    assert {entry.name: entry.is_symlink() for entry in copied.iterdir()} == {"ckpt_surgery": False}
+    for file in ("upstream/run/examine.py", "codemods/finding.py", "model_patches/family.py"):
+        assert (copied / "ckpt_surgery" / file).is_file()
 
 
 def test_an_interrupt_leaves_no_process_and_no_file(
