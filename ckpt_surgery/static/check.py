@@ -35,7 +35,8 @@ def check(
 
     Args:
         paths: files, folders, or a transformers checkout; None for the installed transformers' models.
-        select, ignore: rule codes (`"CKPT003"`); an empty `select` means all rules.
+        select: rule codes (`"CKPT003"`); an empty `select` means all rules.
+        ignore: rule codes that are left out.
         exclude: glob patterns of files and folders that a folder walk leaves out.
         per_file_ignores: glob patterns, each with the codes that are not reported there.
         include_unsupported: also look at models without `supports_gradient_checkpointing = True`.
