@@ -222,8 +222,8 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
 def _cell(run: ModeReport | None, level: Level) -> str:
     if run is None:
         return "<i></i>"
-    found = run.cell(level)
-    return f'<i class="cell {found}" title="{run.mode}, {level}: {found}">{SIGNS[found]}</i>'
+    cell = run.cell(level)
+    return f'<i class="cell {cell}" title="{run.mode}, {level}: {cell}">{SIGNS[cell]}</i>'
 
 
 def _cause_words(report: Report) -> list[str]:
@@ -234,7 +234,7 @@ def _legend(shown: Sequence[Report]) -> str:
     levels = measured(shown)[1]
     if not levels:
         return ""
-    signs = "".join(f'<li><i class="cell {found}">{sign}</i> {found}</li>' for found, sign in SIGNS.items())
+    signs = "".join(f'<li><i class="cell {cell}">{sign}</i> {cell}</li>' for cell, sign in SIGNS.items())
     meanings = "".join(f"<div><dt>{level}</dt><dd>{LEVEL_TITLES[level]}</dd></div>" for level in levels)
     return (
         f'<footer><h2>How to read it</h2><ul class="signs">{signs}</ul><dl class="facts">{meanings}</dl>'

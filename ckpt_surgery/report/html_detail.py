@@ -134,8 +134,8 @@ def _levels(report: Report) -> str:
     return table(["level", *(title for title, _ in shown)], rows, kind="levels")
 
 
-def _outcome(found: Cell) -> str:
-    return f'<span class="cell {found}" aria-hidden="true">{SIGNS[found]}</span><span class="spoken">{found}</span>'
+def _outcome(cell: Cell) -> str:
+    return f'<span class="cell {cell}" aria-hidden="true">{SIGNS[cell]}</span><span class="spoken">{cell}</span>'
 
 
 def _costs(report: Report) -> str:
@@ -170,9 +170,9 @@ def _blocks(report: Report) -> str:
     cells = []
     for row in rows[:_MOST_ROWS]:
         seen = dict(row.recomputed)
-        found = [_count(seen.get(mode), row.reference) for mode in modes]
+        counts = [_count(seen.get(mode), row.reference) for mode in modes]
         cells.append([f"<code>{escape(row.name)}</code>", escape(row.kind), f"{row.blocks:,}", str(row.reference)])
-        cells[-1] += found
+        cells[-1] += counts
     total = sum(row.blocks for row in rows)
     caption = f"{plural(total, 'block')}: entries in the backward"
     if len(rows) > _MOST_ROWS:

@@ -155,13 +155,13 @@ def causes(reports: Iterable[Report]) -> list[Cause]:
     Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
     classes, and where that is not known either under what they break. A class counts once for each of its causes.
     """
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    labels_of: dict[tuple[str, str], dict[str, None]] = {}
     for report in reports:
         for _mode, fault in report.faults:
             unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
             text = RULE_SUMMARIES.get(fault.rule, "") or fault.general_cause or unknown
-            found.setdefault((fault.rule, text), {})[report.label] = None
-    rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in found.items()]
+            labels_of.setdefault((fault.rule, text), {})[report.label] = None
+    rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in labels_of.items()]
     return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
 
 
