@@ -21,6 +21,7 @@ from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import Examination, verify
+from tests.measure.test_wording import shout
 from tests.measure.toys import (
     BATCH,
     WIDTH,
@@ -585,3 +586,27 @@ def test_a_lazy_module_has_to_be_run_first() -> None:
 def test_nothing_is_verified_in_inference_mode() -> None:
     with pytest.raises(VerifyError, match="Model cannot be trained in torch"):
         verify(model_of(Layer), values())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: model_of(PlainLayer, PlainLayer), id="plain blocks"),
+        pytest.param(lambda: model_of(Layer, Layer, by_keyword=True), id="a hidden state by keyword"),
+        pytest.param(lambda: model_of(Stage, Layer), id="a layer inside a layer"),
+        pytest.param(lambda: model_of(NormLayer), id="running statistics"),
+        pytest.param(lambda: model_of(CachingLayer, whole=PositionalCache), id="a cache by position"),
+    ],
+)
+def test_another_wording_changes_no_verdict(model: Callable[[], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    def decided(report: Report) -> list[Any]:
+        whys = [(f.kind, f.subjects, f.explanation, f.rule) for _, f in report.faults]
+        return [report.status, [mode.outcomes for mode in report.modes], whys]
+
+    before = verify(model(), values())
+    written = str(before)
+    shout(monkeypatch)
+    after = verify(model(), values())
+    assert before.faults
+    assert decided(after) == decided(before)
+    assert str(after) != written
