@@ -58,7 +58,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def static(session: nox.Session) -> None:
     """The tests of the static half and of the packaging, without torch and transformers."""
-    install(session, "base", "ruff", project="static-test")
+    install(session, "base", project="static-test")
     run_tests(session, "not slow", *STATIC_TESTS)
 
 

@@ -1,11 +1,10 @@
 """The wording of whole documents: text, Markdown and the page, compared with the files in `snapshots`.
 
-After a deliberate change, run these tests with `UPDATE_SNAPSHOTS=1` and read the difference before committing it.
+After a deliberate change, run these tests with `CKPT_SURGERY_UPDATE_SNAPSHOTS=1` and read the difference in git.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ckpt_surgery.report.html import html_page
 from ckpt_surgery.report.markdown import survey_markdown
 from ckpt_surgery.report.text import survey_lines
 from tests.report import examples
+from tests.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -50,10 +50,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_document_is_its_snapshot(name: str) -> None:
-    document, file = DOCUMENTS[name](), SNAPSHOTS / name
-    if os.environ.get("UPDATE_SNAPSHOTS"):
-        file.write_text(document, encoding="utf-8")
-    assert document == file.read_text(encoding="utf-8")
+    check_snapshot(DOCUMENTS[name](), SNAPSHOTS / name)
 
 
 def test_every_snapshot_belongs_to_a_document() -> None:
