@@ -81,7 +81,7 @@ def run(version: str, out: Path, apply: Apply, console: Console, *, unsafe: bool
     patch = out / f"{version}.diff"
     patch.write_text("".join(change.diff for change in changes), encoding="utf-8", newline="")
     rows = family_rows(changes, result)
-    everything = Row("all families", tally(result.found), tally(result.left), len(changes))
+    everything = Row("all families", tally(result.findings), tally(result.left), len(changes))
     fault = patch_fault(patch, pristine) if changes else ""
     (out / f"{version}.json").write_text(summary(version, result, rows, everything), encoding="utf-8")
     console.print(table(version, rows, everything))
@@ -105,7 +105,8 @@ def family_rows(changes: Sequence[FileChange], result: ApplyResult) -> list[Row]
     """One row for every family in which a file changed, in order of name."""
     files = Counter(Path(change.path).parent.name for change in changes)
     return [
-        Row(family, tally(result.found, family), tally(result.left, family), files[family]) for family in sorted(files)
+        Row(family, tally(result.findings, family), tally(result.left, family), files[family])
+        for family in sorted(files)
     ]
 
 

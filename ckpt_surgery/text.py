@@ -122,7 +122,7 @@ def prose(text: str) -> str:
     if len(pieces) % 2 == 0 or "``" in line:
         pieces = [line]
     said = "".join(code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
-    return _BLOCK_START.sub(lambda found: _guarded(found[0]), said)
+    return _BLOCK_START.sub(lambda match: _guarded(match[0]), said)
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -145,14 +145,14 @@ def _plain(text: str) -> str:
     """Text without markup; the names and numbers that GitHub would act on are code."""
     pieces = []
     end = 0
-    for found in _ADDRESSED.finditer(text):
-        pieces += [_escaped(text[end : found.start()]), code(found[0])]
-        end = found.end()
+    for match in _ADDRESSED.finditer(text):
+        pieces += [_escaped(text[end : match.start()]), code(match[0])]
+        end = match.end()
     return "".join([*pieces, _escaped(text[end:])])
 
 
 def _escaped(text: str) -> str:
-    return _MARKUP.sub(lambda found: f"\\{found[0]}", text)
+    return _MARKUP.sub(lambda match: f"\\{match[0]}", text)
 
 
 def _guarded(start: str) -> str:

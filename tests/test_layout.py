@@ -161,6 +161,16 @@ def long_files(root: Path) -> list[str]:
     return [f"{path.relative_to(root)}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES]
 
 
+def shared_class_names(root: Path) -> dict[str, list[str]]:
+    """Names that several classes of the package have, with their modules."""
+    homes: dict[str, list[str]] = {}
+    for module, path in modules(root).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    return {name: where for name, where in homes.items() if len(where) > 1}
+
+
 def write(root: Path, name: str, text: str) -> Path:
     """A file in a tree of its own; returns the top of that tree."""
     path = root / name
@@ -298,6 +308,16 @@ def test_a_long_file_is_seen(tmp_path: Path) -> None:
 def test_the_version_is_the_projects() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == __version__
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert shared_class_names(ROOT) == {}
+
+
+def test_a_class_name_used_twice_is_seen(tmp_path: Path) -> None:
+    write(tmp_path, f"{PACKAGE}/runtime/a.py", "class Plan: ...\n")
+    tree = write(tmp_path, f"{PACKAGE}/upstream/b.py", "def f():\n    class Plan: ...\n")
+    assert shared_class_names(tree) == {"Plan": [f"{PACKAGE}.runtime.a", f"{PACKAGE}.upstream.b"]}
 
 
 def test_the_formatter_that_libcst_is_given_changes_nothing() -> None:

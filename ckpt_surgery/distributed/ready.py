@@ -33,7 +33,7 @@ from ckpt_surgery.measure.restore import left_as_found
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ObservedStep:
     """What one step showed, and how often each block was called.
 
     `unused` are the parameters without gradient; those of `inside` have one, but the loss's graph does not reach them.
@@ -116,7 +116,7 @@ def _by_chance(model: nn.Module) -> list[Need]:
     return [Need(reason, names) for reason, names in by_reason.items() if names]
 
 
-def _by_steps(model: nn.Module, steps: Sequence[_Step], chances: Sequence[Need]) -> list[Need]:
+def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequence[Need]) -> list[Need]:
     """What the steps showed of the parameters that do not go by chance."""
     by_chance = {id(p) for need in chances for name in need.names for p in model.get_submodule(name).parameters()}
     sure = {name for name, parameter in trainable(model).items() if id(parameter) not in by_chance}
@@ -126,7 +126,7 @@ def _by_steps(model: nn.Module, steps: Sequence[_Step], chances: Sequence[Need])
     return [Need(reason, tuple(sorted(names))) for reason, names in by_reason.items() if names]
 
 
-def _marked_twice(model: nn.Module, steps: Sequence[_Step]) -> tuple[str, ...]:
+def _marked_twice(model: nn.Module, steps: Sequence[_ObservedStep]) -> tuple[str, ...]:
     """Parameters that reentrant checkpointing marks ready more than once: shared ones, or of blocks called again."""
     again = {name for step in steps for name, times in step.calls.items() if times > 1}
     called = {id(p) for name in again for p in model.get_submodule(name).parameters()}
@@ -134,7 +134,7 @@ def _marked_twice(model: nn.Module, steps: Sequence[_Step]) -> tuple[str, ...]:
     return tuple(name for name, parameter in trainable(model).items() if name in shared or id(parameter) in called)
 
 
-def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Step]:
+def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
     """A step for each batch. Raises DistributedError where one fails."""
     steps = []
     with torch.inference_mode(False), left_as_found(model), _stand_ins(model) as holders:
@@ -150,7 +150,7 @@ def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Step]:
     return steps
 
 
-def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _Step:
+def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
     with torch.enable_grad(), _counting(model) as calls:
         loss = loss_of(model(**batch))
     reached = _leaves(loss)
@@ -161,7 +161,7 @@ def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequ
     for among in holders.values():
         for parameter in among:
             parameter.grad = None
-    return _Step(unused, frozenset(holders) - unused - outside, dict(calls))
+    return _ObservedStep(unused, frozenset(holders) - unused - outside, dict(calls))
 
 
 def _leaves(loss: Tensor) -> set[int]:

@@ -77,11 +77,11 @@ def checked_tolerance(tolerance: Any) -> float | None:
     return float(tolerance)
 
 
-def _chosen(names: Any, known: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+def _chosen(names: Any, choices: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     given = [names] if isinstance(names, str) else names
     if not isinstance(given, Iterable) or not (wanted := tuple(given)):
-        raise VerifyError(f"no {what} to verify: give some of {', '.join(known)}")
+        raise VerifyError(f"no {what} to verify: give some of {', '.join(choices)}")
     for name in wanted:
-        if name not in known:
-            raise VerifyError(f"unknown {what} {name!r}: give some of {', '.join(known)}")
+        if name not in choices:
+            raise VerifyError(f"unknown {what} {name!r}: give some of {', '.join(choices)}")
     return wanted

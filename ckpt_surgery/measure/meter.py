@@ -96,9 +96,9 @@ class Meter(TorchDispatchMode):
         """
         born: dict[int, int] = {}
         for storage in {id(s): s for s in map(_storage, gradients) if s is not None}.values():
-            known = self._alive.get(storage._cdata)
-            if known is not None:
-                born[known.born] = born.get(known.born, 0) + known.bytes
+            entry = self._alive.get(storage._cdata)
+            if entry is not None:
+                born[entry.born] = born.get(entry.born, 0) + entry.bytes
         line, grown = [], 0
         for at, held in self._line:
             grown += born.get(at, 0)
@@ -124,19 +124,19 @@ class Meter(TorchDispatchMode):
     def _mark(self, values: Iterator[Tensor], marked: dict[int, int]) -> None:
         for tensor in values:
             storage = _storage(tensor)
-            known = None if storage is None else self._alive.get(storage._cdata)
-            if known is not None:
-                marked[known.serial] = known.bytes
+            entry = None if storage is None else self._alive.get(storage._cdata)
+            if entry is not None:
+                marked[entry.serial] = entry.bytes
 
     def _look_for_strangers(self, args: tuple[Any, ...]) -> None:
         here = self._inside[0] if self._inside else ""
         for value in (part for arg in args for part in (arg if isinstance(arg, (tuple, list)) else (arg,))):
             storage = _storage(value) if isinstance(value, Tensor) and value.requires_grad else None
-            known = None if storage is None else self._alive.get(storage._cdata)
-            if known is None or known.block in ("", here):
+            entry = None if storage is None else self._alive.get(storage._cdata)
+            if entry is None or entry.block in ("", here):
                 continue
-            if known.serial not in self._given and known.serial not in self._returned:
-                self.aside.add(known.block)
+            if entry.serial not in self._given and entry.serial not in self._returned:
+                self.aside.add(entry.block)
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         formula = _formula(func)

@@ -94,8 +94,8 @@ class CallObserver:
         self._calls += 1
         self._watch(name, self._calls, call.made(output))
         facts = call.facts(output)
-        known = self._facts.get(name)
-        self._facts[name] = facts if known is None else _both(known, facts)
+        earlier = self._facts.get(name)
+        self._facts[name] = facts if earlier is None else _both(earlier, facts)
 
     def _watch(self, name: str, call: int, made: list[Tensor]) -> None:
         """Notice when the backward comes to one of these results of a call."""

@@ -39,7 +39,7 @@ _READY_TWICE = "mark a variable ready only once"
 _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
 
 
-class Obstacle(Enum):
+class RankObstacle(Enum):
     """Why ranks are not compared."""
 
     ONE_PROCESS = "there is one process only"
@@ -63,15 +63,15 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def obstacle(model: nn.Module) -> Obstacle | None:
+def obstacle(model: nn.Module) -> RankObstacle | None:
     """What keeps the ranks from being compared; None where they are."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
-        return Obstacle.ONE_PROCESS
+        return RankObstacle.ONE_PROCESS
     if not isinstance(model, DistributedDataParallel):
-        return Obstacle.NOT_WRAPPED
+        return RankObstacle.NOT_WRAPPED
     if dist.get_world_size(model.process_group) != dist.get_world_size():
-        return Obstacle.OTHER_GROUP
-    return Obstacle.MIXED_PRECISION if getattr(model, "mixed_precision", None) is not None else None
+        return RankObstacle.OTHER_GROUP
+    return RankObstacle.MIXED_PRECISION if getattr(model, "mixed_precision", None) is not None else None
 
 
 def first_problem(model: nn.Module, problem: str | None) -> str | None:
@@ -130,8 +130,8 @@ def judge_ranks(
         return RanksVerdict((missing,), measured=True)
 
 
-def _note(hindrance: Obstacle | None, model: nn.Module) -> str | None:
-    if hindrance in (None, Obstacle.ONE_PROCESS):
+def _note(hindrance: RankObstacle | None, model: nn.Module) -> str | None:
+    if hindrance in (None, RankObstacle.ONE_PROCESS):
         return None
     return f"level ranks was skipped: {hindrance.value.format(model=type(unwrapped(model)).__name__)}"
 

@@ -10,10 +10,10 @@ PACKAGES = ("ckpt-surgery", "torch", "transformers")
 
 def installed_versions() -> dict[str, str]:
     """The versions of `PACKAGES`, by distribution name; one that is not installed is left out."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

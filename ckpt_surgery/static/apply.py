@@ -98,7 +98,7 @@ def apply(
         changes = [change for change in changes if change.path not in {problem.path for problem in failed}]
     return ApplyResult(
         changes=tuple(changes),
-        found=tuple(before),
+        findings=tuple(before),
         left=tuple(left),
         problems=tuple(problems),
         notes=tuple(state.notes),

@@ -58,8 +58,8 @@ def check(
     if result is None:
         with gc_paused():
             snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)
-            found = snapshot.findings(snapshot.context(selected, include_unsupported))
-            kept, suppressed = snapshot.unsuppressed(found, {})
+            findings = snapshot.findings(snapshot.context(selected, include_unsupported))
+            kept, suppressed = snapshot.unsuppressed(findings, {})
             result = _TreeResult(tuple(kept), tuple(unparsed), _imported_digests(snapshot), suppressed)
         if cache:
             store_entry(key, pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL))

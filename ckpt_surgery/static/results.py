@@ -67,16 +67,16 @@ class ApplyResult:
     """What `apply` did, or would do if `written` is False.
 
     Attributes:
-        found: the findings before the changes.
+        findings: the findings before the changes.
         left: the findings after them.
         notes: sentences for the summary: why a `# Copied from` comment was removed, why a file is left alone.
         together: groups of paths that one repair edits at once; a part of such a group is half a repair.
-        repaired: the findings that were repaired, round by round. Those of later rounds are not in `found`, and
+        repaired: the findings that were repaired, round by round. Those of later rounds are not in `findings`, and
             their lines are those of the text in which they were found.
     """
 
     changes: tuple[FileChange, ...]
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     left: tuple[Finding, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]

@@ -21,7 +21,7 @@ class ResumeError(TargetError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _FinishedTarget:
     """A report, the digests of the files it depends on, and the limit in seconds that a phase exceeded."""
 
     report: Report
@@ -43,7 +43,7 @@ class ResumeFile:
     def __init__(self, path: Path, settings: Mapping[str, Any], timeout: float) -> None:
         self.path = path
         self.timeout = timeout
-        self._finished: dict[str, _Entry] = {}
+        self._finished: dict[str, _FinishedTarget] = {}
         self._files: dict[str, Mapping[str, str]] = {}
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -108,7 +108,7 @@ class ResumeFile:
             try:
                 entry = json.loads(line)
                 stopped = entry["stopped_after"]
-                kept = _Entry(report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped))
+                kept = _FinishedTarget(report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped))
                 self._finished[_key(entry["target"])] = kept
             except (ValueError, TypeError, KeyError):
                 raise ResumeError(

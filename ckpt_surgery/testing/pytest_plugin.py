@@ -63,12 +63,12 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     models = _Models(_timeout(config))
     config.add_cleanup(models.close)
-    known = getattr(config, "workerinput", {}).get(_HANDED_ON)
-    if known is None:
+    handed_on = getattr(config, "workerinput", {}).get(_HANDED_ON)
+    if handed_on is None:
         alone = config.args_source is not pytest.Config.ArgsSource.ARGS
-        known = {"targets": models.find(given), "alone": alone}
-    models.handed_on = known
-    if known["alone"]:
+        handed_on = {"targets": models.find(given), "alone": alone}
+    models.handed_on = handed_on
+    if handed_on["alone"]:
         config.args = []
     config.pluginmanager.register(models, "ckpt_surgery-models")
 
@@ -182,14 +182,14 @@ class ModelItem(pytest.Item):
     def runtest(self) -> None:
         """Have the model examined, and fail with the report; skip with the reason where there is no verdict."""
         report = self.models.report(self.target, self.mode, self.together)
-        found: ModeReport | None = next((each for each in report.modes if each.mode == self.mode), None)
+        outcome: ModeReport | None = next((each for each in report.modes if each.mode == self.mode), None)
         if not report.supported:
             pytest.skip(report.problem or f"{report.label} says that it does not support gradient checkpointing")
-        if found is None:
+        if outcome is None:
             pytest.skip(report.problem or "no mode was run")
-        if not found.ok:
+        if not outcome.ok:
             seconds = {name: took for name, took in report.seconds.items() if name not in self.together}
-            raise _DoesNotWork(replace(report, modes=(found,), seconds=seconds))
+            raise _DoesNotWork(replace(report, modes=(outcome,), seconds=seconds))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The report alone; a traceback would only show this file."""
@@ -213,8 +213,8 @@ class _DoesNotWork(Exception):
         """The rules and the failed levels, which pytest repeats in its summary, and the report."""
         from ckpt_surgery.report.summary import rules_of, verdict
 
-        found = [verdict(mode) for mode in self.report.modes]
-        return f"{' '.join([*rules_of(self.report), ', '.join(found)])}\n\n{self.report}"
+        verdicts = [verdict(mode) for mode in self.report.modes]
+        return f"{' '.join([*rules_of(self.report), ', '.join(verdicts)])}\n\n{self.report}"
 
 
 def _timeout(config: pytest.Config) -> float:

@@ -66,7 +66,7 @@ def checked(*findings: Finding, problems: tuple[Problem, ...] = (), files: int =
 
 def applied(changes: bool = True, left: tuple[Finding, ...] = (), written: bool = True, **other: Any) -> ApplyResult:
     change = FileChange("models/m.py", "a\n", "b\n", ("CKPT003",))
-    values = {"found": (finding(),), "problems": (), "notes": (), "files": 4, "seconds": 0.5, **other}
+    values = {"findings": (finding(),), "problems": (), "notes": (), "files": 4, "seconds": 0.5, **other}
     return ApplyResult(changes=(change,) if changes else (), left=left, written=written, **values)
 
 

@@ -155,7 +155,7 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
     result = repair(root, unsafe=unsafe)
     assert result.problems == ()
     assert result.notes == ()
-    compare(list(result.found), expected, files, root)
+    compare(list(result.findings), expected, files, root)
     made = texts(root)
     assert made.keys() == wanted.keys()
     for name, text in wanted.items():

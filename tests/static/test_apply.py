@@ -46,7 +46,7 @@ def test_a_repair_is_written_and_told(tmp_path: Path) -> None:
     assert texts(root) == {FOO: FIXED}
     (change,) = result.changes
     assert change == FileChange(str(root / FOO), INLINE, FIXED, ("CKPT002", "CKPT003"))
-    assert [finding.code for finding in result.found] == ["CKPT002", "CKPT003"]
+    assert [finding.code for finding in result.findings] == ["CKPT002", "CKPT003"]
     assert (result.left, result.problems, result.notes, result.files, result.written) == ((), (), (), 1, True)
 
 
@@ -133,7 +133,7 @@ def test_a_suppressed_finding_is_not_repaired(tmp_path: Path) -> None:
         "attention_mask=attention_mask)", "attention_mask=attention_mask)  # ckpt: ignore[CKPT003]"
     )
     root = tree(tmp_path, text)
-    assert repair(root).found == ()
+    assert repair(root).findings == ()
     assert texts(root) == {FOO: text}
 
 

@@ -70,12 +70,12 @@ def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 
     verb = "Changed" if result.written else "Would change"
     changed, files = len(result.changes), plural(result.files, "file")
     lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s.", width)
-    found = Counter(f.code for f in result.found if f.applicability in FAULTS)
+    faults = Counter(f.code for f in result.findings if f.applicability in FAULTS)
     left = Counter(f.code for f in result.left if f.applicability in FAULTS)
     for rule in rules:
-        if not found[rule.code] and not left[rule.code]:
+        if not faults[rule.code] and not left[rule.code]:
             continue
-        repaired = max(0, found[rule.code] - left[rule.code])
+        repaired = max(0, faults[rule.code] - left[rule.code])
         why = _why_left([f for f in result.left if f.code == rule.code])
         lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
     if result.notes:
