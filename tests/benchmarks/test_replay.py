@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import ckpt_surgery
-from benchmarks.replay import __main__ as replay
+from benchmarks.releases import CACHE_VARIABLE, SHA256, STAMP
 from benchmarks.replay import align as replay_align
+from benchmarks.replay import compare as replay
 from benchmarks.replay import grade as replay_grade
 from benchmarks.replay import names as replay_names
 from benchmarks.replay import sites as replay_sites
@@ -21,6 +25,7 @@ from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_site
 from benchmarks.replay.sites import Snapshot, read
 from ckpt_surgery.static.results import ApplyResult, Problem, Progress
 
+ROOT = Path(replay.__file__).parents[2]
 HEAD = """
 from torch import nn
 from ...modeling_layers import GradientCheckpointingLayer
@@ -621,3 +626,17 @@ def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
     apply = FakeApply(None)
     assert run(monkeypatch, apply, "--json", str(releases / "replay.json"), "--limit-family", "nowhere") == 2
     assert apply.given is None
+
+
+def test_the_command_runs_in_processes_of_its_own(releases: Path, tmp_path: Path) -> None:
+    for version, digest in SHA256.items():
+        if (releases / version).is_dir():
+            folder = tmp_path / "cache/releases" / f"transformers-{version}"
+            shutil.copytree(releases / version / "models", folder / "src/transformers/models")
+            (folder / STAMP).write_text(f"{digest} {len(list(folder.rglob('*.py')))}")
+    command = [sys.executable, "-m", "benchmarks.replay", "4.52.4", "4.53.0", "--json", str(tmp_path / "replay.json")]
+    environment = {**os.environ, CACHE_VARIABLE: str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert "4.52.4 repaired by codemods against 4.53.0" in done.stdout
+    assert json.loads((tmp_path / "replay.json").read_text())["inline_branches"]["before"] == 2
