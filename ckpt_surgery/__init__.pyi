@@ -8,8 +8,10 @@ from ckpt_surgery.codemods.finding import Finding as Finding
 from ckpt_surgery.errors import CannotBuild as CannotBuild
 from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError
+from ckpt_surgery.errors import OptionError as OptionError
 from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
+from ckpt_surgery.errors import TransformersNotFound as TransformersNotFound
 from ckpt_surgery.errors import VerifyError as VerifyError
 from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost

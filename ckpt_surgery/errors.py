@@ -18,6 +18,14 @@ class MissingPackageError(CkptSurgeryError, ImportError):
     """What was asked for needs a package that is not installed. `name` is that package."""
 
 
+class OptionError(CkptSurgeryError, ValueError):
+    """A function was given a value that it does not take."""
+
+
+class TransformersNotFound(CkptSurgeryError, LookupError):
+    """No paths were given, and there is no installed transformers to look at instead."""
+
+
 class SurgeryError(CkptSurgeryError):
     """A surgery cannot be done, or a call cannot be checkpointed correctly."""
 

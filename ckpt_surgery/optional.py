@@ -17,6 +17,14 @@ def missing_package(wanted: str, package: str) -> MissingPackageError:
     )
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package is installed. It is not imported to find out."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # a stand-in in sys.modules without a spec
+        return False
+
+
 def need_runtime(wanted: str) -> None:
     """Make sure, without importing them, that torch and transformers are installed.
 
@@ -24,5 +32,5 @@ def need_runtime(wanted: str) -> None:
         MissingPackageError: one of them is not.
     """
     for package in RUNTIME_PACKAGES:
-        if find_spec(package) is None:
+        if not is_installed(package):
             raise missing_package(wanted, package)

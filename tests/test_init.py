@@ -39,10 +39,18 @@ try:
 except ImportError as error:
     print(type(error).__name__, error.name, error)
 """
+STAR = """
+import pydoc
+from ckpt_surgery import *
+names = [name for name in globals() if not name.startswith("__") and name not in ("sys", "pydoc", "ckpt_surgery")]
+import ckpt_surgery
+assert "check" in pydoc.render_doc(ckpt_surgery)
+print(*names)
+"""
 RESOLVE = """
 import ckpt_surgery
 missing = []
-for name in ckpt_surgery.__all__:
+for name in ckpt_surgery._HOMES:
     try:
         getattr(ckpt_surgery, name)
     except ckpt_surgery.MissingPackageError as error:
@@ -57,7 +65,8 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
-    assert list(HOMES) == ckpt_surgery.__all__
+    assert list(HOMES) == list(vars(ckpt_surgery)["_HOMES"])
+    assert set(ckpt_surgery.__all__) <= set(HOMES)
     imported = [alias for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert len(imported) == len(HOMES), "each line of the stub must read `from MODULE import NAME as NAME`"
 
@@ -76,8 +85,9 @@ def test_each_name_is_that_of_its_module(name: str) -> None:
     assert getattr(ckpt_surgery, name) is getattr(import_module(HOMES[name]), name)
 
 
-def test_dir_lists_every_name() -> None:
-    assert {*ckpt_surgery.__all__, "__all__", "__doc__"} <= set(dir(ckpt_surgery))
+def test_dir_lists_every_name_and_nothing_else() -> None:
+    public = {name for name in dir(ckpt_surgery) if not name.startswith("__")}
+    assert public == {name for name in ckpt_surgery.__all__ if not name.startswith("__")}
 
 
 @pytest.mark.both
@@ -85,6 +95,16 @@ def test_a_star_import_brings_every_name() -> None:
     names: dict[str, object] = {}
     exec("from ckpt_surgery import *", names)
     assert set(ckpt_surgery.__all__) <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("package", "absent"),
+    [("torch", {*NEED_TORCH, "Surgery"}), pytest.param("transformers", {*TINY}, marks=pytest.mark.both)],
+)
+def test_without_a_package_help_and_a_star_import_leave_out_what_needs_it(package: str, absent: set[str]) -> None:
+    done = python(WITHOUT.format(package=package) + STAR)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) == {name for name in HOMES if not name.startswith("__")} - absent
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

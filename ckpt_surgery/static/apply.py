@@ -41,12 +41,12 @@ class _RepairState:
 
 
 def apply(
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     *,
     unsafe: bool = False,
     write: bool = True,
-    select: Collection[str] = (),
-    ignore: Collection[str] = (),
+    select: str | Collection[str] = (),
+    ignore: str | Collection[str] = (),
     exclude: Collection[str] = (),
     per_file_ignores: Mapping[str, Collection[str]] | None = None,
     include_unsupported: bool = False,
@@ -69,7 +69,7 @@ def apply(
             leave an unchanged copy as it is, with its comment.
 
     Raises:
-        ValueError: a code that no rule has.
+        OptionError: a code that no rule has.
     """
     start = perf_counter()
     files, problems = discover(paths, exclude=exclude)

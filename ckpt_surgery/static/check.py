@@ -20,10 +20,10 @@ from ckpt_surgery.static.suppress import without_ignored
 
 
 def check(
-    paths: Sequence[str | Path] | None = None,
+    paths: str | Path | Sequence[str | Path] | None = None,
     *,
-    select: Collection[str] = (),
-    ignore: Collection[str] = (),
+    select: str | Collection[str] = (),
+    ignore: str | Collection[str] = (),
     exclude: Collection[str] = (),
     per_file_ignores: Mapping[str, Collection[str]] | None = None,
     include_unsupported: bool = False,
@@ -34,7 +34,7 @@ def check(
     """Find out where gradient checkpointing does not work, without importing or running anything.
 
     Args:
-        paths: files, folders, or a transformers checkout; None for the installed transformers' models.
+        paths: files, folders, or a transformers checkout, one or several; None for the installed transformers' models.
         select: rule codes (`"CKPT003"`); an empty `select` means all rules.
         ignore: rule codes that are left out.
         exclude: glob patterns of files and folders that a folder walk leaves out.
@@ -46,7 +46,7 @@ def check(
 
     Raises:
         TransformersNotFound: `paths` is None and transformers is not installed.
-        ValueError: a code that no rule has.
+        OptionError: a code that no rule has.
     """
     start = perf_counter()
     files, problems = discover([installed_models()] if paths is None else paths, exclude=exclude)

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
-from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.errors import TransformersNotFound
 from ckpt_surgery.static.results import Problem
 
 MAX_BYTES = 5 * 1024 * 1024
@@ -40,10 +40,6 @@ SKIPPED_PREFIXES = (
 """Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
-
-
-class TransformersNotFound(CkptSurgeryError, LookupError):
-    """No paths were given, and transformers is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +95,10 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
     return False
 
 
-def discover(paths: Sequence[str | Path], *, exclude: Collection[str] = ()) -> tuple[list[Path], list[Problem]]:
-    """The Python files under `paths`, each once and always in the same order.
+def discover(
+    paths: str | Path | Sequence[str | Path], *, exclude: Collection[str] = ()
+) -> tuple[list[Path], list[Problem]]:
+    """The Python files under `paths`, or under a single path, each once and always in the same order.
 
     A named file is taken whatever it is called, as long as it ends in `.py`. A folder is walked, without hidden
     folders, virtual environments, `SKIPPED_FOLDERS` and files that start with `SKIPPED_PREFIXES`; a transformers
@@ -108,7 +106,7 @@ def discover(paths: Sequence[str | Path], *, exclude: Collection[str] = ()) -> t
     never drop a path that is named itself.
     """
     walk = _Walk(exclude)
-    for path in paths:
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
         walk.start(os.fspath(path))
     walk.follow_links()
     return walk.files, walk.problems

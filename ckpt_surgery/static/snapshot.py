@@ -12,6 +12,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
+from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.results import Problem, Progress
@@ -81,16 +82,18 @@ def take_snapshot(
     return Snapshot({source.path: source for source in sources}, parsed, cache), problems
 
 
-def select_codes(select: Collection[str], ignore: Collection[str]) -> frozenset[str]:
-    """The codes of the rules to run.
+def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -> frozenset[str]:
+    """The codes of the rules to run. One code may be given as it is.
 
     Raises:
-        ValueError: a code that no rule has.
+        OptionError: a code that no rule has.
     """
+    select = [select] if isinstance(select, str) else select
+    ignore = [ignore] if isinstance(ignore, str) else ignore
     codes = [rule.code for rule in RULES]
     unknown = sorted({*select, *ignore} - {*codes})
     if unknown:
-        raise ValueError(f"no rule has the code {', '.join(unknown)}: the codes are {', '.join(codes)}")
+        raise OptionError(f"no rule has the code {', '.join(map(repr, unknown))}: the codes are {', '.join(codes)}")
     return frozenset(select or codes) - frozenset(ignore)
 
 

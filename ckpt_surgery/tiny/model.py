@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from ckpt_surgery.errors import BuildStage, CannotBuild
+from ckpt_surgery.errors import BuildStage, CannotBuild, OptionError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import left_as_found
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
@@ -56,7 +56,10 @@ def tiny_model(
 
     Raises:
         CannotBuild: no attempt gives a model whose forward and backward run with a finite result.
+        OptionError: `model_class` is not a class.
     """
+    if not isinstance(model_class, type):
+        raise OptionError(f"model_class is {model_class!r}: give a class, such as transformers.LlamaForCausalLM")
     name = model_class.__name__
     source = config if config is not None else _config_class(model_class)
     if source is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.static.discover import TransformersNotFound
+from ckpt_surgery.errors import TransformersNotFound
 from tests.cli.stand_ins import (
     StandIn,
 )

@@ -264,3 +264,11 @@ def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatc
     monkeypatch.setattr(reading, "extract", counted)
     check([root], jobs=1)
     assert called == [INLINE]
+
+
+def test_one_path_and_one_code_may_be_given_as_they_are(tmp_path: Path) -> None:
+    root = tree(tmp_path, INLINE)
+    whole = check([root], select=["CKPT002"], jobs=1)
+    assert check(root, select="CKPT002", jobs=1).findings == check(str(root), select="CKPT002", jobs=1).findings
+    assert check(root, select="CKPT002", jobs=1).findings == whole.findings != ()
+    assert check(root, ignore="CKPT002", select="CKPT003", jobs=1).problems == ()

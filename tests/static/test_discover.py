@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_surgery.errors import TransformersNotFound
 from ckpt_surgery.static.discover import (
     MAX_BYTES,
     SKIPPED_PREFIXES,
     SourceFile,
-    TransformersNotFound,
     discover,
     installed_models,
     matches,

@@ -18,13 +18,13 @@ from tests.codemods.tools import FOO, tree
 
 PACKAGE = Path(ckpt_surgery.__file__).parent
 RULE = '''\
-"""A block's forward takes a bare `*args`.
+"""A forward takes a bare `*args`.
 
 ## What it does
-Reports blocks whose forward takes arguments under no name.
+Reports classes whose forward takes arguments without names.
 
 ## Why is this bad?
-Nothing tells which of them carry gradient, and which are past state.
+Nothing says which of them carry gradient, and which are past state.
 
 ## Example
 ```python
@@ -33,7 +33,7 @@ def forward(self, hidden_states, attention_mask=None): ... # after
 ```
 
 ## Fix safety
-Safe: the star goes.
+Not repaired: only the author knows the names.
 """
 
 from __future__ import annotations
@@ -42,25 +42,18 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(
-    code="CKPT011",
-    repair=RepairKind.SAFE,
-    applicability=Applicability.SAFE,
-    commit="{}.forward names its arguments",
-)
+RULE = Declaration(code="CKPT011", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every `*args` of a forward."""
+    """A finding for every class whose forward takes `*args`."""
     for path in context.tree.checked:
-        start = context.tree.text(path).find("*args")
-        for ref in context.tree.names.classes(path) if start >= 0 else ():
+        for ref in context.tree.names.classes(path):
             forward = ref.cls.forward
             if forward and any(parameter.kind == "*" for parameter in forward.params):
-                edit = Edit(path, start, start + len("*args"), "attention_mask=None")
-                yield context.class_finding(RULE, ref, f"{ref.name} takes *args", edits=(edit,))
+                yield context.class_finding(RULE, ref, f"{ref.name} takes *args")
 '''
 SIGNATURE = "self, hidden_states, attention_mask=None, past_key_values=None):\n        return self."
 MODEL = PLAIN.replace(SIGNATURE, SIGNATURE.replace("attention_mask=None, past_key_values=None", "*args"))
@@ -100,26 +93,36 @@ def run(copy: Path, *arguments: str, folder: Path) -> str:
 
 def test_the_registry_and_the_libcst_commands_hold_it(copy: Path, tmp_path: Path) -> None:
     name, summary, commit, position, commands = json.loads(run(copy, "-c", ASKED, folder=tmp_path))
-    assert (name, summary) == ("unnamed_arguments", "A block's forward takes a bare `*args`.")
-    assert commit == "{}.forward names its arguments"
+    assert (name, summary) == ("unnamed_arguments", "A forward takes a bare `*args`.")
+    assert commit is None
     assert position == 10, "rules are sorted by code"
+    assert "UnnamedArguments" not in commands, "it repairs nothing"
+
+
+def test_a_rule_that_repairs_is_a_libcst_command(copy: Path, tmp_path: Path) -> None:
+    shutil.copytree(copy, tmp_path / "copy")
+    text = RULE.replace("repair=RepairKind.NONE", 'repair=RepairKind.SAFE, commit="{}.forward names its arguments"')
+    (tmp_path / "copy/ckpt_surgery/codemods/rules/unnamed_arguments.py").write_text(text, encoding="utf-8")
+    *_, commit, _, commands = json.loads(run(tmp_path / "copy", "-c", ASKED, folder=tmp_path))
+    assert commit == "{}.forward names its arguments"
     assert "UnnamedArguments" in commands
 
 
 def test_the_rule_command_lists_and_explains_it(copy: Path, tmp_path: Path) -> None:
     assert "CKPT011 unnamed_arguments\n" in run(copy, "-m", "ckpt_surgery", "rule", folder=tmp_path)
     shown = run(copy, "-m", "ckpt_surgery", "rule", "CKPT011", folder=tmp_path)
-    assert shown.startswith("CKPT011 unnamed_arguments\n\nA block's forward takes")
+    assert shown.startswith("CKPT011 unnamed_arguments\n\nA forward takes")
 
 
-def test_check_finds_with_it_and_apply_repairs(copy: Path, tmp_path: Path) -> None:
+def test_check_finds_with_it_and_apply_leaves_it_to_a_person(copy: Path, tmp_path: Path) -> None:
     root = tree(tmp_path, MODEL)
     command = ["-m", "ckpt_surgery", "check", "--select", "CKPT011", "--output-format", "json", "models"]
     (finding,) = json.loads(run(copy, *command, folder=root))["findings"]
     line = MODEL[: MODEL.index("class FooLayer")].count("\n") + 1
     assert (finding["code"], finding["line"], finding["message"]) == ("CKPT011", line, "FooLayer takes *args")
-    run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
-    assert "def forward(self, hidden_states, attention_mask=None):" in (root / FOO).read_text(encoding="utf-8")
+    summary = run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
+    assert "CKPT011 unnamed_arguments: 0 repaired, left: 1 to be repaired by hand" in summary
+    assert (root / FOO).read_text(encoding="utf-8") == MODEL
 
 
 def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
