@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+RULES = Path(__file__).parent / "rules"
+
+
+def on_config(config: Any) -> Any:
+    """Add the page of every rule to the navigation."""
+    with_rules(config["nav"])
+    return config
+
+
+def with_rules(navigation: list[Any]) -> list[Any]:
+    """The navigation with a page for each rule behind the page that lists them."""
+    (pages,) = (section["Rules"] for section in navigation if isinstance(section, dict) and "Rules" in section)
+    pages += sorted(f"rules/{page.name}" for page in RULES.glob("CKPT*.md"))
+    return navigation
+
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Render the Markdown inside folded parts; GitHub does so without being told."""

@@ -46,11 +46,11 @@ def check_command(
         bool | None,
         typer.Option("--show-unknown/--no-show-unknown", help="Also show what could not be decided."),
     ] = None,
-    show_info: Annotated[bool, typer.Option("--show-info", help="Also show what is no fault.")] = False,
+    show_info: Annotated[bool, typer.Option("--show-info", help="Also show findings that are not faults.")] = False,
     include_unsupported: IncludeUnsupported = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Report checkpointing that does not work, without running the code."""
+    """Report faulty gradient checkpointing. No code is run."""
 
     def body() -> int:
         from ckpt_surgery.codemods import RULES

@@ -5,9 +5,11 @@ A command's module imports what it runs only when it runs it: `--help` loads no 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,6 +48,9 @@ app.command("pr")(pr_command)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. `arguments` default to those of the process."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `ckpt_surgery check models >&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for all of the process
     for stream in (sys.stdout, sys.stderr):
         # A file name need not be text in the terminal's encoding; printing it must not fail.
         reconfigure = getattr(stream, "reconfigure", None)

@@ -23,7 +23,7 @@ IncludeUnsupported: TypeAlias = Annotated[
         help="Also look at models without supports_gradient_checkpointing = True.",
     ),
 ]
-NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Read every file anew.")]
+NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Ignore the cache.")]
 Jobs: TypeAlias = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
 ]

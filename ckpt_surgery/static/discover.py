@@ -274,7 +274,9 @@ def _reason(error: OSError, link: bool) -> str:
     if error.errno == errno.ELOOP:
         return "is a cycle of symbolic links: not followed; remove the link"
     if error.errno == errno.ENOENT:
-        return "is a symbolic link to nothing: remove or repair it" if link else "does not exist: check the path"
+        return (
+            "is a symbolic link to nothing: remove or repair it" if link else "no such file or folder: check the path"
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return "may not be read: change its permissions or exclude it"
     return f"cannot be read: {error.strerror or error}"

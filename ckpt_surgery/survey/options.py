@@ -33,7 +33,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
     index, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= index <= count:
-        raise TargetError(f"{text!r} is no shard: write i/n with i from 1 to n, such as 2/4")
+        raise TargetError(f"{text!r} is not a shard: write i/n with i from 1 to n, such as 2/4")
     return index, count
 
 

@@ -1,4 +1,4 @@
-"""A gradient parameter stands behind past state in a block's signature.
+"""A gradient parameter comes after past state in a block's signature.
 
 ## What it does
 Finds blocks whose forward takes past state before a gradient parameter that some caller passes, moves the

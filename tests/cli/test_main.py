@@ -76,3 +76,15 @@ def test_main_turns_an_interrupt_outside_of_a_command_into_130(
     monkeypatch.setattr("ckpt_surgery.cli.main.app", interrupted)
     assert main([]) == 130
     assert capsys.readouterr().err == "ckpt_surgery: interrupted\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_changes_no_exit_code(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "clean.py").write_text("x = 1\n")
+    command = f'"{sys.executable}" -m ckpt_surgery check clean.py {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bug" not in done.stdout + done.stderr

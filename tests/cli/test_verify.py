@@ -228,7 +228,7 @@ class TestErrors:
             ("bert --modes reentrent", "--modes does not know reentrent: did you mean reentrant?"),
             ("bert --modes ,", "--modes names nothing: it takes non_reentrant, reentrant"),
             ("bert --levels xyz", "--levels does not know xyz: it takes all, run, recompute, set, values, state"),
-            ("bert --shard 5/4", "--shard '5/4' is no shard: write i/n with i from 1 to n, such as 2/4"),
+            ("bert --shard 5/4", "--shard '5/4' is not a shard: write i/n with i from 1 to n, such as 2/4"),
             ("bert --timeout nan", "--timeout nan is no time limit: give seconds from 0.1 to 86400"),
             ("bert --timeout 1e300", "--timeout 1e+300 is no time limit: give seconds from 0.1 to 86400"),
             (f"bert --output {'a' * 300}", f"--output {'a' * 300} cannot be written to: "),

@@ -142,7 +142,7 @@ def test_a_missing_path_is_a_problem_and_the_rest_is_found(tmp_path: Path) -> No
     make(tmp_path, "a.py")
     files, problems = discover([tmp_path / "gone.py", tmp_path / "a.py"])
     assert files == [tmp_path / "a.py"]
-    assert problems == [Problem(f"{tmp_path}/gone.py", "does not exist: check the path")]
+    assert problems == [Problem(f"{tmp_path}/gone.py", "no such file or folder: check the path")]
 
 
 def test_a_named_file_that_is_not_python_is_a_problem(tmp_path: Path) -> None:
@@ -311,7 +311,9 @@ def test_a_file_over_the_size_limit_is_not_read_and_one_at_the_limit_is(tmp_path
 def test_a_file_that_may_not_be_opened_or_is_gone_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read_source(tmp_path / "gone.py") == Problem(f"{tmp_path}/gone.py", "does not exist: check the path")
+    assert read_source(tmp_path / "gone.py") == Problem(
+        f"{tmp_path}/gone.py", "no such file or folder: check the path"
+    )
 
     def refuse(*_: object, **__: object) -> object:
         raise PermissionError(13, "Permission denied")

@@ -24,7 +24,7 @@ class TestShards:
 
     @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "a/b", "-1/4", "1/0", "1/2/3", "1.5/2", "²/3"])
     def test_that_make_no_sense_are_said_to(self, text: str) -> None:
-        with pytest.raises(TargetError, match="is no shard: write i/n with i from 1 to n, such as 2/4"):
+        with pytest.raises(TargetError, match="is not a shard: write i/n with i from 1 to n, such as 2/4"):
             parse_shard(text)
 
 

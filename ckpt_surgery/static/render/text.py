@@ -69,7 +69,8 @@ def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 
     """The summary of `apply`: files changed, findings repaired and left by rule, and why they are left."""
     verb = "Changed" if result.written else "Would change"
     changed, files = len(result.changes), plural(result.files, "file")
-    lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s.", width)
+    problems = f", {plural(len(result.problems), 'problem')}" if result.problems else ""
+    lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s{problems}.", width)
     faults = Counter(f.code for f in result.findings if f.applicability in FAULTS)
     left = Counter(f.code for f in result.left if f.applicability in FAULTS)
     for rule in rules:

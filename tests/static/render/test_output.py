@@ -79,7 +79,10 @@ EVERY_KIND = (
     finding("CKPT004", INFO, family="bert"),
     finding("CKPT004", UNKNOWN, path="/elsewhere/a b%[x].py"),
 )
-PROBLEMS = (Problem("models/broken.py", "does not parse: line 3"), Problem("/gone", "does not exist: check the path"))
+PROBLEMS = (
+    Problem("models/broken.py", "does not parse: line 3"),
+    Problem("/gone", "no such file or folder: check the path"),
+)
 
 
 class TestWhatIsShown:
@@ -211,7 +214,7 @@ class TestJson:
         }
         assert set(document["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
         assert document["hidden"] == {"info": 1, "unknown": 1}
-        assert document["problems"][1] == {"path": "/gone", "message": "does not exist: check the path"}
+        assert document["problems"][1] == {"path": "/gone", "message": "no such file or folder: check the path"}
         assert [(rule["code"], rule["count"]) for rule in document["statistics"]] == [("CKPT001", 1), ("CKPT003", 1)]
         assert (document["files"], document["suppressed"], document["seconds"]) == (12, 3, 1.25)
 
