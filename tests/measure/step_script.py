@@ -51,7 +51,7 @@ def train(case: Case) -> dict[str, Any]:
         own = {name: run.entries[name] for name in blocks}
         verdict = compare(reference, dataclasses.replace(run, entries=own))
         modes[mode] = {
-            "faults": [dataclasses.asdict(fault) for fault in verdict.faults],
+            "faults": [fault.to_dict() for fault in verdict.faults],
             "lost": verdict.lost,
             "wrong": verdict.wrong,
             "largest_error": verdict.error,
