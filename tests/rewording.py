@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
 _SENTENCE = re.compile(r"(?<![\w.%-])[a-z']{2,}[,:;]? [a-z']{2,}(?![\w.(=-])")
+_FIELD = re.compile(r"(\{[^{}]*\})")
 _CODE = re.compile(r"^\s*(from|import|class|def|if|for|return|with) .*", re.MULTILINE)
 _SEARCHES = frozenset(
     [
@@ -82,7 +83,7 @@ class Capitals(ast.NodeTransformer):
             if isinstance(piece, ast.FormattedValue):
                 piece.value = self.visit(piece.value)
             elif isinstance(piece, ast.Constant) and is_sentence(text):
-                piece.value = str(piece.value).upper()
+                piece.value = capitals(str(piece.value))
                 self.changed += 1
         return node
 
@@ -90,8 +91,13 @@ class Capitals(ast.NodeTransformer):
         """A sentence is put in capitals."""
         if isinstance(node.value, str) and is_sentence(node.value):
             self.changed += 1
-            return ast.copy_location(ast.Constant(node.value.upper()), node)
+            return ast.copy_location(ast.Constant(capitals(node.value)), node)
         return node
+
+
+def capitals(text: str) -> str:
+    """The text in capitals. The fields of a template keep their names."""
+    return "".join(part if part.startswith("{") else part.upper() for part in _FIELD.split(text))
 
 
 def is_sentence(text: str) -> bool:

@@ -48,7 +48,7 @@ class SurveyTarget:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `target_of` reads it back."""
-        return asdict(self)
+        return {**asdict(self), "kind": self.kind.value}  # a plain string: xdist sends nothing else
 
 
 def target_of(data: Mapping[str, Any]) -> SurveyTarget:

@@ -94,7 +94,7 @@ def test_each_test_has_its_id_and_its_outcome(run: PytestRun) -> None:
         "test_modeling_oak.py::test_function[a.b]": "passed",
         "test_modeling_oak.py::test_function[a::b]": "passed",
     }
-    assert run.problem == ""
+    assert run.problem is None
     assert run.results[f"{FILE}::OwnTest::test_skip"].reason == "not today"
 
 
