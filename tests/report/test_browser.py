@@ -79,7 +79,7 @@ def test_a_page_that_asks_the_network_is_seen(browser: Browser, pages: dict[str,
     [
         ("gemma3n", {"gemma3nforcausallm"}),
         ("CKPT006", {"swinmodel"}),
-        ("reentrant values", {"gemma3nforcausallm", "hugemodel", "evil"}),
+        ("reentrant values", {"gemma3nforcausallm", "hugemodel"}),
         ("no such model", set()),
     ],
     ids=["a class", "a rule", "a mode and a level", "nothing"],
