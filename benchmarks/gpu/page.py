@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,13 @@ def section(result: Result, picture: str) -> str:
         lines.append(f"![{result.part.question}]({picture})")
     if result.figures:
         rows = [
-            [name, f"{_median(figure['values']):.4g}", figure["unit"], figure.get("target", ""), figure["verdict"]]
+            [
+                name,
+                f"{statistics.median(figure['values']):.4g}",
+                figure["unit"],
+                figure.get("target", ""),
+                figure["verdict"],
+            ]
             for name, figure in result.figures.items()
             if figure["values"]
         ]
@@ -118,13 +125,9 @@ def bars(result: Result) -> tuple[str, dict[str, float]] | None:
     }
     if not result.part.plotted or not chosen:
         return None
-    return next(iter(chosen.values()))["unit"], {name: _median(figure["values"]) for name, figure in chosen.items()}
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return next(iter(chosen.values()))["unit"], {
+        name: statistics.median(figure["values"]) for name, figure in chosen.items()
+    }
 
 
 def main() -> None:
