@@ -58,9 +58,7 @@ def test_a_missed_target_and_a_file_that_cannot_be_written_show_in_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_gradients, "PARTS", (SMALL,))
-    monkeypatch.setattr(
-        sync_gradients, "measured", lambda *_: ({way: Cost((1.0,), 9, 0) for way in (LOOP, OURS)}, 0.0)
-    )
+    monkeypatch.setattr(sync_gradients, "measure", lambda *_: ({way: Cost((1.0,), 9, 0) for way in (LOOP, OURS)}, 0.0))
     assert main(["--out", str(tmp_path / "sync_gradients.json")]) == 1
     (tmp_path / "file").touch()
     assert main(["--out", str(tmp_path / "file" / "sync_gradients.json")]) == 2

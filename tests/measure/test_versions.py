@@ -1,4 +1,4 @@
-"""Bytes in words, and the packages that a verdict depends on: what every message and report shares."""
+"""The packages that a verdict depends on."""
 
 from __future__ import annotations
 
@@ -10,28 +10,6 @@ import pytest
 
 from ckpt_surgery.measure import versions
 from ckpt_surgery.measure.versions import installed_versions
-from ckpt_surgery.text import size, size_unit
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (-2048, "-2.0 KiB"),
-        (150 * 1024, "150 KiB"),
-        (2**31, "2.0 GiB"),
-        (2**55, "32768 TiB"),
-    ],
-)
-def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
-    assert size(count) == text
-
-
-def test_the_unit_of_the_largest_serves_a_whole_axis() -> None:
-    assert size_unit(3 * 2**20) == ("MiB", 2**20)
-    assert size_unit(1) == ("B", 1)
 
 
 def test_versions_are_those_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +23,8 @@ def test_versions_are_those_of_what_is_installed(monkeypatch: pytest.MonkeyPatch
 def test_what_every_process_shares_loads_no_torch() -> None:
     code = (
         "import sys\n"
-        "from ckpt_surgery.measure import errors, units, versions\n"
+        "from ckpt_surgery import errors, text\n"
+        "from ckpt_surgery.measure import versions\n"
         "versions.installed_versions()\n"
         "print(*sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
