@@ -325,7 +325,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(toy: Path, tmp_path: P
         env={**os.environ, "TMPDIR": str(scratch)},
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     limit = time.monotonic() + 60
     while not started.exists() and time.monotonic() < limit:
