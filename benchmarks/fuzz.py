@@ -1,0 +1,96 @@
+"""Does `wrap_blocks` hold its promise on random blocks, arguments and training loops? Equal, or refused by name.
+
+Each case trains a small model with and without a surgery and compares losses, gradients, weights and all state, also
+that of generators. Prints the outcomes, the reasons of refusals, and the smallest case for everything that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, get_args
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.figures import lacking
+from benchmarks.screen import console_of
+
+if TYPE_CHECKING:
+    from benchmarks.fuzz_cases.case import Case
+
+PLAIN_WIDTH = 200
+_TOLD_EVERY = 500
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a case fails; 2 where it could not run."""
+    options = _options(arguments)
+    if lacking("fuzz", "torch", "numpy"):
+        return 2
+    if options.case is not None:
+        return _one(options.case)
+    return _many(options)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--n", type=int, default=2000, metavar="N", help="cases (default: 2000)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another S gives other cases (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="worker processes (default: 1)")
+    parser.add_argument("--mode", choices=("non_reentrant", "reentrant"), help="only this mode (default: both)")
+    parser.add_argument("--whole", action="store_true", help="do not minimise what fails")
+    parser.add_argument("--case", metavar="CASE", help="run one case again: its seed, or what the table shows")
+    return parser.parse_args(arguments)
+
+
+def _one(text: str) -> int:
+    """Run one case and print everything that differs."""
+    import torch
+
+    from benchmarks.fuzz_cases.case import Case
+    from benchmarks.fuzz_cases.judge import FAILURES, judge
+
+    torch.set_num_threads(1)
+    try:
+        case = Case.parsed(text)
+    except ValueError as error:
+        print(f"fuzz: {error}.", file=sys.stderr)
+        return 2
+    result = judge(case)
+    print(case, result.outcome, *result.detail, sep="\n")
+    return 1 if result.outcome in FAILURES else 0
+
+
+def cases(count: int, seed: int, mode: str | None = None) -> list[Case]:
+    """`count` cases of consecutive seeds that no other `seed` has."""
+    from benchmarks.fuzz_cases.case import Case, Mode
+
+    only: Mode | None = next((name for name in get_args(Mode) if name == mode), None)
+    first = seed * 1_000_000
+    return [Case.drawn(number, only) for number in range(first, first + count)]
+
+
+def _many(options: argparse.Namespace) -> int:
+    from benchmarks.fuzz_cases.judge import FAILURES
+    from benchmarks.fuzz_cases.pool import judged
+    from benchmarks.fuzz_cases.report import tables
+
+    start, results = perf_counter(), []
+    for pair in judged(cases(options.n, options.seed, options.mode), options.jobs, minimise=not options.whole):
+        results.append(pair)
+        if len(results) % _TOLD_EVERY == 0:
+            print(f"fuzz: {len(results)} cases, {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    console = console_of(PLAIN_WIDTH)
+    for part in tables(results):
+        console.print(part, highlight=False)
+    console.print(f"{len(results) / (perf_counter() - start):.0f} cases a second", highlight=False)
+    return 1 if any(pair.result.outcome in FAILURES for pair in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

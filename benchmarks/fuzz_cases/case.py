@@ -1,0 +1,113 @@
+"""A case: the features, the training loop and the options of one comparison, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, PLAIN_SCENARIO, SCENARIOS
+from benchmarks.fuzz_cases.feature import Feature, Output
+from benchmarks.fuzz_cases.model import FuzzModel, model_of
+from benchmarks.fuzz_cases.training import Scenario
+
+Mode = Literal["non_reentrant", "reentrant"]
+MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")
+
+_NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
+_PLAIN_LOOPS = ("OneStep", "ThreeSteps", "SixSteps")
+_PLAIN_SHARE = 0.55
+_NO_OFFLOAD = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is compared. The seed decides between the variants of a feature; the rest may be changed without it."""
+
+    seed: int
+    mode: Mode
+    offload: Literal["cpu"] | None
+    every_n: int
+    blocks: int
+    features: tuple[str, ...]
+    scenario: str
+
+    @classmethod
+    def drawn(cls, seed: int, mode: Mode | None = None) -> Case:
+        """The case of a seed, in the mode that the seed says or in another."""
+        rng = random.Random(f"case {seed}")
+        drawn_mode = rng.choice(MODES)
+        offload: Literal["cpu"] | None = "cpu" if rng.random() < 0.25 else None
+        every_n, blocks = rng.choice((1, 1, 1, 2)), rng.choice((2, 2, 3))
+        groups = [rng.choice(list(GROUPS)) for _ in range(rng.choice(_NUMBER_OF_FEATURES))]
+        features = _compatible([rng.choice(list(GROUPS[group])) for group in groups])
+        loops = _PLAIN_LOOPS if rng.random() < _PLAIN_SHARE else tuple(SCENARIOS)
+        return cls(seed, mode or drawn_mode, offload, every_n, blocks, features, rng.choice(loops))
+
+    def without(self, feature: str) -> Case:
+        """The case without one of its features."""
+        return replace(self, features=tuple(name for name in self.features if name != feature))
+
+    def simpler(self) -> list[Case]:
+        """Cases with one thing less than this one, each: a feature, the training loop, an option, a block."""
+        plain = [
+            replace(self, scenario=PLAIN_SCENARIO),
+            replace(self, offload=None),
+            replace(self, every_n=1),
+            replace(self, blocks=2),
+        ]
+        fewer = [self.without(feature) for feature in self.features]
+        return [case for case in (*fewer, *plain) if case != self]
+
+    def make_features(self) -> list[Feature]:
+        """New features for one run."""
+        return [FEATURES[name](random.Random(f"{self.seed} {name}")) for name in self.features]
+
+    def make_model(self, features: list[Feature]) -> FuzzModel:
+        """A new model of these features. Some of its arguments are given by position, the others by keyword."""
+        rng = random.Random(f"call {self.seed}")
+        count, place = rng.randint(0, 4), rng.randint(0, 3)
+        names = [feature.argument for feature in features if feature.argument]
+        return model_of(features, names[:count], self.blocks, place)
+
+    def make_scenario(self) -> Scenario:
+        """The training loop."""
+        return SCENARIOS[self.scenario]()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Everything by which cases are counted."""
+        options = (self.mode, *(["offload"] if self.offload else []), *(["every_n"] if self.every_n > 1 else []))
+        return (*self.features, self.scenario, *options)
+
+    def __str__(self) -> str:
+        """What `parsed` reads."""
+        options = (self.mode, self.offload or _NO_OFFLOAD, f"{self.every_n}", f"{self.blocks}")
+        return "/".join((f"{self.seed}", *options, self.scenario, "+".join(self.features)))
+
+    @classmethod
+    def parsed(cls, text: str) -> Case:
+        """The case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
+        if text.isdigit():
+            return cls.drawn(int(text))
+        seed, mode, offload, every_n, blocks, scenario, names = text.split("/")
+        features = tuple(name for name in names.split("+") if name)
+        if mode not in MODES or scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
+            raise ValueError(f"{text} names a mode, a training loop or a feature that there is not")
+        kept: Literal["cpu"] | None = None if offload == _NO_OFFLOAD else "cpu"
+        return cls(int(seed), _mode(mode), kept, int(every_n), int(blocks), features, scenario)
+
+
+def _mode(name: str) -> Mode:
+    return "reentrant" if name == "reentrant" else "non_reentrant"
+
+
+def _compatible(names: list[str]) -> tuple[str, ...]:
+    """The features that can stand together: each once, of those that fill the same argument or output the first."""
+    chosen: dict[str, str] = {}
+    for name in names:
+        kind = FEATURES[name]
+        place = kind.argument or ("output" if issubclass(kind, Output) else name)
+        if name not in chosen.values():
+            chosen.setdefault(place, name)
+    return tuple(chosen.values())

@@ -1,0 +1,143 @@
+"""What became of a case: a training with a surgery held against the same without."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.run import Run, Treatment, checkpointed, operated, train, untreated
+from benchmarks.fuzz_cases.snapshot import GRADIENT, differences
+from ckpt_surgery.errors import SurgeryError
+
+_BLOCK = "FuzzBlock"
+
+
+class Outcome(StrEnum):
+    """What became of a case. `INVALID` counts for nothing: the reference fails, or differs from itself."""
+
+    EQUAL = "equal"
+    REFUSED = "refused"
+    REFUSED_THOUGH_TORCH_IS_RIGHT = "refused though torch is right"
+    SILENT = "silent"
+    STATE = "state"
+    CRASHED = "crashed"
+    HANG = "hang"
+    INVALID = "invalid"
+
+
+FAILURES = frozenset({Outcome.SILENT, Outcome.STATE, Outcome.CRASHED, Outcome.HANG})
+"""The outcomes that break the promise of `wrap_blocks`."""
+REFUSALS = frozenset({Outcome.REFUSED, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT})
+
+EXACT = 0.0
+REENTRANT = 1e-9
+"""Relative to the largest element, in float64: a backward inside a backward adds gradients up in another order."""
+LOW_PRECISION = 2.0**-5
+"""The same where something computes in bfloat16."""
+
+_IN_LOW_PRECISION = frozenset({"AutocastInside", "AutocastAround", "LowPrecision"})
+_IN_SINGLE_PRECISION = frozenset({"Complex", "ComplexOutput"})
+_SINGLE_PRECISION = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one case. `detail` is what differs first, or the message of the error; `reason` groups those.
+
+    `names_block` tells for a refusal whether its message names a block.
+    """
+
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    detail: tuple[str, ...] = ()
+    names_block: bool = True
+
+
+def judge(case: Case, treatment: Treatment = operated) -> Result:
+    """Train with and without a treatment, and compare."""
+    reference = train(case)
+    if reference.error is not None:
+        return Result(case, Outcome.INVALID, _kind(reference.error), (str(reference.error),))
+    if not _finite(reference):
+        return Result(case, Outcome.INVALID, "not finite")
+    treated = train(case, treatment)
+    result = _compared(case, treated, reference)
+    if result.outcome is Outcome.EQUAL:
+        return result
+    again = train(case, untreated)
+    if again.error is not None or _differences(case, again, reference) != ([], []):
+        return Result(case, Outcome.INVALID, "differs from itself")
+    if result.outcome is Outcome.REFUSED and _compared(case, train(case, checkpointed), reference).outcome is (
+        Outcome.EQUAL
+    ):
+        return Result(case, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT, result.reason, result.detail, result.names_block)
+    return result
+
+
+def tolerance(case: Case) -> float:
+    """How far apart values may be: nothing in non-reentrant mode, rounding in the other."""
+    if case.mode == "non_reentrant":
+        return EXACT
+    if not _IN_LOW_PRECISION.isdisjoint(case.features):
+        return LOW_PRECISION
+    return _SINGLE_PRECISION if not _IN_SINGLE_PRECISION.isdisjoint(case.features) else REENTRANT
+
+
+def _compared(case: Case, treated: Run, reference: Run) -> Result:
+    values, state = _differences(case, treated, reference)
+    error = treated.error
+    if values:
+        return Result(case, Outcome.SILENT, _path(values[0]), tuple(values[:5]))
+    if isinstance(error, SurgeryError):
+        message = str(error)
+        return Result(case, Outcome.REFUSED, _grouped(message), (message,), _BLOCK in message)
+    if error is not None:
+        return Result(case, Outcome.CRASHED, f"{_kind(error)}: {_grouped(str(error))}", (str(error),))
+    if state:
+        return Result(case, Outcome.STATE, _path(state[0]), tuple(state[:5]))
+    return Result(case, Outcome.EQUAL)
+
+
+def _differences(case: Case, ours: Run, theirs: Run) -> tuple[list[str], list[str]]:
+    """Where losses and gradients differ, and where only the state in the end does.
+
+    A training that an error ended is compared as far as it came.
+    """
+    close, forgiving = tolerance(case), case.mode == "reentrant"
+    values: list[str] = []
+    for (label, one), (_, other) in zip(ours.notes, theirs.notes, strict=False):
+        values += [f"{label}{found}" for found in differences(one, other, close, zero_is_none=forgiving)]
+    if ours.error is not None:
+        return values, []
+    if len(ours.notes) != len(theirs.notes):
+        values.append(f"notes: {len(ours.notes)} instead of {len(theirs.notes)}")
+    state = differences(ours.state, theirs.state, close, zero_is_none=forgiving)
+    values += [found for found in state if found.partition(": ")[0].endswith(GRADIENT)]
+    return values, [found for found in state if not found.partition(": ")[0].endswith(GRADIENT)]
+
+
+def _finite(run: Run) -> bool:
+    """Whether every number that a run noted is one: nothing can be told from the others."""
+    values = (value for _, leaves in run.notes for value in leaves.values() if isinstance(value, Tensor))
+    return all(bool(torch.isfinite(value).all()) for value in values)
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _path(difference: str) -> str:
+    return re.sub(r"\d+", "N", difference.partition(": ")[0])
+
+
+def _grouped(message: str) -> str:
+    """A message without what differs from case to case."""
+    line = " ".join(message.split())
+    line = re.sub(r"FuzzBlock layers\.\d+", "BLOCK", line)
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", line)[:140]

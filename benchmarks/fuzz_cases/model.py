@@ -1,0 +1,118 @@
+"""The model of a case: a stack of two or three blocks whose forwards are made of features."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.fuzz_cases.feature import FEATURES, INPUTS, Feature, Output
+
+
+class FuzzBlock(nn.Module):
+    """A residual block. Subclasses made by `model_of` have the features of a case, and name their parameters."""
+
+    features: ClassVar[tuple[Feature, ...]] = ()
+    positional: ClassVar[tuple[str, ...]] = ()
+    place: ClassVar[int] = 0
+    """How many of the features run before the block's own layers."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(FEATURES, FEATURES)
+        self.down = nn.Linear(FEATURES, FEATURES)
+        for feature in self.features:
+            feature.build(self, index)
+
+    def compute(self, hidden_states: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of the block, once its arguments are known."""
+        arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
+        hidden = hidden_states
+        for place, feature in enumerate(self.features):
+            if place == self.place:
+                hidden = self.layers(hidden)
+            hidden = feature.run(self, hidden, arguments.get(feature.argument))
+        if self.place >= len(self.features):
+            hidden = self.layers(hidden)
+        output = next((feature for feature in self.features if isinstance(feature, Output)), None)
+        return hidden if output is None else output.pack(self, hidden, hidden_states)
+
+    def layers(self, hidden: Tensor) -> Tensor:
+        """The block's own layers: nonlinear, so that a wrong input gives wrong gradients."""
+        change: Tensor = self.down(torch.tanh(self.up(hidden)))
+        return hidden + torch.tanh(change)
+
+
+class FuzzModel(nn.Module):
+    """An input layer, the blocks, and a sum. Subclasses made by `model_of` have the features of a case."""
+
+    features: ClassVar[tuple[Feature, ...]] = ()
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.embed = nn.Linear(INPUTS, FEATURES)
+        self.layers = nn.ModuleList(blocks)
+        self.head = nn.Linear(FEATURES, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """A scalar for values of shape (batch, positions, inputs)."""
+        output = next((feature for feature in self.features if isinstance(feature, Output)), None)
+        with ExitStack() as contexts:
+            for feature in self.features:
+                feature.begin(self)
+            for feature in self.features:
+                contexts.enter_context(feature.around())
+            hidden: Tensor = self.embed(values)
+            extras: list[Tensor] = []
+            for index, layer in enumerate(self.layers):
+                result = layer(hidden, *self._positional(hidden, index), **self._keyword(hidden, index))
+                if output is None:
+                    hidden = result
+                else:
+                    hidden, more = output.unpack(result)
+                    extras += more
+                for feature in self.features:
+                    hidden = feature.after_block(self, hidden, index)
+            total: Tensor = self.head(hidden).square().mean()
+            for extra in extras:
+                total = total + 0.1 * torch.tanh(extra.abs().mean())
+            for feature in self.features:
+                if (term := feature.added_loss()) is not None:
+                    total = total + 0.1 * torch.tanh(term)
+            return total
+
+    def _positional(self, hidden: Tensor, index: int) -> list[Any]:
+        by_name = {feature.argument: feature for feature in self.features}
+        return [by_name[name].value(self, hidden, index) for name in self.positional]
+
+    def _keyword(self, hidden: Tensor, index: int) -> dict[str, Any]:
+        named = (feature for feature in self.features if feature.argument not in ("", *self.positional))
+        return {feature.argument: feature.value(self, hidden, index) for feature in named}
+
+
+def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int, place: int) -> FuzzModel:
+    """A model whose blocks have these features; the arguments named in `positional` are given by position."""
+    parameters = [*positional, *(f.argument for f in features if f.argument and f.argument not in positional)]
+
+    def forward(self: FuzzBlock, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(hidden_states, args, kwargs)
+
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("self", either),
+            inspect.Parameter("hidden_states", either),
+            *(inspect.Parameter(name, either, default=None) for name in parameters),
+        ]
+    )
+    shared = {"features": tuple(features), "positional": tuple(positional)}
+    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "forward": forward})
+    model: FuzzModel = type("FuzzModel", (FuzzModel,), shared)([block(index) for index in range(blocks)])
+    for feature in features:
+        feature.attach(model)
+    return model

@@ -1,0 +1,126 @@
+"""One training of a case: without checkpointing, with a surgery, or with torch's own checkpointing."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
+from benchmarks.fuzz_cases.training import Training
+from ckpt_surgery.runtime.rng import seed_all
+from ckpt_surgery.runtime.wrap import wrap_blocks
+
+Treatment = Callable[[nn.Module, Case], Callable[[], None]]
+"""Changes a model before its training; returns what takes that back."""
+
+SELF_CHECK = "self_check"
+
+
+@dataclass(eq=False)
+class Run:
+    """What one training of a case left: notes on the way, the state in the end, and the error that ended it early."""
+
+    notes: list[tuple[str, Leaves]] = field(default_factory=list)
+    state: Leaves = field(default_factory=dict)
+    error: Exception | None = None
+
+
+def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
+    """The reference: no checkpointing."""
+    return lambda: None
+
+
+def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]:
+    """With `wrap_blocks`."""
+    surgery = wrap_blocks(
+        model, use_reentrant=case.mode == "reentrant", offload=case.offload, every_n=case.every_n, **options
+    )
+    return surgery.undo
+
+
+def self_checked(mode: str | int) -> Treatment:
+    """With `wrap_blocks` and another interval of its self-check, where it has one."""
+    if SELF_CHECK not in inspect.signature(wrap_blocks).parameters:
+        return operated
+    return lambda model, case: operated(model, case, **{SELF_CHECK: mode})
+
+
+def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:
+    """With torch's own checkpointing of the same blocks in the same mode, and nothing else."""
+    layers: Any = model.layers
+    treated = [layer for place, layer in enumerate(layers) if place % case.every_n == 0]
+    for layer in dict.fromkeys(treated):
+        layer.forward = partial(_own_checkpoint, type(layer).forward.__get__(layer), case.mode == "reentrant", layer)
+    return partial(_restore_forwards, treated)
+
+
+def _restore_forwards(layers: list[nn.Module]) -> None:
+    for layer in layers:
+        vars(layer).pop("forward", None)
+
+
+def _own_checkpoint(forward: Callable[..., Any], reentrant: bool, layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if not (layer.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    run = partial(forward, **kwargs) if reentrant else forward
+    return checkpoint(run, *args, use_reentrant=reentrant, **({} if reentrant else kwargs))
+
+
+def train(case: Case, treatment: Treatment = untreated) -> Run:
+    """Train the model of a case from its seed. An error of the training is part of the result.
+
+    Reentrant cases compute in float64: what only rounds differently stays within a narrow tolerance there.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if case.mode == "reentrant" else torch.float32)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _train(case, treatment)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _train(case: Case, treatment: Treatment) -> Run:
+    run = Run()
+    seed_all(case.seed)
+    features = case.make_features()
+    model = case.make_model(features)
+    attributes = attribute_names(model)
+    try:
+        undo = treatment(model, case)
+        added = attribute_names(model) - attributes
+        training = Training(model, features, random.Random(f"train {case.seed}"), undo, run.notes)
+        seed_all(case.seed + 1)
+        case.make_scenario().train(training)
+        run.state = _state(model, features, added)
+    except Exception as error:
+        run.error = error
+    return run
+
+
+def _state(model: nn.Module, features: list[Any], added: frozenset[tuple[str, str]]) -> Leaves:
+    """What there is after a training: the model, what features keep, and the global generators."""
+    state = model_leaves(model, added)
+    for feature in features:
+        kept = {
+            key: value
+            for key, value in vars(feature).items()
+            if not key.startswith("_") and key not in feature.unjudged
+        }
+        state.update(leaves_of(kept, type(feature).__name__))
+    state["torch generator"] = torch.get_rng_state()
+    state["python generator"] = random.getstate()
+    state["numpy generator"] = numpy_state(numpy.random)
+    return state

@@ -1,0 +1,179 @@
+"""The state of a model and of objects as flat tables of leaves, and the differences between two of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+Leaves = dict[str, Any]
+"""What stands at each path: a copy of a tensor, or a value that can be compared."""
+
+GRADIENT = ".grad"
+"""The end of the path to a gradient."""
+
+_INTERNAL = frozenset(vars(nn.Module())) - {"training"}
+_PEEKED = 3
+_DEEPEST = 8
+_ABSENT = object()
+
+
+def leaves_of(value: Any, path: str = "") -> Leaves:
+    """The leaves of any value, containers and objects opened. Iterators are advanced to see what they would give."""
+    leaves: Leaves = {}
+    _collect(value, path, leaves, set(), 0)
+    return leaves
+
+
+def model_leaves(model: nn.Module, ignored: frozenset[tuple[str, str]] = frozenset()) -> Leaves:
+    """Parameters, buffers, modes and attributes of a model; `ignored` are pairs of module and attribute."""
+    leaves: Leaves = {}
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            _collect(tensor, f"{name}.{key}", leaves, seen, 0)
+        for key, value in vars(module).items():
+            if key not in _INTERNAL and (name, key) not in ignored and not _is_ours(value):
+                _collect(value, f"{name}.{key}", leaves, seen, 0)
+    return leaves
+
+
+def numpy_state(generator: Any) -> tuple[Any, ...]:
+    """The state of a generator of NumPy's old kind, or of the module that has the global one."""
+    name, keys, *rest = generator.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def attribute_names(model: nn.Module) -> frozenset[tuple[str, str]]:
+    """Every attribute of every module, with the module's name."""
+    return frozenset((name, key) for name, module in model.named_modules() for key in vars(module))
+
+
+def differences(ours: Leaves, theirs: Leaves, tolerance: float = 0.0, *, zero_is_none: bool = False) -> list[str]:
+    """The paths at which two tables differ, with what stands there.
+
+    Tensors are equal, or with a tolerance close by the largest difference relative to the largest of all
+    elements there. With `zero_is_none` a tensor of zeros is as good as none.
+    """
+    found = []
+    for path in [*ours, *(path for path in theirs if path not in ours)]:
+        one, other = ours.get(path, _ABSENT), theirs.get(path, _ABSENT)
+        if not _same(one, other, tolerance, zero_is_none):
+            found.append(f"{path}: {_shown(one)} instead of {_shown(other)}{_distance(one, other)}")
+    return found
+
+
+def _same(one: Any, other: Any, tolerance: float, zero_is_none: bool) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return _close(one, other, tolerance)
+    if zero_is_none and (one is None) is not (other is None):
+        tensor = other if one is None else one
+        return isinstance(tensor, Tensor) and not bool(tensor.count_nonzero())
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) <= tolerance * max(abs(one), abs(other)) or (one != one != other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = _dense(one), _dense(other)
+    if not tolerance:
+        return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    scale = max(float(other.abs().nan_to_num(posinf=0.0).max()), 1e-3) if other.numel() else 1.0
+    return bool(torch.allclose(one, other, rtol=0, atol=tolerance * scale, equal_nan=True))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    if isinstance(value, Tensor):
+        numbers = _dense(value.detach()).reshape(-1)[:3].tolist()
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} {[f'{n:.6g}' for n in numbers]}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _distance(one: Any, other: Any) -> str:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape or not one.numel():
+        return ""
+    return f", {float((_dense(one) - _dense(other)).abs().max()):.3g} apart"
+
+
+def _is_ours(value: Any) -> bool:
+    return type(value).__module__.startswith("ckpt_surgery.")
+
+
+def _collect(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) -> None:
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray)):
+        leaves[path] = bytes(value) if isinstance(value, bytearray) else value
+    elif isinstance(value, Tensor):
+        if id(value) not in seen:
+            seen.add(id(value))
+            leaves[path] = value.detach().clone()
+            if value.is_leaf and value.requires_grad:
+                leaves[path + GRADIENT] = None if value.grad is None else value.grad.detach().clone()
+            _collect_all(getattr(value, "__dict__", {}).items(), path, leaves, seen, depth)
+    elif isinstance(value, (nn.Module, type, ModuleType)) or id(value) in seen or depth > _DEEPEST:
+        leaves[path] = type(value).__name__
+    else:
+        seen.add(id(value))
+        _collect_object(value, path, leaves, seen, depth + 1)
+
+
+def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) -> None:
+    if isinstance(value, numpy.ndarray):
+        leaves[path] = (str(value.dtype), value.shape, value.tobytes())
+    elif isinstance(value, torch.Generator):
+        leaves[path] = value.get_state()
+    elif isinstance(value, random.Random):
+        leaves[path] = value.getstate()
+    elif isinstance(value, numpy.random.Generator):
+        leaves[path] = repr(value.bit_generator.state)
+    elif isinstance(value, numpy.random.RandomState):
+        leaves[path] = numpy_state(value)
+    elif isinstance(value, Mapping):
+        leaves[f"{path}.keys"] = repr(list(value))
+        _collect_all(value.items(), path, leaves, seen, depth)
+    elif isinstance(value, (list, tuple, deque)):
+        leaves[f"{path}.length"] = len(value)
+        _collect_all(enumerate(value), path, leaves, seen, depth)
+    elif isinstance(value, (set, frozenset)):
+        leaves[path] = repr(sorted(value, key=repr))
+    elif isinstance(value, Iterator):
+        _collect_all(enumerate(next(value, None) for _ in range(_PEEKED)), path, leaves, seen, depth)
+    elif isinstance(value, FunctionType):
+        cells = (cell.cell_contents for cell in value.__closure__ or ())
+        _collect_all(enumerate(cells), f"{path}.closure", leaves, seen, depth)
+    elif isinstance(value, functools.partial):
+        _collect_all(enumerate((value.func, *value.args)), path, leaves, seen, depth)
+    else:
+        _collect_all(_attributes(value), path, leaves, seen, depth)
+
+
+def _collect_all(pairs: Any, path: str, leaves: Leaves, seen: set[int], depth: int) -> None:
+    for key, value in list(pairs):
+        _collect(value, f"{path}.{key}", leaves, seen, depth)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    if dataclasses.is_dataclass(value):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [
+        *getattr(value, "__dict__", {}).items(),
+        *((name, getattr(value, name, None)) for name in slots if name not in ("__weakref__", "__dict__")),
+    ]

@@ -1,0 +1,248 @@
+"""Training loops: how forwards, backwards and steps follow one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import set_checkpoint_early_stop
+
+from benchmarks.fuzz_cases.training import Scenario, Training
+
+
+class OneStep(Scenario):
+    """One step."""
+
+    def train(self, training: Training) -> None:
+        training.step()
+
+
+class ThreeSteps(Scenario):
+    """Three steps with other batches."""
+
+    def train(self, training: Training) -> None:
+        for number in range(3):
+            training.step(number)
+
+
+class SixSteps(Scenario):
+    """More steps than are watched."""
+
+    def train(self, training: Training) -> None:
+        for number in range(6):
+            training.step(number)
+
+
+class Accumulation(Scenario):
+    """Two backwards before a step."""
+
+    def train(self, training: Training) -> None:
+        for first in (0, 2):
+            for number in (first, first + 1):
+                training.forward(number).backward()  # type: ignore[no-untyped-call]
+            training.update()
+
+
+class SummedLosses(Scenario):
+    """Two forwards before one backward."""
+
+    def train(self, training: Training) -> None:
+        for first in (0, 2):
+            loss = training.forward(first) + training.forward(first + 1)
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.update()
+
+
+class BackwardsInReverse(Scenario):
+    """Two forwards, and their backwards in the other order."""
+
+    def train(self, training: Training) -> None:
+        first, second = training.forward(0), training.forward(1)
+        second.backward()  # type: ignore[no-untyped-call]
+        training.note_gradients()
+        first.backward()  # type: ignore[no-untyped-call]
+        training.update()
+        training.step(2)
+
+
+class RetainedGraph(Scenario):
+    """Two backwards through one graph."""
+
+    def train(self, training: Training) -> None:
+        loss = training.forward()
+        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        training.note_gradients()
+        (loss * 2).backward()  # type: ignore[no-untyped-call]
+        training.update()
+
+
+class TwoParts(Scenario):
+    """A loss whose two parts go backward one after the other."""
+
+    def train(self, training: Training) -> None:
+        kept: list[torch.Tensor] = []
+        layers: Any = training.model.layers
+        handle = layers[-1].register_forward_hook(lambda module, args, output: kept.append(_first(output)))
+        loss = training.forward()
+        handle.remove()
+        kept[0].square().mean().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        training.note_gradients()
+        loss.backward()  # type: ignore[no-untyped-call]
+        training.update()
+
+
+def _first(output: Any) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, dict):
+        return _first(next(iter(output.values())))
+    return _first(output[0]) if isinstance(output, (list, tuple)) else _first(output.hidden)
+
+
+class GradientPenalty(Scenario):
+    """The gradient of the loss by the inputs is part of a second loss."""
+
+    def train(self, training: Training) -> None:
+        for number in range(2):
+            values = training.batch(number, requires_grad=True)
+            loss: Any = training.model(values)
+            training.between()
+            (slope,) = torch.autograd.grad(loss, values, create_graph=True)
+            training.note("slope", slope)
+            (loss + slope.square().sum()).backward()
+            training.update()
+
+
+class BackwardInputs(Scenario):
+    """A backward for some of the parameters."""
+
+    def train(self, training: Training) -> None:
+        chosen = [p for p in training.model.parameters() if p.requires_grad][::2]
+        training.forward().backward(inputs=chosen)  # type: ignore[no-untyped-call]
+        training.update()
+
+
+class GradFunction(Scenario):
+    """`torch.autograd.grad` for all parameters."""
+
+    def train(self, training: Training) -> None:
+        chosen = [p for p in training.model.parameters() if p.requires_grad]
+        for number in range(2):
+            gradients = torch.autograd.grad(training.forward(number), chosen, allow_unused=True)
+            training.note("gradient", list(gradients))
+
+
+class InputGradients(Scenario):
+    """The gradient of the inputs counts too."""
+
+    def train(self, training: Training) -> None:
+        values = training.batch(requires_grad=True)
+        training.model(values).backward()
+        training.note("gradient", values.grad)
+        training.update()
+
+
+class RetainedGradients(Scenario):
+    """The gradients of what the blocks return are kept."""
+
+    def train(self, training: Training) -> None:
+        kept: list[torch.Tensor] = []
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            hidden = _first(output)
+            if hidden.requires_grad:
+                hidden.retain_grad()
+                kept.append(hidden)
+
+        layers: Any = training.model.layers
+        handles = [layer.register_forward_hook(keep) for layer in layers]
+        training.forward().backward()  # type: ignore[no-untyped-call]
+        training.note("gradient", [hidden.grad for hidden in kept])
+        for handle in handles:
+            handle.remove()
+        training.update()
+
+
+class StepInBackward(Scenario):
+    """Each parameter is updated as soon as its gradient is there, and the gradient dropped."""
+
+    def train(self, training: Training) -> None:
+        def update(parameter: Any) -> None:
+            parameter.data.sub_(0.05 * parameter.grad)
+            parameter.grad = None
+
+        for parameter in training.model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+        for number in range(3):
+            training.forward(number).backward()  # type: ignore[no-untyped-call]
+            training.note("weight", dict(training.model.named_parameters()))
+
+
+class MetaLearning(Scenario):
+    """A step inside the loss: gradients go through `functional_call` with updated parameters."""
+
+    def train(self, training: Training) -> None:
+        second_order = training.rng.random() < 0.5
+        parameters = {name: p for name, p in training.model.named_parameters() if p.requires_grad}
+        loss = training.forward(0)
+        weights = list(parameters.values())
+        gradients: Any = torch.autograd.grad(loss, weights, create_graph=second_order, allow_unused=True)
+        updated = {
+            name: parameters[name] if gradient is None else parameters[name] - 0.1 * gradient
+            for name, gradient in zip(parameters, gradients, strict=True)
+        }
+        outer = torch.func.functional_call(training.model, updated, (training.batch(1),))
+        training.note("loss", outer)
+        outer.backward()
+        training.update()
+
+
+class ClippedNorm(Scenario):
+    """Gradients are clipped by their norm."""
+
+    def train(self, training: Training) -> None:
+        for number in range(2):
+            training.forward(number).backward()  # type: ignore[no-untyped-call]
+            norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
+            training.note("gradient", norm)
+            training.update()
+
+
+class ZeroedGradients(Scenario):
+    """Gradients are zeroed and not dropped."""
+
+    def train(self, training: Training) -> None:
+        for number in range(3):
+            training.forward(number).backward()  # type: ignore[no-untyped-call]
+            training.note_gradients()
+            training.model.zero_grad(set_to_none=False)
+
+
+class Anomaly(Scenario):
+    """With torch's detection of anomalies."""
+
+    def train(self, training: Training) -> None:
+        with torch.autograd.detect_anomaly(check_nan=False):
+            training.step()
+
+
+class WithoutEarlyStop(Scenario):
+    """The recompute runs to its end."""
+
+    def train(self, training: Training) -> None:
+        with set_checkpoint_early_stop(False):
+            training.step(0)
+            training.step(1)
+
+
+class DrawsBetween(Scenario):
+    """Random numbers are drawn between forward and backward, as by augmentation of the next batch."""
+
+    def train(self, training: Training) -> None:
+        for number in range(2):
+            loss = training.forward(number)
+            training.note("drawn", functional.dropout(torch.ones(4)))
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.update()

@@ -1,0 +1,142 @@
+"""Features that share, freeze or write the weights of blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.fuzz_cases.feature import FEATURES, Feature
+
+
+class TiedParts(Feature):
+    """All blocks have the same layer."""
+
+    def attach(self, model: Any) -> None:
+        for layer in model.layers:
+            layer.up = model.layers[0].up
+
+
+class TiedToHead(Feature):
+    """A layer of the blocks is also used by the model, before them."""
+
+    def attach(self, model: Any) -> None:
+        common = model.layers[0].down
+        model.embed = nn.Sequential(model.embed, common)
+
+
+class SameBlockTwice(Feature):
+    """The first block is also the last."""
+
+    def attach(self, model: Any) -> None:
+        model.layers.append(model.layers[0])
+
+
+class FrozenParts(Feature):
+    """Some parameters of each block are frozen."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.up.requires_grad_(False)
+
+
+class FrozenBlock(Feature):
+    """The first block is frozen, with everything before it or without."""
+
+    def attach(self, model: Any) -> None:
+        model.layers[0].requires_grad_(False)
+        if self._variant:
+            model.embed.requires_grad_(False)
+
+
+class Codebook(Feature):
+    """A frozen parameter that the block itself moves towards its inputs: vector quantisation."""
+
+    def build(self, block: Any, index: int) -> None:
+        codes = torch.randn(5, FEATURES)
+        if self._variant:
+            block.register_buffer("codes", codes)
+        else:
+            block.codes = nn.Parameter(codes, requires_grad=False)
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        flat = hidden.detach().reshape(-1, FEATURES).to(block.codes.dtype)
+        nearest = torch.cdist(flat, block.codes).argmin(1)
+        quantised = block.codes[nearest].view_as(hidden).to(hidden.dtype)
+        if block.training:
+            with torch.no_grad():
+                block.codes[nearest] = 0.8 * block.codes[nearest] + 0.2 * flat
+        return hidden + 0.5 * (quantised - hidden).detach() * hidden
+
+
+class MomentumEncoder(Feature):
+    """A frozen copy of a layer that follows it."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.student, block.teacher = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        block.teacher.requires_grad_(False)
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        with torch.no_grad():
+            for own, followed in zip(block.teacher.parameters(), block.student.parameters(), strict=True):
+                (own.data if self._variant else own).lerp_(followed, 0.3)
+        return block.student(hidden).tanh() * block.teacher(hidden).sigmoid() + hidden
+
+
+class Scripted(Feature):
+    """A scripted part."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.scripted = torch.jit.script(nn.Linear(FEATURES, FEATURES))
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden + torch.tanh(block.scripted(hidden))
+
+
+class ComputedWeight(Feature):
+    """A weight that the block computes once from a parameter in each call and keeps as an attribute."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.raw = nn.Parameter(torch.randn(FEATURES, FEATURES) / 4)
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        block.computed = torch.tanh(block.raw)
+        return hidden + functional.linear(hidden, block.computed).tanh()
+
+
+class UpdatesParameter(Feature):
+    """Clamps a trained parameter before it is used."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.temperature = nn.Parameter(torch.full((1,), 2.0))
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        with torch.no_grad():
+            block.temperature.data.mul_(0.9).clamp_(max=1.5)
+        return torch.sin(hidden * block.temperature)
+
+
+class OneElement(Feature):
+    """Parameters and buffers of one element, with strides other than 1."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.strange = nn.Parameter(torch.ones(3).as_strided((1,), (7,)))
+        block.register_buffer("one", torch.zeros(9)[::5][:1].as_strided((1, 1), (3, 5)))
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        if block.training:
+            block.one += 1
+        return torch.sin(hidden * block.strange)
+
+
+class OutsideParameter(Feature):
+    """A parameter of another part of the model, through a reference that is no submodule."""
+
+    def attach(self, model: Any) -> None:
+        model.common = nn.Linear(FEATURES, FEATURES)
+        for layer in dict.fromkeys(model.layers):
+            object.__setattr__(layer, "reference", [model.common])
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden + torch.tanh(block.reference[0](hidden))
