@@ -29,7 +29,7 @@ from ckpt_surgery.distributed.structure import (
 )
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _marked_twice(model: nn.Module, steps: Sequence[_ObservedStep]) -> tuple[str
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
     """A step for each batch. Raises DistributedError where one fails."""
     steps = []
-    with torch.inference_mode(False), left_as_found(model), _stand_ins(model) as holders:
+    with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
         without_reentrant(model)  # it may lose gradients
         if not model.training:
             model.train()

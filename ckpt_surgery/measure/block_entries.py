@@ -1,7 +1,7 @@
-"""Count how often a block's computation is entered, in the forward and again in the backward of a step.
+"""Count how often a block's computation is entered in the forward and in the backward of a step.
 
-No single place sees every entry, so three witnesses are heard. Each can miss entries and none counts one
-twice, so the largest of their counts is the answer.
+No single probe sees every entry, so each block has three. A probe may miss entries but never counts one twice, so the
+largest count is the right one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORWARD, BACKWARD = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries into one block's computation: in the forward pass, and once more per recompute in the backward."""
+    """How often one block's computation was entered in the forward, and recomputed in the backward."""
 
     forward: int
     backward: int
@@ -31,32 +31,33 @@ class Entries:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the three witnesses of one block saw: counts by phase."""
+    """What the probes of one block saw: entries by phase."""
 
     block: nn.Module
-    called: Counter[int] = field(default_factory=Counter)
+    calls: Counter[int] = field(default_factory=Counter)
     checkpointed: Counter[int] = field(default_factory=Counter)
-    parts: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
-    states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # of the generator, by phase and witness
+    submodules: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
+    rng_states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # by phase and probe
 
 
 class EntryCounter:
     """A context manager that counts entries into `blocks`, which are modules of `model`.
 
-    The witnesses of a block:
+    A block is probed in three places:
 
-    - its own forward pre-hook. It sees a recompute wherever hooks run inside the checkpoint: plain modules,
-      and the layers of transformers up to 5.0, whose `__call__` checkpoints;
-    - the function that the block hands to its checkpointing function. It sees every recompute of a
-      `GradientCheckpointingLayer` of later releases, whose wrapped `forward` keeps hooks outside;
-    - the submodule of its own that is entered first. It sees a recompute where somebody replaced
-      `forward`. Submodules shared with the rest of the model, or inside another checkpointed layer, do not
-      count. Only entry counts: early stop skips what comes late in a recompute.
+    - its forward pre-hook. It sees a recompute wherever hooks run inside the checkpoint: in plain modules, and in the
+      layers of transformers up to 5.0, whose `__call__` checkpoints;
+    - the function that the block passes to its checkpointing function. It sees every recompute of a
+      `GradientCheckpointingLayer` of later releases, whose wrapped `forward` leaves hooks outside;
+    - the first submodule that is entered. It sees a recompute where `forward` was replaced. Submodules that are shared
+      with the rest of the model, or lie in another checkpointed layer, are not used. Only entries count: early stop
+      skips the end of a recompute.
 
-    Two cases fool them. A block without submodules whose `forward` was replaced has no witness: its recompute
-    is missed. A block that checkpoints nothing but its first submodule seems to be recomputed as a whole.
-    Enter it after checkpointing was enabled; the checkpointing functions are those it finds then.
-    Raises ValueError where a block is not a module of `model`.
+    Two cases are miscounted. A block without submodules whose `forward` was replaced has no probe that sees its
+    recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
+
+    Enable checkpointing first: the checkpointing functions are looked up on entry.
+    Raises ValueError if a block is not a module of `model`.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -71,13 +72,13 @@ class EntryCounter:
         self._functions: list[tuple[nn.Module, dict[str, Any]]] = []
 
     def __enter__(self) -> EntryCounter:
-        others = {tally.block for tally in self._tallies.values()}
-        others |= {module for module in self._paths if hasattr(module, "_gradient_checkpointing_func")}
+        layers = {tally.block for tally in self._tallies.values()}
+        layers |= {module for module in self._paths if hasattr(module, "_gradient_checkpointing_func")}
         for tally in self._tallies.values():
-            self._hook(tally.block, partial(self._count, tally, tally.called, "block"))
-            self._watch_function(tally)
-            for name, part in _own_parts(tally.block, self._paths, others - {tally.block}):
-                self._hook(part, partial(self._count_part, tally, name))
+            self._hook(tally.block, partial(self._count, tally, tally.calls, "block"))
+            self._wrap_checkpoint(tally)
+            for name, submodule in _exclusive_submodules(tally.block, self._paths, layers - {tally.block}):
+                self._hook(submodule, partial(self._count_submodule, tally, name))
         return self
 
     def __exit__(
@@ -90,45 +91,44 @@ class EntryCounter:
             vars(module).update(attributes)
 
     def start_backward(self) -> None:
-        """From now on an entry is a recompute."""
+        """Count entries as recomputes from now on."""
         self._phase = BACKWARD
 
     def entries(self) -> dict[str, Entries]:
-        """The count of every block, under the names given at the start."""
-        return {name: _decide(tally) for name, tally in self._tallies.items()}
+        """The entries of each block, by its name in `blocks`."""
+        return {name: _entries(tally) for name, tally in self._tallies.items()}
 
-    def other_randomness(self) -> tuple[str, ...]:
-        """Blocks that were recomputed with torch's generator in a state that their forward never began with."""
-        return tuple(name for name, tally in self._tallies.items() if _drifted(tally))
+    def rng_mismatches(self) -> tuple[str, ...]:
+        """The blocks whose recompute began with torch's generators in a state that no forward of theirs began with."""
+        return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
 
-    def _hook(self, module: nn.Module, tick: Callable[[], None]) -> None:
-        self._handles.append(module.register_forward_pre_hook(lambda _module, _arguments: tick(), prepend=True))
+    def _hook(self, module: nn.Module, count: Callable[[], None]) -> None:
+        self._handles.append(module.register_forward_pre_hook(lambda _module, _arguments: count(), prepend=True))
 
-    def _count(self, tally: _Tally, counts: Counter[int], witness: str) -> None:
+    def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         counts[self._phase] += 1
-        state = generator_state(self._devices)
-        tally.states.setdefault((self._phase, witness), set()).add(state)
+        tally.rng_states.setdefault((self._phase, probe), set()).add(generator_state(self._devices))
 
-    def _count_part(self, tally: _Tally, name: str) -> None:
-        self._count(tally, tally.parts.setdefault(name, Counter()), f"part {name}")
+    def _count_submodule(self, tally: _Tally, name: str) -> None:
+        self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")
 
-    def _watch_function(self, tally: _Tally) -> None:
+    def _wrap_checkpoint(self, tally: _Tally) -> None:
         block = tally.block
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
         if checkpoint is None:
             return
 
-        def watched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            def entered(*inner_args: Any, **inner_kwargs: Any) -> Any:
+        def wrapped(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            def counted(*inner_args: Any, **inner_kwargs: Any) -> Any:
                 self._count(tally, tally.checkpointed, "checkpoint")
                 return function(*inner_args, **inner_kwargs)
 
-            # a block may also checkpoint pieces of itself: those are not entries into the block
-            return checkpoint(entered if _runs(function, block) else function, *args, **kwargs)
+            # A block that checkpoints a piece of itself is not entered by that.
+            return checkpoint(counted if _runs(function, block) else function, *args, **kwargs)
 
         own = {k: v for k, v in vars(block).items() if k == "_gradient_checkpointing_func"}
         self._functions.append((block, own))
-        vars(block)["_gradient_checkpointing_func"] = watched
+        vars(block)["_gradient_checkpointing_func"] = wrapped
 
 
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
@@ -138,47 +138,49 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
     return paths
 
 
-def _own_parts(
-    block: nn.Module, paths: Mapping[nn.Module, list[str]], others: set[nn.Module]
+def _exclusive_submodules(
+    block: nn.Module, paths: Mapping[nn.Module, list[str]], layers: set[nn.Module]
 ) -> list[tuple[str, nn.Module]]:
-    """The submodules that run only as part of `block`: not shared, not in a layer that is checkpointed itself."""
-    homes = tuple(f"{path}." if path else "" for path in paths[block])
-    foreign = {part for other in others - _ancestors(block, paths) for part in other.modules()}
+    """The submodules that run only as part of `block`: neither shared nor inside another checkpointed layer."""
+    prefixes = tuple(f"{path}." if path else "" for path in paths[block])
+    foreign = {submodule for layer in layers - _ancestors(block, paths) for submodule in layer.modules()}
     return [
-        (name, part)
-        for name, part in block.named_modules()
-        if part is not block and part not in foreign and all(path.startswith(homes) for path in paths[part])
+        (name, submodule)
+        for name, submodule in block.named_modules()
+        if submodule is not block
+        and submodule not in foreign
+        and all(path.startswith(prefixes) for path in paths[submodule])
     ]
 
 
 def _ancestors(block: nn.Module, paths: Mapping[nn.Module, list[str]]) -> set[nn.Module]:
     parents = {path[:end] for path in paths[block] for end in range(len(path)) if path[end] == "."}
-    return {module for module, places in paths.items() if not parents.isdisjoint(places) or "" in places}
+    return {module for module, own_paths in paths.items() if not parents.isdisjoint(own_paths) or "" in own_paths}
 
 
 def _runs(function: Callable[..., Any], block: nn.Module) -> bool:
-    """Whether calling `function` runs `block`: a bound method of it, or a partial of one or of its `forward`."""
+    """Whether `function` is the block, a bound method of it, or a partial of either or of an unbound `forward`."""
     if isinstance(function, partial):
         return (bool(function.args) and function.args[0] is block) or _runs(function.func, block)
     return function is block or getattr(function, "__self__", None) is block
 
 
-def _decide(tally: _Tally) -> Entries:
-    forward = max(tally.called[FORWARD], tally.checkpointed[FORWARD])
-    witness = next((counts for counts in tally.parts.values() if counts[FORWARD]), None)
-    # a part may run several times per entry, so its count is divided by what the forward showed
-    by_part = -(-witness[BACKWARD] * forward // witness[FORWARD]) if witness else 0
-    return Entries(forward, max(tally.called[BACKWARD], tally.checkpointed[BACKWARD], by_part))
+def _entries(tally: _Tally) -> Entries:
+    forward = max(tally.calls[FORWARD], tally.checkpointed[FORWARD])
+    first = next((counts for counts in tally.submodules.values() if counts[FORWARD]), None)
+    # A submodule may run several times per entry: scale its count by that of the forward.
+    by_submodule = -(-first[BACKWARD] * forward // first[FORWARD]) if first else 0
+    return Entries(forward, max(tally.calls[BACKWARD], tally.checkpointed[BACKWARD], by_submodule))
 
 
-def _drifted(tally: _Tally) -> bool:
-    """Whether each witness that was entered in the backward saw a generator that it had not seen in the forward.
+def _rng_differs(tally: _Tally) -> bool:
+    """Whether every probe that saw a recompute saw a generator state that it never saw in the forward.
 
-    One that checkpointing bypasses, such as a hook on a block around a checkpoint, may be entered in other states.
+    A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before states are restored.
     """
-    seen = [
-        states <= tally.states.get((FORWARD, witness), set())
-        for (phase, witness), states in tally.states.items()
+    seen_before = [
+        states <= tally.rng_states.get((FORWARD, probe), set())
+        for (phase, probe), states in tally.rng_states.items()
         if phase == BACKWARD
     ]
-    return bool(seen) and not any(seen)
+    return bool(seen_before) and not any(seen_before)

@@ -110,8 +110,8 @@ def _keyword_gradient(case: Case) -> Explanation | None:
 
 
 def _shared_writes(case: Case) -> Explanation | None:
-    for block, facts in case.calls(lambda f: f.written):
-        return Explanation(Observation.SHARED_WRITES, {"block": block, "argument": facts.written[0]})
+    for block, facts in case.calls(lambda f: f.mutated):
+        return Explanation(Observation.SHARED_WRITES, {"block": block, "argument": facts.mutated[0]})
     return None
 
 
@@ -129,7 +129,7 @@ def _nested_output(case: Case) -> Explanation | None:
 
 def _unreturned_tensor(case: Case) -> Explanation | None:
     for name in case.reference.calls:
-        if name in case.reference.aside:
+        if name in case.reference.leaking_blocks:
             return Explanation(CauseKind.UNRETURNED_TENSOR, {"block": _class(case.blocks[name])})
     return None
 
@@ -138,7 +138,7 @@ def _no_input_gradient(case: Case) -> Explanation | None:
     for name, facts in case.reference.calls.items():
         block = case.blocks[name]
         trained = any(parameter.requires_grad for parameter in block.module.parameters())
-        if trained and not (facts.fed or facts.keyword_gradient or facts.container_gradient):
+        if trained and not (facts.input_requires_grad or facts.keyword_gradient or facts.container_gradient):
             return Explanation(CauseKind.NO_INPUT_GRADIENT, {"block": _class(block)})
     return None
 

@@ -185,7 +185,7 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fau
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
-        wanted = reference.calls[name].reached if name in reference.calls else entries.forward
+        wanted = reference.calls[name].backward_calls if name in reference.calls else entries.forward
         if fault := _entry_fault(before, entries, wanted):
             kind, details = fault
             blocks.setdefault((kind, tuple(details.items())), []).append(name)
@@ -241,10 +241,10 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
     faults += cache_faults(checkpointed)
-    drawing = tuple(n for n in checkpointed.other_randomness if n in reference.calls and reference.calls[n].random)
+    drawing = tuple(n for n in checkpointed.rng_mismatches if n in reference.calls and reference.calls[n].uses_rng)
     if drawing:
         faults.append(Fault(FaultKind.RNG_NOT_RESTORED, drawing))
-    if checkpointed.random_moved and not reference.random_moved:
+    if checkpointed.rng_moved and not reference.rng_moved:
         faults.append(Fault(FaultKind.RNG_MOVED))
     return faults
 

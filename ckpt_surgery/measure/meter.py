@@ -1,7 +1,7 @@
-"""Work and memory of a step, counted operator by operator: FLOPs, and the bytes of tensors that are alive.
+"""Measure a step operator by operator: its FLOPs, and the bytes of live tensors.
 
-Measures only. Tensors count from the operator that made them until the last holder lets go of them, whoever
-holds them: autograd, a closure of the checkpoint, a cache.
+A tensor is live from the operator that creates it until its last reference is gone, whoever holds that reference:
+autograd, a closure of the checkpoint, a cache. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from ckpt_surgery.measure.results import Timeline
 
-_POINTS = 200
+_MAX_POINTS = 200
 _aten = torch.ops.aten
 
 
 class Meter(TorchDispatchMode):
-    """Counts what runs inside its `with`, forward and backward apart, and inside blocks apart from the rest.
+    """Count FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
 
     FLOPs are those of matrix products, convolutions and attention, as torch.utils.flop_counter counts them.
-    Bytes are of storages that operators inside made: parameters, buffers and inputs do not count. Whoever
-    knows where blocks begin and end says so through `enter_block` and `leave_block`.
+    Bytes are those of storages allocated while active; parameters, buffers and inputs do not count. The caller marks
+    the blocks with `enter_block` and `leave_block`.
     """
 
     def __init__(self) -> None:
@@ -37,144 +37,149 @@ class Meter(TorchDispatchMode):
         self.block_flops = 0
         self.kept_bytes = 0
         self.best_kept_bytes = 0
-        self.aside: set[str] = set()
-        """Blocks that made a tensor which others used although it was neither given to them nor returned."""
-        self._alive: dict[int, _Storage] = {}
+        self.leaking_blocks: set[str] = set()
+        """Blocks that created a tensor which was used outside of them, although they did not return it."""
+        self._live: dict[int, _Storage] = {}
         self._bytes = 0
         self._operators = 0
-        self._inside: list[str] = []
-        self._given: dict[int, int] = {}  # bytes of storages that blocks were given, by serial number
-        self._returned: dict[int, int] = {}  # and of those that they returned
+        self._block_stack: list[str] = []
+        self._given: dict[int, int] = {}  # serial number to bytes: storages passed to blocks
+        self._returned: dict[int, int] = {}  # serial number to bytes: storages returned by blocks
         self._serial = 0
-        self._line: list[tuple[int, int]] = []
-        self._backward_at = -1
+        self._points: list[tuple[int, int]] = []
+        self._backward_at: int | None = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if self._backward_at < 0 and func not in _UNREAD:
-            self._look_for_strangers(args)
+        if self._backward_at is None and func not in _NO_READ:
+            self._find_leaks(args)
         result = func(*args, **options)
         self._count(func, args, options, result)
         self._operators += 1
-        for place, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-            if isinstance(value, Tensor) and _is_new(func, place):
-                self._take(value)
-        self._line.append((self._operators, self._bytes))
+        for index, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+            if isinstance(value, Tensor) and _allocates(func, index):
+                self._track(value)
+        self._points.append((self._operators, self._bytes))
         return result
 
     def enter_block(self, name: str, values: Iterator[Tensor]) -> None:
-        """A block begins in the forward; `values` are the tensors that it was given."""
-        if not self._inside:
-            self._mark(values, self._given)
-        self._inside.append(name)
+        """Mark the start of a block's forward; `values` are the tensors passed to it."""
+        if not self._block_stack:
+            self._record(values, self._given)
+        self._block_stack.append(name)
 
     def leave_block(self, values: Iterator[Tensor]) -> None:
-        """The block entered last ends; `values` are the tensors that it returned."""
-        self._inside.pop()
-        if not self._inside:
-            self._mark(values, self._returned)
+        """Mark the end of the innermost block's forward; `values` are the tensors it returned."""
+        self._block_stack.pop()
+        if not self._block_stack:
+            self._record(values, self._returned)
 
     def start_backward(self, loss: Tensor) -> None:
-        """The forward is over: what is alive now, `loss` apart, was kept for the backward.
+        """Mark the end of the forward: all that is live now, except `loss`, was kept for the backward.
 
-        Nothing else may hold on to tensors of the step by now, such as the model's output.
+        The caller must hold no other tensor of the step, such as the model's output.
         """
         self._backward_at = self._operators
-        storage = _storage(loss)
-        own = None if storage is None else self._alive.get(storage._cdata)
-        alive = {s.serial: s for s in self._alive.values() if s is not own}
-        self.kept_bytes = sum(s.bytes for s in alive.values())
-        others = {serial: s.bytes for serial, s in alive.items() if not s.block or serial in self._returned}
-        self.best_kept_bytes = sum((others | self._given).values())
+        live = {storage.serial: storage for storage in self._live.values()}
+        if own := self._tracked(loss):
+            del live[own.serial]
+        self.kept_bytes = sum(storage.bytes for storage in live.values())
+        outside = {serial: s.bytes for serial, s in live.items() if not s.block or serial in self._returned}
+        self.best_kept_bytes = sum((outside | self._given).values())
 
     def timeline(self, gradients: Iterable[Tensor] = ()) -> Timeline:
-        """The bytes alive after each operator, the highest of each stretch where there are more than 200.
+        """The live bytes after each operator; above 200 operators, the maximum of each of at most 200 intervals.
 
-        `gradients` are results of the backward that are no activations: they are left out.
+        `gradients` are left out: they are results of the backward, not activations.
         """
-        born: dict[int, int] = {}
-        for storage in {id(s): s for s in map(_storage, gradients) if s is not None}.values():
-            entry = self._alive.get(storage._cdata)
-            if entry is not None:
-                born[entry.born] = born.get(entry.born, 0) + entry.bytes
-        line, grown = [], 0
-        for at, held in self._line:
-            grown += born.get(at, 0)
-            line.append((at, held - grown))
-        stretch = -(-len(line) // _POINTS) or 1
-        parts = [line[start : start + stretch] for start in range(0, len(line), stretch)]
-        return Timeline(tuple(max(part, key=lambda point: point[1]) for part in parts), max(self._backward_at, 0))
+        storages = {storage.serial: storage for gradient in gradients if (storage := self._tracked(gradient))}
+        created: dict[int, int] = {}  # operator to bytes
+        for storage in storages.values():
+            created[storage.operator] = created.get(storage.operator, 0) + storage.bytes
+        points, gradient_bytes = [], 0
+        for operator, live in self._points:
+            gradient_bytes += created.get(operator, 0)
+            points.append((operator, live - gradient_bytes))
+        length = -(-len(points) // _MAX_POINTS) or 1
+        intervals = [points[start : start + length] for start in range(0, len(points), length)]
+        highest = tuple(max(interval, key=lambda point: point[1]) for interval in intervals)
+        return Timeline(highest, self._backward_at or 0)
 
-    def _take(self, tensor: Tensor) -> None:
+    @property
+    def _block(self) -> str:
+        """The outermost block that is running, or an empty string."""
+        return self._block_stack[0] if self._block_stack else ""
+
+    def _track(self, tensor: Tensor) -> None:
         storage = _storage(tensor)
-        if storage is None or storage._cdata in self._alive:
+        if storage is None or storage._cdata in self._live:
             return
         key, size = storage._cdata, storage.nbytes()
         self._serial += 1
 
-        def gone(_: object) -> None:
-            self._bytes -= self._alive.pop(key).bytes
+        def freed(_: object) -> None:
+            self._bytes -= self._live.pop(key).bytes
 
-        block = self._inside[0] if self._inside else ""
-        self._alive[key] = _Storage(self._serial, size, block, self._operators, weakref.ref(storage, gone))
+        self._live[key] = _Storage(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
         self._bytes += size
 
-    def _mark(self, values: Iterator[Tensor], marked: dict[int, int]) -> None:
-        for tensor in values:
-            storage = _storage(tensor)
-            entry = None if storage is None else self._alive.get(storage._cdata)
-            if entry is not None:
-                marked[entry.serial] = entry.bytes
+    def _tracked(self, tensor: Tensor) -> _Storage | None:
+        storage = _storage(tensor)
+        return None if storage is None else self._live.get(storage._cdata)
 
-    def _look_for_strangers(self, args: tuple[Any, ...]) -> None:
-        here = self._inside[0] if self._inside else ""
-        for value in (part for arg in args for part in (arg if isinstance(arg, (tuple, list)) else (arg,))):
-            storage = _storage(value) if isinstance(value, Tensor) and value.requires_grad else None
-            entry = None if storage is None else self._alive.get(storage._cdata)
-            if entry is None or entry.block in ("", here):
+    def _record(self, values: Iterator[Tensor], sizes: dict[int, int]) -> None:
+        for tensor in values:
+            if storage := self._tracked(tensor):
+                sizes[storage.serial] = storage.bytes
+
+    def _find_leaks(self, args: tuple[Any, ...]) -> None:
+        """Note the blocks whose tensors are read here, outside of them, without having been passed on."""
+        for value in (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,))):
+            storage = self._tracked(value) if isinstance(value, Tensor) and value.requires_grad else None
+            if storage is None or storage.block in ("", self._block):
                 continue
-            if entry.serial not in self._given and entry.serial not in self._returned:
-                self.aside.add(entry.block)
+            if storage.serial not in self._given and storage.serial not in self._returned:
+                self.leaking_blocks.add(storage.block)
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         formula = _formula(func)
         if formula is None:
             return
         flops = int(formula(*args, **options, out_val=result))
-        if self._backward_at >= 0:
+        if self._backward_at is not None:
             self.backward_flops += flops
             return
         self.forward_flops += flops
-        if self._inside:
+        if self._block_stack:
             self.block_flops += flops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Storage:
-    """A storage that is alive: its number, its bytes, the block and the operator that made it.
+    """A live storage: its serial number and size, and the block and operator that allocated it.
 
-    `reference` tells when it ends.
+    `block` is empty outside blocks. The callback of `reference` reports when the storage is freed.
     """
 
     serial: int
     bytes: int
     block: str
-    born: int
+    operator: int
     reference: weakref.ref[torch.UntypedStorage]
 
 
-def other_rounding(seed: int = 1) -> TorchDispatchMode:
-    """A mode in which matrix products and sums round otherwise: their terms are added from the other end.
+def perturbed_rounding(seed: int = 1) -> TorchDispatchMode:
+    """A mode that changes how matrix products and sums are rounded, by adding up their terms in reverse order.
 
-    As that hits the very same bits now and then, a random unit in the last place comes on top, another with each
-    `seed`.
+    Reversing alone sometimes gives the same bits, so each result is also changed at random, by at most one unit in
+    the last place; `seed` selects the changes.
     """
-    return _OtherRounding(seed)
+    return _PerturbedRounding(seed)
 
 
-class _OtherRounding(TorchDispatchMode):
+class _PerturbedRounding(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(int(seed))
@@ -182,38 +187,42 @@ class _OtherRounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        first = _PRODUCTS.get(func)
-        if first is not None:
-            left, right = args[first], args[first + 1]
-            args = (*args[:first], left.flip(-1), right.flip(-2), *args[first + 2 :])
+        index = _LEFT_FACTOR.get(func)
+        if index is not None:
+            left, right = args[index], args[index + 1]
+            args = (*args[:index], left.flip(-1), right.flip(-2), *args[index + 2 :])
         elif func is _aten.sum.dim_IntList and args[1]:
             args = (args[0].flip(list(args[1])), *args[1:])
         else:
             return func(*args, **(kwargs or {}))
-        return self._nudged(func(*args, **(kwargs or {})))
+        return self._perturbed(func(*args, **(kwargs or {})))
 
-    def _nudged(self, result: Tensor) -> Tensor:
+    def _perturbed(self, result: Tensor) -> Tensor:
         if not result.is_floating_point():
             return result
         units = torch.randint(-1, 2, result.shape, generator=self._generator).to(result.device, result.dtype)
-        nudge = result * units * torch.finfo(result.dtype).eps
-        return result + nudge.where(result.isfinite(), 0)  # infinity times zero is not a number
+        change = result * units * torch.finfo(result.dtype).eps
+        return result + change.where(result.isfinite(), 0)  # infinity times zero is NaN
 
 
-_PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
-_UNREAD = {_aten.detach.default, _aten.alias.default}
+_LEFT_FACTOR = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
+"""The index of the left factor among the arguments of a matrix product; the right one follows."""
+
+_NO_READ = {_aten.detach.default, _aten.alias.default}
+"""Operators that do not read the data of their argument."""
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse tensors and the like have none of their own
+    except (NotImplementedError, RuntimeError):  # sparse tensors, for one, have no single storage
         return None
 
 
-def _is_new(func: Any, place: int) -> bool:
+def _allocates(func: Any, index: int) -> bool:
+    """Whether the result with this index is a new tensor and no alias of an argument."""
     returns = func._schema.returns
-    return returns[min(place, len(returns) - 1)].alias_info is None
+    return returns[min(index, len(returns) - 1)].alias_info is None
 
 
 def _formula(func: Any) -> Callable[..., Any] | None:
@@ -230,7 +239,7 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
-_CPU_ATTENTION: Mapping[Any, Callable[..., Any]] = {  # torch counts those of other devices only
+_CPU_ATTENTION: Mapping[Any, Callable[..., Any]] = {  # torch itself counts only those of other devices
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }

@@ -1,11 +1,10 @@
-"""How a block is called: what a run without checkpointing shows of the arguments that checkpointing depends on.
+"""Observe how blocks are called in a run without checkpointing: the facts on which checkpointing depends.
 
-Observes; which of it explains a fault is said in `causes`.
+`causes` decides which of these facts explain a fault.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,37 +24,41 @@ from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What the calls of one block have shown, all calls together. Names are those of the block's parameters.
+    """The facts about all calls of one block. Tuples hold names of the block's parameters.
 
-    `keyword_gradient` are tensors with gradient given by keyword (leaves, such as parameters, do not count),
-    `container_gradient` arguments with such tensors inside a tuple, list, dictionary or dataclass,
-    `positional_past` caches given by position, `returned` arguments that the block handed back as they were,
-    `written` containers that it wrote into, and `nested_output` tells whether it returned a tensor with gradient
-    inside an inner container. `fed` tells whether every call had a tensor with gradient among its positional
-    arguments themselves, `random` whether randomness was drawn. `reached` counts the calls that the backward came
-    back through: only those have anything to recompute.
+    Attributes:
+        keyword_gradient: tensors that carry gradient and were passed by keyword. Leaves, such as parameters, do not
+            count.
+        container_gradient: arguments with such tensors inside a tuple, list, dictionary or dataclass.
+        positional_past: past state passed by position.
+        returned: arguments that the block returned unchanged.
+        mutated: dictionaries and lists that the block wrote into.
+        nested_output: whether a tensor that carries gradient was returned inside a nested container.
+        input_requires_grad: whether a positional argument of every call was itself a tensor that requires gradient.
+        uses_rng: whether a call advanced a random number generator of torch.
+        backward_calls: the number of calls that the backward passed through; only those can be recomputed.
     """
 
     keyword_gradient: tuple[str, ...] = ()
     container_gradient: tuple[str, ...] = ()
     positional_past: tuple[str, ...] = ()
     returned: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
+    mutated: tuple[str, ...] = ()
     nested_output: bool = False
-    fed: bool = True
-    random: bool = False
-    reached: int = 0
+    input_requires_grad: bool = True
+    uses_rng: bool = False
+    backward_calls: int = 0
 
 
 class CallObserver:
-    """A context manager that notes the calls of `blocks` in a forward, and tells `meter` where they begin and end."""
+    """A context manager that observes the calls of `blocks` in a forward and marks their start and end on `meter`."""
 
     def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
         self._blocks = blocks
         self._meter = meter
         self._facts: dict[str, CallFacts] = {}
         self._calls = 0
-        self._reached: dict[str, set[int]] = {}  # numbers of calls
+        self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
         self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
         self._open: list[_Call] = []
         self._handles: list[RemovableHandle] = []
@@ -73,18 +76,21 @@ class CallObserver:
         self.stop()
 
     def stop(self) -> None:
-        """See no more: what is called in the backward is a recompute."""
+        """Stop observing, so that recomputes in the backward are not taken for calls."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def facts(self) -> dict[str, CallFacts]:
-        """What was seen so far, by block; blocks that were not called are missing."""
-        return {n: replace(facts, reached=len(self._reached.get(n, ()))) for n, facts in self._facts.items()}
+        """The facts so far by block name, without blocks that were not called."""
+        return {
+            name: replace(facts, backward_calls=len(self._backward_calls.get(name, ())))
+            for name, facts in self._facts.items()
+        }
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = positional_names(block.forward)
-        positional = {name_at(names, place): value for place, value in enumerate(args)}
+        positional = {name_at(names, index): value for index, value in enumerate(args)}
         self._open.append(_Call(positional, dict(kwargs), self._devices))
         self._meter.enter_block(name, tensors((args, kwargs)))
 
@@ -92,24 +98,24 @@ class CallObserver:
         self._meter.leave_block(tensors(output))
         call = self._open.pop()
         self._calls += 1
-        self._watch(name, self._calls, call.made(output))
+        self._hook_backward(name, self._calls, call.new_tensors(output))
         facts = call.facts(output)
         earlier = self._facts.get(name)
-        self._facts[name] = facts if earlier is None else _both(earlier, facts)
+        self._facts[name] = facts if earlier is None else _merged(earlier, facts)
 
-    def _watch(self, name: str, call: int, made: list[Tensor]) -> None:
-        """Notice when the backward comes to one of these results of a call."""
+    def _hook_backward(self, name: str, call: int, results: list[Tensor]) -> None:
+        """Note when the backward reaches one of the results of a call."""
 
         def reached(_: Tensor) -> None:
-            self._reached.setdefault(name, set()).add(call)
+            self._backward_calls.setdefault(name, set()).add(call)
 
-        for tensor in made:
+        for tensor in results:
             if tensor.requires_grad:
                 tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
 
 class _Call:
-    """One call between its beginning and its end."""
+    """One call of a block, from its start to its end."""
 
     def __init__(
         self, positional: dict[str, Any], keywords: dict[str, Any], devices: tuple[torch.device, ...]
@@ -117,15 +123,15 @@ class _Call:
         self.positional = positional
         self.keywords = keywords
         self.devices = devices
-        self.random_state = generator_state(devices)
+        self.rng_state = generator_state(devices)
         self.contents = {n: identities(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
 
     @property
     def arguments(self) -> dict[str, Any]:
         return self.positional | self.keywords
 
-    def made(self, output: Any) -> list[Tensor]:
-        """The tensors of `output` that the call was not given."""
+    def new_tensors(self, output: Any) -> list[Tensor]:
+        """The tensors in `output` that are not among the arguments."""
         given = {id(tensor) for tensor in tensors((self.positional, self.keywords))}
         return [tensor for tensor in tensors(output) if id(tensor) not in given]
 
@@ -142,15 +148,15 @@ class _Call:
                 n for n, v in self.positional.items() if v is not None and (is_past_state(n) or is_cache(v))
             ),
             returned=tuple(dict.fromkeys(returned)),
-            written=tuple(n for n, ids in self.contents.items() if identities(self.arguments[n]) != ids),
+            mutated=tuple(n for n, ids in self.contents.items() if identities(self.arguments[n]) != ids),
             nested_output=_any_gradient(inner),
-            fed=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
-            random=self.random_state != generator_state(self.devices),
+            input_requires_grad=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
+            uses_rng=self.rng_state != generator_state(self.devices),
         )
 
 
 def _carries(tensor: Tensor) -> bool:
-    """Whether gradient goes on from this tensor. A leaf, such as a parameter, gets its own wherever it is used."""
+    """Whether gradient flows on through this tensor. A leaf, such as a parameter, accumulates its own anywhere."""
     return tensor.requires_grad and not tensor.is_leaf
 
 
@@ -158,14 +164,17 @@ def _any_gradient(value: Any) -> bool:
     return any(map(_carries, tensors(value)))
 
 
-def _both(first: CallFacts, second: CallFacts) -> CallFacts:
-    merged: dict[str, Any] = {}
-    for field in dataclasses.fields(CallFacts):
-        one, other = getattr(first, field.name), getattr(second, field.name)
-        if field.name == "fed":
-            merged["fed"] = one and other
-        else:
-            merged[field.name] = (
-                (one or other) if isinstance(one, (bool, int)) else tuple(dict.fromkeys((*one, *other)))
-            )
-    return CallFacts(**merged)
+def _merged(first: CallFacts, second: CallFacts) -> CallFacts:
+    def union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*left, *right)))
+
+    return CallFacts(
+        keyword_gradient=union(first.keyword_gradient, second.keyword_gradient),
+        container_gradient=union(first.container_gradient, second.container_gradient),
+        positional_past=union(first.positional_past, second.positional_past),
+        returned=union(first.returned, second.returned),
+        mutated=union(first.mutated, second.mutated),
+        nested_output=first.nested_output or second.nested_output,
+        input_requires_grad=first.input_requires_grad and second.input_requires_grad,
+        uses_rng=first.uses_rng or second.uses_rng,
+    )

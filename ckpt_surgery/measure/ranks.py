@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.measure.compare import compare, noise_floors, weight
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
-from ckpt_surgery.measure.restore import gradients_aside
+from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.measure.results import Detail, Explanation, Fault, Mode
 from ckpt_surgery.runtime.tensors import digest
 from ckpt_surgery.text import ranks_in_words
@@ -190,7 +190,7 @@ class _Comparison:
         """This rank's step, and the errors of all ranks."""
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
         # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
-        with _group(backend, TIMEOUT) as group, gradients_aside(module):
+        with _group(backend, TIMEOUT) as group, without_gradients(module):
             try:
                 copy = _copy(self.wrapper, group)
             except Exception as error:  # whatever it is, the other ranks have to hear of it

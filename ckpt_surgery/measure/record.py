@@ -61,10 +61,10 @@ class RunRecord:
     that would be left if every block kept only what it was given and returned. FLOPs are counted for forward
     and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
     caches to their size before the step, after the forward and after the backward. `calls` tells how the blocks
-    were called and `aside` which of them made tensors that others used behind their back; both are known, like
-    the best bytes and the block FLOPs, of runs without checkpointing only. `other_randomness` are blocks whose
-    recompute began with another state of torch's generator than their forward, `random_moved` tells whether the
-    backward left that generator in another state. `generated` are the token ids, shape (batch, length), where
+    were called, `leaking_blocks` which of them created tensors that were used outside without being returned; like
+    the best bytes and the block FLOPs, both are known only of runs without checkpointing. `rng_mismatches` are blocks
+    whose recompute began with torch's generators in another state than their forward, `rng_moved` tells whether the
+    backward left those generators in another state. `generated` are the token ids, shape (batch, length), where
     asked for. `error` is what ended the step early; what was not reached then is missing.
     """
 
@@ -83,9 +83,9 @@ class RunRecord:
     timeline: Timeline = _NOTHING
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
-    aside: frozenset[str] = frozenset()
-    other_randomness: tuple[str, ...] = ()
-    random_moved: bool = False
+    leaking_blocks: frozenset[str] = frozenset()
+    rng_mismatches: tuple[str, ...] = ()
+    rng_moved: bool = False
     generated: Tensor | None = None
     error: StepError | None = None
 

@@ -55,7 +55,7 @@ class Reference:
 
     @cached_property
     def _floors(self) -> Mapping[str, float]:
-        repeated = [self._setup.run(None, rounded_otherwise=seed) for seed in _ROUNDINGS]
+        repeated = [self._setup.run(None, rounding_seed=seed) for seed in _ROUNDINGS]
         return noise_floors(self.record, *(run for run in repeated if not run.error))
 
 

@@ -1,6 +1,6 @@
-"""Borrow a model: whatever happens inside the `with`, it is handed back as it was.
+"""Context managers that restore a model on exit: attributes, hooks, values, gradients and random number generators.
 
-Covers one process and one model: attributes, hooks, values, gradients and the random number generators.
+They cover one model in one process.
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ from ckpt_surgery.runtime.tensors import same_bits
 
 
 @contextmanager
-def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Hand `model` back unchanged, also when the body raises.
+def model_state_kept(model: nn.Module) -> Iterator[None]:
+    """Restore `model` on exit, also after an exception.
 
-    Restored on every submodule: the attributes (training mode, checkpointing flags and functions), the contents
-    of dictionaries, lists and tensors among them (hooks, registered buffers) but not what lies deeper in those,
-    the values of parameters and buffers, their `requires_grad`, and `.grad`, which is None inside. What steps in
-    the backward, after a gradient is accumulated, is off inside. Python's, NumPy's and torch's generators get
-    their states back.
-    Costs one copy of the parameters and buffers on their own device.
+    Restored on every submodule are its attributes (training mode, checkpointing flags and functions), the contents of
+    the dictionaries, lists and tensors among them (hooks, registered buffers) but no deeper, the values of parameters
+    and buffers, `requires_grad` and `.grad`. The states of Python's, NumPy's and torch's generators are restored too.
+
+    Inside, every `.grad` starts as None, and post-accumulate-grad hooks are off, such as those of an optimizer that
+    steps in the backward.
+
+    Costs one copy of the parameters and buffers, on their own device.
     """
     with ExitStack() as stack:
         stack.enter_context(random_state_kept(devices_of(model)))
-        stack.enter_context(gradients_aside(model))
+        stack.enter_context(without_gradients(model))
         stack.enter_context(_values(model))
         stack.enter_context(_attributes(model))
         yield
 
 
 @contextmanager
-def gradients_aside(model: nn.Module) -> Iterator[None]:
-    """No parameter has a gradient inside; afterwards each has the very one that it had before."""
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in kept:
+def without_gradients(model: nn.Module) -> Iterator[None]:
+    """Set every `.grad` to None, and put back the same tensors on exit."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in kept:
+        for parameter, gradient in gradients:
             parameter.grad = gradient
 
 
@@ -51,10 +53,10 @@ def gradients_aside(model: nn.Module) -> Iterator[None]:
 def _values(model: nn.Module) -> Iterator[None]:
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    # such as an optimizer that steps in the backward; as with other hooks, the contents go and not the dictionary
-    steps = [(hooks, dict(hooks)) for p in model.parameters() if (hooks := p._post_accumulate_grad_hooks)]
-    for hooks, _ in steps:
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    # Hook handles refer to these dictionaries: their contents go and come back, they themselves stay.
+    hook_tables = [(hooks, dict(hooks)) for p in model.parameters() if (hooks := p._post_accumulate_grad_hooks)]
+    for hooks, _ in hook_tables:
         hooks.clear()
     try:
         yield
@@ -63,9 +65,9 @@ def _values(model: nn.Module) -> Iterator[None]:
             for tensor, copy in zip(tensors, copies, strict=True):
                 if not same_bits(tensor, copy):
                     tensor.copy_(copy)
-        for parameter, wants in wanted:
-            parameter.requires_grad_(wants)
-        for hooks, content in steps:
+        for parameter, requires_grad in flags:
+            parameter.requires_grad_(requires_grad)
+        for hooks, content in hook_tables:
             hooks.update(content)
 
 
@@ -73,17 +75,17 @@ def _values(model: nn.Module) -> Iterator[None]:
 def _attributes(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     attributes = [dict(vars(module)) for module in modules]
-    values = [value for names in attributes for value in names.values()]
-    # Hook handles refer to the dictionary they were made with, so its contents go back, not a copy of it.
+    values = [value for namespace in attributes for value in namespace.values()]
+    # Hook handles refer to the dictionary they were made with: restore its contents, do not replace it by a copy.
     dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
     lists = [(value, list(value)) for value in values if type(value) is list]
     tensors = [(value, value.detach().clone()) for value in values if type(value) is Tensor]
     try:
         yield
     finally:
-        for module, names in zip(modules, attributes, strict=True):
+        for module, namespace in zip(modules, attributes, strict=True):
             vars(module).clear()
-            vars(module).update(names)
+            vars(module).update(namespace)
         for dictionary, content in dictionaries:
             dictionary.clear()
             dictionary.update(content)

@@ -39,7 +39,7 @@ class Setup:
         return type(self.model).__name__
 
     def run(
-        self, mode: Mode | None, *, rounded_otherwise: int = 0, through: nn.Module | None = None, **more: Any
+        self, mode: Mode | None, *, rounding_seed: int = 0, through: nn.Module | None = None, **more: Any
     ) -> RunRecord:
         """One step in this mode, or without checkpointing; see `run_step`. Inputs in `more` replace those given.
 
@@ -54,7 +54,7 @@ class Setup:
                 seed=self.seed,
                 loss=self.loss,
                 open_gates=True,
-                rounded_otherwise=rounded_otherwise,
+                rounding_seed=rounding_seed,
             )
 
 

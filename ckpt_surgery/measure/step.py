@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.loss import loss_of, scalar
-from ckpt_surgery.measure.meter import Meter, other_rounding
+from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.call_arguments import is_cache
@@ -39,35 +39,35 @@ def run_step(
     loss: Callable[[Any], Tensor] | None = None,
     generate: Mapping[str, Any] | None = None,
     open_gates: bool = False,
-    rounded_otherwise: int = 0,
+    rounding_seed: int = 0,
 ) -> RunRecord:
-    """Train `model` for one step, without an optimizer, and hand it back as it was.
+    """Run one training step of `model` without an optimizer, then restore the model.
 
-    Its modules stay in the mode that they are in; checkpointing layers do nothing in evaluation mode.
+    Modules stay in training or evaluation mode as they are; checkpointing layers do nothing in evaluation mode.
 
     `inputs` are the keyword arguments of the model; the step works on copies. A float input gets a gradient
-    only where it requires one: a stack whose first block takes plain pixels has to be seen as it is.
+    only if it requires one: a stack whose first block takes plain pixels must be measured as it is.
     `blocks` maps names to the modules of `model` whose entries are counted. `checkpointing` None switches
-    checkpointing off, also where it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
+    checkpointing off, even if it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
     `generate` are arguments for `model.generate`, which then runs after the step, in evaluation mode.
-    The same `seed`, before the forward and before `generate`, gives the same dropout in every run; between
-    forward and backward the generators are seeded otherwise, as a recompute must not depend on them.
-    `open_gates` gives parameters that are zero, or nearly, random values: behind a gate that is closed a lost
-    gradient cannot be told from a zero. `rounded_otherwise` adds up in another order, with
-    each number another: what then differs is noise.
+    The generators are seeded with `seed` before the forward and before `generate`, so that every run has the same
+    dropout, and with another number before the backward, as a recompute must not depend on their state there.
+    `open_gates` gives random values to parameters that are zero or nearly so: behind a closed gate, a lost
+    gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `perturbed_rounding`): what differs
+    then is noise.
 
     An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
     where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
     not a module of the model.
     """
-    with left_as_found(model):
+    with model_state_kept(model):
         switch_checkpointing(model, checkpointing)
         if open_gates:
             _open_gates(model)
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step({name: _own(value) for name, value in inputs.items()}, seed)
         with EntryCounter(model, blocks) as counter:
-            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, rounded_otherwise)
+            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, rounding_seed)
         if generate is not None and step.error is None:
             step.generate(model, generate)
         return RunRecord(
@@ -86,9 +86,9 @@ def run_step(
             timeline=step.meter.timeline(p.grad for p in model.parameters() if p.grad is not None),
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             calls=step.calls,
-            aside=frozenset(step.meter.aside),
-            other_randomness=counter.other_randomness(),
-            random_moved=step.random_moved,
+            leaking_blocks=frozenset(step.meter.leaking_blocks),
+            rng_mismatches=counter.rng_mismatches(),
+            rng_moved=step.rng_moved,
             generated=step.generated,
             error=step.error,
         )
@@ -104,7 +104,7 @@ class _Step:
     loss: float = float("nan")
     cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: dict[str, CallFacts] = field(default_factory=dict)
-    random_moved: bool = False
+    rng_moved: bool = False
     generated: Tensor | None = None
     error: StepError | None = None
 
@@ -114,7 +114,7 @@ class _Step:
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
         observed: Mapping[str, nn.Module],
-        rounded_otherwise: int,
+        rounding_seed: int,
     ) -> None:
         part = StepPart.FORWARD
         devices = devices_of(model)
@@ -122,7 +122,7 @@ class _Step:
         seed_all(self.seed)
         try:
             # the one entered last sees an operator first, so the meter counts what the other makes of it
-            with self.meter, other_rounding(rounded_otherwise) if rounded_otherwise else contextlib.nullcontext():
+            with self.meter, perturbed_rounding(rounding_seed) if rounding_seed else contextlib.nullcontext():
                 with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
                     output = model(**self.arguments)
                     part = StepPart.LOSS
@@ -136,7 +136,7 @@ class _Step:
                 counter.start_backward()
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
-            self.random_moved = before != generator_state(devices)
+            self.rng_moved = before != generator_state(devices)
             self._measure_caches()
             self.calls = observer.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller

@@ -1,12 +1,12 @@
 """The pytest plugin: a fixture, and one test per model class and mode for `--ckpt-models`.
 
-Imports neither torch nor transformers: models are built and examined in worker processes, as the command `verify`
-does it. A model that crashes, or never ends, is one failed test.
+Imports neither torch nor transformers: models are built and verified in worker processes, as in the command `verify`.
+A model that crashes or hangs does not stop the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _NAME = "ckpt"
 _OPTION = "--ckpt-models"
-_HANDED_ON = "ckpt_models"
+_WORKER_KEY = "ckpt_models"
 
 
 @pytest.fixture
 def verify_checkpointing() -> Callable[..., Report]:
-    """`verify_checkpointing(model, inputs, **options)` fails unless checkpointing works; it gives the report.
+    """`verify_checkpointing(model, inputs, **options)` fails unless checkpointing works, and returns the report.
 
     The options are those of `ckpt_surgery.verify`.
     """
@@ -39,13 +39,13 @@ def verify_checkpointing() -> Callable[..., Report]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add `--ckpt-models` and `--ckpt-timeout`."""
     group = parser.getgroup("ckpt_surgery", "gradient checkpointing")
     group.addoption(
         _OPTION,
         metavar="MODELS",
-        help="verify gradient checkpointing, one test per class and mode: model types, classes, config.json files, "
-        "package.module:factory, with commas, or `all`. Test files run too where the command line names some.",
+        help="verify gradient checkpointing, one test per class and mode: model types, classes, config.json files "
+        "or package.module:factory, separated by commas, or `all`. Test files run only if they are named too.",
     )
     group.addoption(
         "--ckpt-timeout",
@@ -57,42 +57,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find out which tests `--ckpt-models` asks for; a worker of xdist is told by the process that started it."""
-    given = config.getoption(_OPTION)
-    if given is None:
+    """Resolve `--ckpt-models`, or, in a worker of xdist, take the targets that the controller resolved."""
+    names = config.getoption(_OPTION)
+    if names is None:
         return
     models = _Models(_timeout(config))
     config.add_cleanup(models.close)
-    handed_on = getattr(config, "workerinput", {}).get(_HANDED_ON)
-    if handed_on is None:
-        alone = config.args_source is not pytest.Config.ArgsSource.ARGS
-        handed_on = {"targets": models.find(given), "alone": alone}
-    models.handed_on = handed_on
-    if handed_on["alone"]:
+    selection = getattr(config, "workerinput", {}).get(_WORKER_KEY)
+    if selection is None:
+        models_only = config.args_source is not pytest.Config.ArgsSource.ARGS
+        selection = {"targets": models.resolve(names), "models_only": models_only}
+    models.selection = selection
+    if selection["models_only"]:
         config.args = []
     config.pluginmanager.register(models, "ckpt_surgery-models")
 
 
 @dataclass
 class _Models:
-    """The plugin that is there where `--ckpt-models` is: makes the tests, and has the models examined."""
+    """The plugin behind `--ckpt-models`: collects the tests and verifies their models.
+
+    `selection` is plain data, as xdist sends it to workers: the targets, and whether test files are left out.
+    """
 
     timeout: float
-    handed_on: dict[str, Any] = field(default_factory=dict)
+    selection: dict[str, Any] = field(default_factory=dict)
     _pool: WorkerPool | None = None
-    _known: dict[tuple[SurveyTarget, Mode], Report] = field(default_factory=dict)
+    _reports: dict[tuple[SurveyTarget, Mode], Report] = field(default_factory=dict)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist what to collect, so that all collect the same; they run it, this process does not."""
-        node.workerinput[_HANDED_ON] = self.handed_on
+        """Send the selection to a worker of xdist, so that all collect the same tests; this process runs none."""
+        node.workerinput[_WORKER_KEY] = self.selection
         self.close()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Collect the models beside the test files."""
+        """Add the models to the collected test files."""
         report = yield
         if isinstance(collector, pytest.Session) and report.passed:
             report.result = [*report.result, ModelCollector.from_parent(collector, name=_NAME, models=self)]
@@ -100,20 +103,20 @@ class _Models:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """See whether the next test is about the same model, which is then built once for both."""
+        """Verify both modes at once if the next test is on the same model, which is then built only once."""
         if isinstance(item, ModelItem):
-            same = isinstance(nextitem, ModelItem) and nextitem.target == item.target
-            item.together = (item.mode, nextitem.mode) if same and isinstance(nextitem, ModelItem) else (item.mode,)
+            follows = isinstance(nextitem, ModelItem) and nextitem.target == item.target
+            item.modes = (item.mode, nextitem.mode) if follows else (item.mode,)
 
-    def find(self, given: str) -> list[dict[str, Any]]:
-        """The targets that the option's value means, as plain data. Raises UsageError where a name means nothing."""
+    def resolve(self, value: str) -> list[dict[str, Any]]:
+        """The targets named by the option's value, as plain data. Raises UsageError if a name is unknown."""
         from ckpt_surgery.survey.resolve import resolve_in
         from ckpt_surgery.survey.target import TargetError
         from ckpt_surgery.survey.worker_pool import WorkerPoolError
 
-        names = [name for entry in given.split(",") if (name := entry.strip())]
+        names = [name for entry in value.split(",") if (name := entry.strip())]
         if not names:
-            raise pytest.UsageError(f"{_OPTION} names nothing: give model types or classes with commas, or `all`")
+            raise pytest.UsageError(f"{_OPTION} is empty: give model types or classes separated by commas, or `all`")
         options: dict[str, Any] = {"names": [name for name in names if name != "all"], "everything": "all" in names}
         try:
             need_runtime(_OPTION)
@@ -124,93 +127,92 @@ class _Models:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
 
     def pool(self) -> WorkerPool:
-        """Where worker processes come from."""
+        """The pool of worker processes, started at first use."""
         if self._pool is None:
             from ckpt_surgery.survey.worker_pool import WorkerPool
 
             self._pool = WorkerPool()
         return self._pool
 
-    def report(self, target: SurveyTarget, mode: Mode, together: Iterable[Mode]) -> Report:
-        """What is found on a target in one mode; whatever is to be found `together` with it is found at once."""
-        if (target, mode) not in self._known:
+    def report(self, target: SurveyTarget, mode: Mode, modes: tuple[Mode, ...]) -> Report:
+        """The report on a target that covers `mode`; it covers all of `modes`, and is kept for the others."""
+        if (target, mode) not in self._reports:
             from ckpt_surgery.survey import survey
 
-            modes = tuple(together)
             (report,) = survey([target], modes=modes, workers=1, timeout=self.timeout, pool=self.pool())
-            self._known |= {(target, each): report for each in modes}
-        return self._known.pop((target, mode))
+            self._reports |= {(target, covered): report for covered in modes}
+        return self._reports.pop((target, mode))
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the worker processes."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
 
 class ModelCollector(pytest.Collector):
-    """All models that `--ckpt-models` names; not tied to a file."""
+    """All models that `--ckpt-models` names. It belongs to no file."""
 
-    def __init__(self, models: _Models, **more: Any) -> None:
-        super().__init__(nodeid=_NAME, **more)
+    def __init__(self, models: _Models, **node_options: Any) -> None:
+        super().__init__(nodeid=_NAME, **node_options)
         self.models = models
 
     def collect(self) -> Iterator[ModelItem]:
-        """One test per class and mode, in the order of classes, the modes of one class side by side."""
+        """One test per class and mode; the modes of a class follow each other, so that it is built once."""
         from ckpt_surgery.measure.results import MODES
         from ckpt_surgery.survey.target import target_of
 
-        targets = [target_of(data) for data in self.models.handed_on["targets"]]
+        targets = [target_of(data) for data in self.models.selection["targets"]]
         names = [f"{target.model}/{target.variant}" for target in targets]
         for target, name in zip(targets, names, strict=True):
-            place = target.argument if names.count(name) > 1 else ""
+            source = target.argument if names.count(name) > 1 else ""
             for mode in MODES:
-                inside = "-".join(filter(None, [target.variant.replace(" ", "_"), place, mode]))
+                case = "-".join(filter(None, [target.variant.replace(" ", "_"), source, mode]))
                 yield ModelItem.from_parent(
-                    self, name=f"{target.model}[{inside}]", models=self.models, target=target, mode=mode
+                    self, name=f"{target.model}[{case}]", models=self.models, target=target, mode=mode
                 )
 
 
 class ModelItem(pytest.Item):
-    """Whether checkpointing works on one model class in one mode."""
+    """The test that checkpointing works on one model class in one mode."""
 
-    def __init__(self, models: _Models, target: SurveyTarget, mode: Mode, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, models: _Models, target: SurveyTarget, mode: Mode, **node_options: Any) -> None:
+        super().__init__(**node_options)
         self.models, self.target, self.mode = models, target, mode
-        self.together: tuple[Mode, ...] = (mode,)
+        self.modes: tuple[Mode, ...] = (mode,)
 
     def runtest(self) -> None:
-        """Have the model examined, and fail with the report; skip with the reason where there is no verdict."""
-        report = self.models.report(self.target, self.mode, self.together)
-        outcome: ModeReport | None = next((each for each in report.modes if each.mode == self.mode), None)
+        """Verify the model: fail with the report, or skip with the reason if there is no verdict."""
+        report = self.models.report(self.target, self.mode, self.modes)
+        mode_report: ModeReport | None = next((m for m in report.modes if m.mode == self.mode), None)
         if not report.supported:
             pytest.skip(report.problem or f"{report.label} says that it does not support gradient checkpointing")
-        if outcome is None:
+        if mode_report is None:
             pytest.skip(report.problem or "no mode was run")
-        if not outcome.ok:
-            seconds = {name: took for name, took in report.seconds.items() if name not in self.together}
-            raise _DoesNotWork(replace(report, modes=(outcome,), seconds=seconds))
+        if not mode_report.ok:
+            seconds = {name: duration for name, duration in report.seconds.items() if name not in self.modes}
+            raise _CheckpointingFailure(replace(report, modes=(mode_report,), seconds=seconds))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report alone; a traceback would only show this file."""
-        if isinstance(excinfo.value, _DoesNotWork):
+        """The report without a traceback, which would only show this file."""
+        if isinstance(excinfo.value, _CheckpointingFailure):
             return excinfo.value.text()
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Where it is: in no file."""
+        """The location, which is in no file."""
         return self.config.rootpath / _NAME, 0, self.name
 
 
-class _DoesNotWork(Exception):
-    """A failed test, with the report on its one mode."""
+class _CheckpointingFailure(Exception):
+    """Checkpointing does not work; `report` has the one mode of the test."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report)
         self.report = report
 
     def text(self) -> str:
-        """The rules and the failed levels, which pytest repeats in its summary, and the report."""
+        """The rules and failed levels on the first line, which pytest repeats in its summary, then the report."""
         from ckpt_surgery.report.summary import rules_of, verdict
 
         verdicts = [verdict(mode) for mode in self.report.modes]

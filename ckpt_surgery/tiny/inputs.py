@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
 from ckpt_surgery.tiny.catalog import model_classes
@@ -39,7 +39,7 @@ def tiny_inputs(model: Any, *, batch: int = 2, length: int = 16, seed: int = 0) 
     heads = entry.heads if entry else ()
     first: BaseException | None = None
     tries = 0
-    with left_as_found(model):
+    with model_state_kept(model):
         model.train()
         for arguments in candidates(model, batch, length, seed, heads):
             for labels in label_candidates(arguments, heads):

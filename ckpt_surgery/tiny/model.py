@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, OptionError
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
@@ -153,7 +153,7 @@ def _set_options(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
 
 
 def _train_once(model: Any, inputs: Mapping[str, Any], seed: int) -> None:
-    with left_as_found(model):
+    with model_state_kept(model):
         model.train()
         torch.manual_seed(seed)
         loss = loss_of(model(**inputs))

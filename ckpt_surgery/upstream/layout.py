@@ -13,6 +13,9 @@ MODELING_UTILS = Path("src/transformers/modeling_utils.py")
 TESTS = Path("tests/models")
 COMMON_TESTS = Path("tests/test_modeling_common.py")
 TEMPLATE = Path(".github/PULL_REQUEST_TEMPLATE.md")
+LINE_LENGTH = 119
+"""The longest line that upstream's formatter allows."""
+
 DEPRECATED = "deprecated"
 """The folder among the models that holds the deprecated ones, which are left alone."""
 

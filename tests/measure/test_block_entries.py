@@ -170,13 +170,13 @@ def test_a_phase_begins_when_it_is_told() -> None:
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
 def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Mode, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
-    assert run(model_of(*blocks), mode).other_randomness == ()
-    assert "0" in run(model_of(*blocks, whole=Slipping), mode).other_randomness
+    assert run(model_of(*blocks), mode).rng_mismatches == ()
+    assert "0" in run(model_of(*blocks, whole=Slipping), mode).rng_mismatches
 
 
 def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
-    assert run(model_of(PlainLayer, Layer, whole=Slipping), "reentrant").other_randomness == ("1",)
-    assert run(model_of(PlainLayer, Layer, whole=Slipping)).other_randomness == ()
+    assert run(model_of(PlainLayer, Layer, whole=Slipping), "reentrant").rng_mismatches == ("1",)
+    assert run(model_of(PlainLayer, Layer, whole=Slipping)).rng_mismatches == ()
 
 
 class Restoring(PlainLayer):
@@ -198,14 +198,14 @@ def test_randomness_is_another_only_where_no_witness_of_a_block_saw_that_of_the_
         counter.start_backward()
         torch.manual_seed(2)
         model(**values())
-    assert (counter.entries(), counter.other_randomness()) == ({"0": Entries(1, 1)}, other)
+    assert (counter.entries(), counter.rng_mismatches()) == ({"0": Entries(1, 1)}, other)
 
 
 def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
     layer = Layer()
     model = model_of(lambda: layer, lambda: layer)
     record = run(model, "non_reentrant", {"layer": layer})
-    assert (record.entries, record.other_randomness) == ({"layer": Entries(2, 2)}, ())
+    assert (record.entries, record.rng_mismatches) == ({"layer": Entries(2, 2)}, ())
 
 
 def test_a_part_that_runs_several_times_an_entry_does_not_multiply_it() -> None:

@@ -20,15 +20,17 @@ from tests.measure.toys import Layer, Model, NormLayer, PlainLayer, Stage, SureL
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
-HEALTHY = CallFacts(fed=True)
+HEALTHY = CallFacts(input_requires_grad=True)
 
 
-def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None, aside: tuple[str, ...] = ()) -> Case:
+def case(
+    *facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None, leaking: tuple[str, ...] = ()
+) -> Case:
     """A model whose blocks were called like this."""
     whole = model or model_of(*[SureLayer] * max(len(facts), 1))
     blocks = {block.name: block for block in find_blocks(whole)}
     calls = dict(zip(blocks, facts, strict=False))
-    record = RunRecord(None, 0, 1.0, {}, {}, {}, {}, 0, calls=calls, aside=frozenset(aside))
+    record = RunRecord(None, 0, 1.0, {}, {}, {}, {}, 0, calls=calls, leaking_blocks=frozenset(leaking))
     return Case(whole, blocks, record, mode)
 
 
@@ -52,9 +54,9 @@ TOLD = [
         id="one handed back",
     ),
     pytest.param(CallFacts(container_gradient=("streams",)), "CKPT007", "`streams`", id="a container"),
-    pytest.param(CallFacts(written=("shared",)), "CKPT007", "writes into `shared`", id="a container written into"),
+    pytest.param(CallFacts(mutated=("shared",)), "CKPT007", "writes into `shared`", id="a container written into"),
     pytest.param(CallFacts(nested_output=True), "CKPT010", "returns", id="a nested output"),
-    pytest.param(CallFacts(fed=False), "", "needs gradient", id="an input without gradient"),
+    pytest.param(CallFacts(input_requires_grad=False), "", "needs gradient", id="an input without gradient"),
     pytest.param(CallFacts(positional_past=("cache",)), "CKPT004", "`cache`", id="past state by position"),
 ]
 
@@ -94,10 +96,10 @@ def test_the_nearest_cause_comes_first() -> None:
     assert cause(WRONG, both)[1] == "CKPT003"
 
 
-def test_tensors_left_aside_explain_reentrant_values() -> None:
-    assert "SureLayer" in cause(WRONG, case(HEALTHY, aside=("layers.0",)))[0]
-    assert "router logits" in cause(WRONG, case(HEALTHY, aside=("layers.0",)))[0]
-    assert cause(WRONG, case(HEALTHY, aside=("layers.0",), mode="non_reentrant")) == ("", "")
+def test_leaked_tensors_explain_reentrant_values() -> None:
+    assert "SureLayer" in cause(WRONG, case(HEALTHY, leaking=("layers.0",)))[0]
+    assert "router logits" in cause(WRONG, case(HEALTHY, leaking=("layers.0",)))[0]
+    assert cause(WRONG, case(HEALTHY, leaking=("layers.0",), mode="non_reentrant")) == ("", "")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -167,6 +169,6 @@ def test_faults_keep_their_order_and_a_model_without_blocks_names_its_rule() -> 
 
 
 def test_blocks_that_were_called_as_asked_are_given_with_their_class() -> None:
-    known = case(HEALTHY, CallFacts(fed=False))
-    assert [kind for kind, _ in known.calls(lambda facts: not facts.fed)] == ["SureLayer"]
+    known = case(HEALTHY, CallFacts(input_requires_grad=False))
+    assert [kind for kind, _ in known.calls(lambda facts: not facts.input_requires_grad)] == ["SureLayer"]
     assert len(list(known.calls(lambda facts: True))) == 2

@@ -167,7 +167,7 @@ def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_
 @pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
 def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomputed: int) -> None:
     reference, checkpointed = healthy_pair()
-    calls = {**reference.calls, "1": dataclasses.replace(reference.calls["1"], reached=2)}
+    calls = {**reference.calls, "1": dataclasses.replace(reference.calls["1"], backward_calls=2)}
     before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(3, 0)}, calls=calls)
     after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(3, recomputed)})
     assert compare(before, after).ok is (recomputed == 2)
@@ -231,8 +231,8 @@ def test_a_cache_that_grows_in_the_backward_is_a_fault_of_state() -> None:
 
 def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
     reference, checkpointed = healthy_pair()
-    calls = {"0": CallFacts(random=True, reached=1), "1": CallFacts(random=False, reached=1)}
-    other = dataclasses.replace(checkpointed, other_randomness=("0", "1"))
+    calls = {"0": CallFacts(uses_rng=True, backward_calls=1), "1": CallFacts(uses_rng=False, backward_calls=1)}
+    other = dataclasses.replace(checkpointed, rng_mismatches=("0", "1"))
     fault = only(compare(dataclasses.replace(reference, calls=calls), other))
     assert (fault.level, fault.subjects) == ("state", ("0",))
     assert compare(dataclasses.replace(reference, calls={}), other).ok
@@ -240,9 +240,9 @@ def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
 
 def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> None:
     reference, checkpointed = healthy_pair()
-    drawing = dataclasses.replace(checkpointed, random_moved=True)
+    drawing = dataclasses.replace(checkpointed, rng_moved=True)
     assert only(compare(reference, drawing)).level == "state"
-    assert compare(dataclasses.replace(reference, random_moved=True), drawing).ok
+    assert compare(dataclasses.replace(reference, rng_moved=True), drawing).ok
 
 
 MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
@@ -354,7 +354,7 @@ def loss(output: Any) -> Tensor:
 def choices() -> tuple[RunRecord, RunRecord]:
     """A run, and the same rounded otherwise."""
     model, inputs = choice()
-    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounded_otherwise=turn) for turn in (0, 1))
+    first, second = (run_step(model, inputs, blocks={}, loss=loss, rounding_seed=turn) for turn in (0, 1))
     assert (first.error, second.error) == (None, None)
     return first, second
 

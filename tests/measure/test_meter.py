@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.measure.meter import Meter, other_rounding
+from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.step import run_step
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
-ONE = BATCH * WIDTH * 8
+HIDDEN = BATCH * WIDTH * 8
 """Bytes of a tensor of hidden states in float64."""
 
 
@@ -143,7 +143,7 @@ def test_what_operators_save_is_kept_to_the_byte() -> None:
     assert kept(given, lambda x: x.square().sum()) == 0  # this one saves its input, which nobody here made
 
 
-def test_one_storage_counts_once_however_many_see_it() -> None:
+def test_a_storage_counts_once_however_many_views_it_has() -> None:
     def views(given: Tensor) -> Tensor:
         result = given.exp()
         return result.view(-1).exp().sum() + result.T.cos().sum() + result.detach().sum()
@@ -151,7 +151,7 @@ def test_one_storage_counts_once_however_many_see_it() -> None:
     assert kept(leaf(5, 5), views) == 2 * 5 * 5 * 4
 
 
-def test_an_operator_in_place_makes_nothing() -> None:
+def test_an_operator_in_place_allocates_nothing() -> None:
     assert kept(leaf(5, 5), lambda x: x.add(1).mul_(2).exp_().sum()) == 5 * 5 * 4
 
 
@@ -159,11 +159,11 @@ def test_the_loss_itself_is_not_kept() -> None:
     assert kept(leaf(1), lambda x: x.exp().view(())) == 0
 
 
-def test_what_somebody_else_holds_is_kept_too() -> None:
-    aside = []
+def test_what_the_caller_holds_is_kept_too() -> None:
+    held = []
 
     def loss(given: Tensor) -> Tensor:
-        aside.append((given + 1).detach())
+        held.append((given + 1).detach())
         return (given + 2).sum()
 
     assert kept(leaf(5, 5), loss) == 5 * 5 * 4
@@ -182,7 +182,7 @@ def test_what_the_closure_of_a_checkpoint_holds_by_keyword_is_kept(use_reentrant
     assert kept(leaf(5, 5), lambda x: add(x, x.detach() + 1).sum()) == 5 * 5 * 4  # the exponential instead
 
 
-def test_the_line_falls_when_the_last_holder_lets_go() -> None:
+def test_live_bytes_fall_when_the_last_reference_is_gone() -> None:
     given = torch.zeros(5, 5)
     with Meter() as meter:
         first = given + 1
@@ -204,12 +204,12 @@ def test_a_view_that_claims_to_be_new_does_not_count_twice() -> None:
     del result
 
 
-def test_gradients_are_no_activations_in_the_line() -> None:
+def test_gradients_are_not_part_of_the_timeline() -> None:
     record = run(model_of(SureLayer, SureLayer))
     assert record.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
 
 
-def test_the_line_is_monotone_in_operators_and_knows_where_the_backward_began() -> None:
+def test_the_timeline_has_each_operator_once_and_the_start_of_the_backward() -> None:
     record = run(model_of(SureLayer, SureLayer))
     operators = [at for at, _ in record.timeline.points]
     assert operators == sorted(set(operators))
@@ -218,10 +218,10 @@ def test_the_line_is_monotone_in_operators_and_knows_where_the_backward_began() 
     held = dict(record.timeline.points)
     assert held[record.timeline.backward] == record.kept_bytes + 8  # and the loss
     before = [bytes_ for at, bytes_ in record.timeline.points if at <= record.timeline.backward]
-    assert max(before) < record.kept_bytes + 3 * ONE
+    assert max(before) < record.kept_bytes + 3 * HIDDEN
 
 
-def test_a_long_line_is_cut_to_200_points_that_hold_the_peak() -> None:
+def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
     with Meter() as meter:
         given = torch.zeros(5)
         for step in range(1000):
@@ -236,7 +236,7 @@ def test_a_long_line_is_cut_to_200_points_that_hold_the_peak() -> None:
 def test_a_reference_keeps_what_its_operators_save() -> None:
     record = run(model_of(SureLayer, SureLayer, SureLayer))
     # the first projection's result and, of each block, three; the loss saves its weights
-    assert record.kept_bytes == (1 + 3 * 3 + 1) * ONE
+    assert record.kept_bytes == (1 + 3 * 3 + 1) * HIDDEN
 
 
 @both_modes
@@ -244,42 +244,42 @@ def test_a_reference_keeps_what_its_operators_save() -> None:
 def test_a_healthy_stack_keeps_what_goes_into_and_out_of_its_blocks_and_no_more(mode: Mode, count: int) -> None:
     model = model_of(*[SureLayer] * count)
     reference, checkpointed = run(model), run(model, mode)
-    assert reference.best_kept_bytes == (count + 2) * ONE
+    assert reference.best_kept_bytes == (count + 2) * HIDDEN
     assert checkpointed.kept_bytes == reference.best_kept_bytes
 
 
 @both_modes
-def test_dropout_leaves_nothing_behind_either(mode: Mode) -> None:
+def test_dropout_keeps_nothing_more(mode: Mode) -> None:
     model = model_of(Layer, Layer)
     reference, checkpointed = run(model), run(model, mode)
     assert checkpointed.kept_bytes == reference.best_kept_bytes < reference.kept_bytes
 
 
-def test_what_blocks_are_given_by_keyword_belongs_to_the_best_that_is_possible() -> None:
+def test_keyword_arguments_of_blocks_are_part_of_the_best_kept_bytes() -> None:
     model = model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)
     reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert checkpointed.kept_bytes == reference.best_kept_bytes == 5 * ONE
+    assert checkpointed.kept_bytes == reference.best_kept_bytes == 5 * HIDDEN
 
 
-def test_what_blocks_hoard_is_no_part_of_the_best_that_is_possible() -> None:
+def test_tensors_that_blocks_hoard_are_not_part_of_the_best_kept_bytes() -> None:
     model = model_of(HoardingLayer)
     reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert reference.best_kept_bytes == 3 * ONE
-    assert checkpointed.kept_bytes == (3 + 8) * ONE
+    assert reference.best_kept_bytes == 3 * HIDDEN
+    assert checkpointed.kept_bytes == (3 + 8) * HIDDEN
 
 
-# Tensors that blocks leave aside
+# Blocks that leak tensors
 
 
-def aside(model: Model) -> frozenset[str]:
+def leaking(model: Model) -> frozenset[str]:
     record: RunRecord = run_step(model, values(), blocks=dict(model.layers.named_children()))
     assert record.error is None
-    return record.aside
+    return record.leaking_blocks
 
 
-def test_blocks_whose_tensors_others_use_behind_their_back_are_named() -> None:
-    assert aside(model_of(RoutingLayer, RoutingLayer, whole=RouterLoss)) == {"0", "1"}
-    assert aside(model_of(RoutingLayer, SureLayer, whole=FirstScores)) == {"0"}
+def test_blocks_are_named_whose_tensors_are_used_outside_without_being_returned() -> None:
+    assert leaking(model_of(RoutingLayer, RoutingLayer, whole=RouterLoss)) == {"0", "1"}
+    assert leaking(model_of(RoutingLayer, SureLayer, whole=FirstScores)) == {"0"}
 
 
 class FirstScores(Model):
@@ -294,14 +294,14 @@ class DetachedScores(Model):
         return super().forward(values) + vars(self.layers[0]).pop("scores").detach()
 
 
-def test_what_blocks_return_or_were_given_or_carries_no_gradient_is_not_aside() -> None:
-    assert aside(model_of(SureLayer, SureLayer)) == frozenset()
-    assert aside(model_of(PairLayer, PairLayer, whole=PairsInTurn)) == frozenset()
-    assert aside(model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)) == frozenset()
-    assert aside(model_of(RoutingLayer, whole=DetachedScores)) == frozenset()
+def test_results_arguments_and_tensors_without_gradient_are_no_leaks() -> None:
+    assert leaking(model_of(SureLayer, SureLayer)) == frozenset()
+    assert leaking(model_of(PairLayer, PairLayer, whole=PairsInTurn)) == frozenset()
+    assert leaking(model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)) == frozenset()
+    assert leaking(model_of(RoutingLayer, whole=DetachedScores)) == frozenset()
 
 
-# Other rounding
+# Perturbed rounding
 
 
 @pytest.mark.parametrize(
@@ -315,11 +315,11 @@ def test_what_blocks_return_or_were_given_or_carries_no_gradient_is_not_aside() 
         pytest.param(lambda a, b: a.sum((0, 2)), id="sum over two dimensions"),
     ],
 )
-def test_a_sum_rounded_otherwise_is_the_same_up_to_rounding(operator: Any) -> None:
+def test_perturbed_sums_are_equal_up_to_rounding(operator: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     left, right = (torch.randn(2, 301, 301, generator=generator) for _ in range(2))
     plain = operator(left, right)
-    with other_rounding():
+    with perturbed_rounding():
         turned = operator(left, right)
     assert not torch.equal(plain, turned)
     assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
@@ -327,14 +327,14 @@ def test_a_sum_rounded_otherwise_is_the_same_up_to_rounding(operator: Any) -> No
 
 def test_infinite_entries_stay_infinite() -> None:
     left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
-    with other_rounding():
+    with perturbed_rounding():
         turned = left.mm(torch.eye(2).add(1))
     assert turned[0].isinf().all()
     assert turned[1].isfinite().all()
 
 
-def test_what_needs_no_sum_is_the_same_in_every_bit() -> None:
+def test_operators_without_a_sum_give_the_same_bits() -> None:
     given = leaf(9, 9)
-    with other_rounding():
+    with perturbed_rounding():
         turned = given.exp().mul(2)
     assert torch.equal(turned, given.exp().mul(2))

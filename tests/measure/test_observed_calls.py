@@ -60,9 +60,10 @@ class Pair:
     right: Any
 
 
-def test_a_call_as_it_should_be_shows_nothing() -> None:
+def test_a_healthy_call_shows_nothing() -> None:
     cache = transformers.DynamicCache()
-    assert facts(wanting(), plain(), past_key_values=cache, attention_mask=plain()) == CallFacts(fed=True)
+    call = facts(wanting(), plain(), past_key_values=cache, attention_mask=plain())
+    assert call == CallFacts(input_requires_grad=True)
 
 
 def test_tensors_with_gradient_by_keyword_are_named() -> None:
@@ -126,9 +127,9 @@ def test_containers_that_a_block_writes_into_are_named() -> None:
         return hidden * 2
 
     for given in ({}, {"last": wanting()}, [], [wanting()]):
-        assert facts(wanting(), given, work=write).written == ("residual",)
-        assert facts(wanting(), residual=given, work=write).written == ("residual",)
-        assert facts(wanting(), given).written == ()
+        assert facts(wanting(), given, work=write).mutated == ("residual",)
+        assert facts(wanting(), residual=given, work=write).mutated == ("residual",)
+        assert facts(wanting(), given).mutated == ()
 
 
 def test_an_output_with_gradient_inside_an_inner_container_is_nested() -> None:
@@ -144,15 +145,15 @@ def test_an_output_with_gradient_inside_an_inner_container_is_nested() -> None:
 
 
 def test_a_block_is_fed_by_a_positional_tensor_with_gradient_only() -> None:
-    assert facts(wanting()).fed
-    assert not facts(plain()).fed
-    assert not facts(plain(), residual=wanting()).fed
-    assert not facts([wanting()], work=lambda given, *_: given[0] * 2).fed
+    assert facts(wanting()).input_requires_grad
+    assert not facts(plain()).input_requires_grad
+    assert not facts(plain(), residual=wanting()).input_requires_grad
+    assert not facts([wanting()], work=lambda given, *_: given[0] * 2).input_requires_grad
 
 
 def test_randomness_that_a_block_draws_is_seen() -> None:
-    assert facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5)).random
-    assert not facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5, training=False)).random
+    assert facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5)).uses_rng
+    assert not facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5, training=False)).uses_rng
 
 
 def test_what_the_caller_gives_is_seen_and_not_what_a_hook_makes_of_it() -> None:
@@ -170,7 +171,7 @@ def test_the_calls_of_one_block_are_seen_together() -> None:
         block(plain(), [wanting()])
         block(wanting())
     assert observer.facts()["block"] == CallFacts(
-        keyword_gradient=("residual",), container_gradient=("residual",), fed=False
+        keyword_gradient=("residual",), container_gradient=("residual",), input_requires_grad=False
     )
 
 

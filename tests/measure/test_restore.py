@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import nn
 
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -68,7 +68,7 @@ def test_what_the_body_changed_is_as_before(
     before = state(borrowed)
 
     def body() -> None:
-        with left_as_found(borrowed):
+        with model_state_kept(borrowed):
             spoil(borrowed)
             assert state(borrowed) != before
             if raises:
@@ -85,7 +85,7 @@ def test_what_the_body_changed_is_as_before(
 def test_gradients_are_away_inside_and_the_same_objects_afterwards() -> None:
     borrowed = model()
     gradient = linear(borrowed).weight.grad = torch.ones(WIDTH, WIDTH)
-    with left_as_found(borrowed):
+    with model_state_kept(borrowed):
         assert all(parameter.grad is None for parameter in borrowed.parameters())
     assert linear(borrowed).weight.grad is gradient
 
@@ -93,7 +93,7 @@ def test_gradients_are_away_inside_and_the_same_objects_afterwards() -> None:
 def test_a_hook_that_was_there_can_still_be_removed() -> None:
     borrowed = model()
     handle = borrowed[0].register_forward_hook(lambda *_: None)
-    with left_as_found(borrowed):
+    with model_state_kept(borrowed):
         borrowed(torch.ones(2, WIDTH))
     handle.remove()
     assert not borrowed[0]._forward_hooks
@@ -102,7 +102,7 @@ def test_a_hook_that_was_there_can_still_be_removed() -> None:
 def test_parameters_stay_the_same_objects() -> None:
     borrowed = model()
     before = [id(tensor) for tensor in (*borrowed.parameters(), *borrowed.buffers())]
-    with left_as_found(borrowed):
+    with model_state_kept(borrowed):
         nn.init.zeros_(norm(borrowed).weight)
     assert [id(tensor) for tensor in (*borrowed.parameters(), *borrowed.buffers())] == before
 
@@ -110,6 +110,6 @@ def test_parameters_stay_the_same_objects() -> None:
 def test_buffers_that_a_body_replaces_are_the_old_ones_again() -> None:
     borrowed = model()
     before = norm(borrowed).running_mean
-    with left_as_found(borrowed):
+    with model_state_kept(borrowed):
         norm(borrowed).running_mean = torch.ones(WIDTH)
     assert norm(borrowed).running_mean is before

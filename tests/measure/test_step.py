@@ -102,7 +102,7 @@ def test_a_run_says_how_blocks_were_called_only_without_checkpointing() -> None:
     model = model_of(Layer, SureLayer)
     calls = run(model).calls
     assert {name: facts.random for name, facts in calls.items()} == {"0": True, "1": False}
-    assert all(facts.fed for facts in calls.values())
+    assert all(facts.input_requires_grad for facts in calls.values())
     assert run(model, "reentrant").calls == {}
 
 
@@ -129,10 +129,10 @@ def test_what_a_forward_that_breaks_did_not_reach_is_missing() -> None:
 @both_modes
 def test_blocks_recomputed_from_another_generator_state_are_named(mode: Mode) -> None:
     record = run(model_of(Layer, Layer, whole=Slipping), mode)
-    assert record.other_randomness == ("0", "1")
-    assert record.random_moved
+    assert record.rng_mismatches == ("0", "1")
+    assert record.rng_moved
     healthy = run(model_of(Layer, Layer), mode)
-    assert (healthy.other_randomness, healthy.random_moved) == ((), False)
+    assert (healthy.rng_mismatches, healthy.rng_moved) == ((), False)
 
 
 def test_gates_are_opened_for_the_step_where_asked_for() -> None:
@@ -148,7 +148,7 @@ def test_gates_are_opened_for_the_step_where_asked_for() -> None:
 
 def test_rounded_otherwise_change_no_more_than_the_last_bits() -> None:
     model = model_of(SureLayer, SureLayer)
-    one, other = (run_step(model, values(), blocks={}, rounded_otherwise=turn) for turn in (0, 1))
+    one, other = (run_step(model, values(), blocks={}, rounding_seed=turn) for turn in (0, 1))
     assert one.error is other.error is None
     verdict = compare(one, other, floors={}, tolerance=1e-12)
     assert 0 < verdict.error < 1e-12

@@ -278,7 +278,7 @@ class SharedDictionary(Model):
 
 
 class RouterLoss(Model):
-    """Adds a loss of scores that its blocks left aside."""
+    """Adds a loss of scores that its blocks do not return."""
 
     def forward(self, values: Tensor) -> Any:
         result = super().forward(values)

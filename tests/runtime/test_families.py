@@ -20,7 +20,7 @@ from torch import Tensor
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.measure.block_entries import Entries, EntryCounter
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.measure.restore import left_as_found
+from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import changed, snapshot
@@ -85,7 +85,7 @@ def test_undoing_hands_the_model_back(subject: Subject) -> None:
     surgery = wrap_blocks(subject.model)
     switch_checkpointing(subject.model, "reentrant")
     assert changed(before, snapshot(subject.model))
-    with left_as_found(subject.model):
+    with model_state_kept(subject.model):
         step(subject)
     surgery.undo()
     assert changed(before, snapshot(subject.model)) == []
@@ -115,7 +115,7 @@ def step(subject: Subject) -> tuple[Mapping[str, Tensor], Mapping[str, Entries]]
     """The gradients of a plain step, and the entries into blocks; the model's own gradients are left empty."""
     model = subject.model
     torch.manual_seed(SEED)
-    with left_as_found(model), EntryCounter(model, subject.blocks) as counter:
+    with model_state_kept(model), EntryCounter(model, subject.blocks) as counter:
         loss = loss_of(model(**copy.deepcopy(subject.inputs)))
         counter.start_backward()
         loss.backward()  # type: ignore[no-untyped-call]

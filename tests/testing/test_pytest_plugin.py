@@ -88,11 +88,11 @@ def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytester) -> None:
     models = "plan:healthy,plan:broken,plan:keyword,plan:unsupported,plan:unclaimed,plan:impossible,GPTBigCodeModel"
-    found = run(plan, "--ckpt-models", models, "-v", "-rs")
-    output = found.stdout.str()
-    seen = dict(re.findall(r"^ckpt::(\S+) (PASSED|FAILED|SKIPPED)", output, re.MULTILINE))
+    result = run(plan, "--ckpt-models", models, "-v", "-rs")
+    output = result.stdout.str()
+    outcomes = dict(re.findall(r"^ckpt::(\S+) (PASSED|FAILED|SKIPPED)", output, re.MULTILINE))
     big_code = "FAILED" if transformers_major() == 4 else "PASSED"
-    assert seen == {
+    assert outcomes == {
         f"{name}[{mode}]": result
         for name, results in {
             "plan:broken": ("FAILED", "FAILED"),
@@ -119,58 +119,58 @@ def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytes
 
 def test_xdist_distributes_a_selection_of_them(plan: pytest.Pytester) -> None:
     plan.makepyfile(test_beside="def test_beside():\n    raise AssertionError\n")
-    found = run(plan, "--ckpt-models", "plan:healthy,plan:broken,plan:keyword", "-n", "2", "-k", "not broken", "-v")
-    found.assert_outcomes(passed=3, failed=1)
-    assert "FAILED ckpt::plan:keyword[reentrant]" in found.stdout.str()
+    result = run(plan, "--ckpt-models", "plan:healthy,plan:broken,plan:keyword", "-n", "2", "-k", "not broken", "-v")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "FAILED ckpt::plan:keyword[reentrant]" in result.stdout.str()
 
 
 def test_test_files_run_too_where_the_command_line_names_some(plan: pytest.Pytester) -> None:
     plan.makepyfile(test_beside=TEST_FILE)
-    found = run(plan, "--ckpt-models", "plan:healthy", "-k", "reentrant and not non_reentrant or beside", ".")
-    found.assert_outcomes(passed=2, deselected=1)
+    result = run(plan, "--ckpt-models", "plan:healthy", "-k", "reentrant and not non_reentrant or beside", ".")
+    result.assert_outcomes(passed=2, deselected=1)
 
 
-def test_a_model_that_never_ends_is_one_that_cannot_be_looked_at(plan: pytest.Pytester) -> None:
-    found = run(plan, "--ckpt-models", "plan:endless", "--ckpt-timeout", "3", "-rs")
-    found.assert_outcomes(skipped=2)
-    assert "does not end within 3 s" in unwrapped(found.stdout.str())
+def test_a_model_that_hangs_is_skipped_with_the_time_limit_as_reason(plan: pytest.Pytester) -> None:
+    result = run(plan, "--ckpt-models", "plan:endless", "--ckpt-timeout", "3", "-rs")
+    result.assert_outcomes(skipped=2)
+    assert "does not end within 3 s" in unwrapped(result.stdout.str())
 
 
-def test_the_limit_is_that_of_every_survey(pytestconfig: pytest.Config) -> None:
+def test_the_default_timeout_is_that_of_every_survey(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.getoption("--ckpt-timeout") == TIMEOUT
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("plan:healthy", "--ckpt-timeout", "nan"), "--ckpt-timeout nan is no time limit: give seconds from 0.1 to"),
         (("gpt_bigcodes", "-n", "2"), "did you mean gpt_bigcode, GPTBigCode"),
-        ((" , ",), "--ckpt-models names nothing: give model types or classes with commas, or `all`"),
+        ((" , ",), "--ckpt-models is empty: give model types or classes separated by commas, or `all`"),
     ],
     ids=["no limit", "unknown, with xdist", "empty"],
 )
-def test_a_name_that_means_nothing_is_a_usage_error(
-    plan: pytest.Pytester, arguments: tuple[str, ...], said: str
+def test_an_empty_or_unknown_name_is_a_usage_error(
+    plan: pytest.Pytester, arguments: tuple[str, ...], message: str
 ) -> None:
-    found = run(plan, "--ckpt-models", *arguments)
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    assert said in found.stderr.str()
-    assert "Traceback" not in found.stderr.str()
+    result = run(plan, "--ckpt-models", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in result.stderr.str()
+    assert "Traceback" not in result.stderr.str()
 
 
 def test_all_means_every_class_of_the_installed_release(plan: pytest.Pytester) -> None:
-    found = run(plan, "--ckpt-models", "all", "--collect-only", "-q")
-    names = [line for line in found.outlines if line.startswith("ckpt::")]
+    result = run(plan, "--ckpt-models", "all", "--collect-only", "-q")
+    names = [line for line in result.outlines if line.startswith("ckpt::")]
     assert len(names) == len(set(names)) > 800
     assert {"ckpt::BertModel[reentrant]", "ckpt::MixtralForCausalLM[router_loss-reentrant]"} <= set(names)
 
 
-def test_the_fixture_fails_with_the_report_and_returns_it_otherwise(plan: pytest.Pytester) -> None:
+def test_the_fixture_returns_the_report_or_fails_with_it(plan: pytest.Pytester) -> None:
     plan.makepyfile(test_fixture=FIXTURE)
-    found = run(plan)
-    found.assert_outcomes(passed=1, failed=1)
-    assert "PlainLayer is no GradientCheckpointingLayer" in unwrapped(found.stdout.str())
-    assert "def assert_checkpointing" not in found.stdout.str()
+    result = run(plan)
+    result.assert_outcomes(passed=1, failed=1)
+    assert "PlainLayer is no GradientCheckpointingLayer" in unwrapped(result.stdout.str())
+    assert "def assert_checkpointing" not in result.stdout.str()
 
 
 def test_loading_the_plugin_loads_neither_torch_nor_transformers() -> None:

@@ -107,7 +107,7 @@ class Subject:
         """The run to compare with at the rate of now."""
         return self._references[self._rate]
 
-    def run(self, mode: Mode | None, *, rounded_otherwise: int = 0) -> RunRecord:
+    def run(self, mode: Mode | None, *, rounding_seed: int = 0) -> RunRecord:
         """A step with checkpointing switched on in this mode by transformers' own method."""
         return run_step(
             self.model,
@@ -116,7 +116,7 @@ class Subject:
             checkpointing=mode,
             seed=SEED,
             open_gates=True,
-            rounded_otherwise=rounded_otherwise,
+            rounding_seed=rounding_seed,
         )
 
     def run_as_released(self, mode: Mode) -> RunRecord:
@@ -135,7 +135,7 @@ class Subject:
         if not (strict.lost or strict.gained or strict.wrong):
             return strict
         if self._rate not in self._floors:
-            repeated = [self.run(None, rounded_otherwise=number) for number in (1, 2)]
+            repeated = [self.run(None, rounding_seed=number) for number in (1, 2)]
             assert not any(other.error for other in repeated)
             self._floors[self._rate] = noise_floors(self.reference, *repeated)
         return compare(self.reference, run, floors=self._floors[self._rate])

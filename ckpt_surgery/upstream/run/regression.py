@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
-from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions, generic_tests, overrides, without
+from ckpt_surgery.upstream.run.exclusion_edits import apply_removals
+from ckpt_surgery.upstream.run.exclusions import Exclusion, generic_tests, listed_exclusions, overrides
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
@@ -112,7 +114,7 @@ class _FamilyTrial:
         common = exact_text(tree, COMMON) if (tree / COMMON).is_file() else ""
         generic = generic_tests(common)
         own = [(path, override) for path in self.files for override in overrides(exact_text(tree, path), generic)]
-        return own + [(COMMON, exclusion) for exclusion in exclusions(common, _names(tree, self.family))]
+        return own + [(COMMON, exclusion) for exclusion in listed_exclusions(common, _names(tree, self.family))]
 
     def none(self, reason: str, runs: tuple[PytestRun, PytestRun] | None = None) -> RegressionTest:
         """There is no regression test; `runs` are those of a test that was tried."""
@@ -207,10 +209,10 @@ def _concerns(placed: _Placed, tests: Collection[str]) -> bool:
 
 def _without(sources: Mapping[str, str], excluding: Iterable[_Placed]) -> dict[str, str]:
     """The files without these exclusions."""
-    by_path: dict[str, list[Exclusion]] = {}
+    by_path: dict[str, list[Edit]] = {}
     for path, exclusion in excluding:
-        by_path.setdefault(path, []).append(exclusion)
-    return {path: without(sources[path], removed) for path, removed in by_path.items()}
+        by_path.setdefault(path, []).extend(exclusion.edits)
+    return {path: apply_removals(sources[path], edits) for path, edits in by_path.items()}
 
 
 def _names(tree: Path, family: str) -> frozenset[str]:

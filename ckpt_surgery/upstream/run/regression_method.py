@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.static.edits import apply_edits
-from ckpt_surgery.upstream.run.exclusions import WIDTH
+from ckpt_surgery.upstream.layout import LINE_LENGTH
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"
 
@@ -137,7 +137,7 @@ def _plain_blocks(blocks: Sequence[str]) -> str:
     names = [f'"{name}"' for name in blocks]
     comment = "        # Also found by name, as the test would not see them without their base class\n"
     line = f"        plain_blocks = {{{', '.join(names)}}}\n"
-    if len(line) > WIDTH + 1:
+    if len(line) > LINE_LENGTH + 1:
         line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
     return comment + line
 
@@ -151,4 +151,4 @@ def _with_import(source: str, module: str, name: str) -> str:
     guards = [entry.guard for entry in absolute if "is_torch_available" in entry.guard]
     guard = next((guard for guard in guards if not guard.startswith("not ")), "") if (module, name) == _LAYER else ""
     section = [entry for entry in absolute if entry.guard == guard]
-    return apply_edits(source, [added_import("", SourceText(source), section, module, name, WIDTH)])
+    return apply_edits(source, [added_import("", SourceText(source), section, module, name, LINE_LENGTH)])
