@@ -110,9 +110,9 @@ def _processes(part: Part, ways: Sequence[str], rounds: int) -> tuple[dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         ready = (part, tuple(ways), rounds, folder)
         mp.start_processes(_rank, ready, RANKS, start_method="spawn")  # type: ignore[attr-defined,no-untyped-call]
-        told = json.loads((Path(folder) / "told").read_text(encoding="utf-8"))
-    costs = {way: Cost(tuple(cost["seconds"]), cost["collectives"], cost["extra"]) for way, cost in told[0].items()}
-    return costs, told[1]
+        result = json.loads((Path(folder) / "told").read_text(encoding="utf-8"))
+    costs = {way: Cost(tuple(cost["seconds"]), cost["collectives"], cost["extra"]) for way, cost in result[0].items()}
+    return costs, result[1]
 
 
 def _rank(rank: int, part: Part, ways: Sequence[str], rounds: int, folder: str) -> None:
@@ -123,9 +123,9 @@ def _rank(rank: int, part: Part, ways: Sequence[str], rounds: int, folder: str) 
     torch.set_num_threads(1)
     meet = f"file://{folder}/meet"
     dist.init_process_group("gloo", meet, timeout=timedelta(seconds=_SECONDS), rank=rank, world_size=RANKS)
-    told = _turns(part, ways, rounds, _ways())
+    result = _turns(part, ways, rounds, _ways())
     if rank == 0:
-        (Path(folder) / "told").write_text(json.dumps(told), encoding="utf-8")
+        (Path(folder) / "told").write_text(json.dumps(result), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -157,7 +157,7 @@ def _turns(
     given = [torch.randn(part.shape, generator=generator) for _ in model]
     for parameter in model:
         parameter.grad = torch.empty_like(parameter)
-    told: dict[str, Any] = {way: {"seconds": [], "collectives": 0, "extra": 0} for way in ways}
+    measured: dict[str, Any] = {way: {"seconds": [], "collectives": 0, "extra": 0} for way in ways}
     results: dict[str, list[Tensor]] = {}
     for step in range(rounds if part.weighed else rounds + _WARM_UP):
         for way in ways:
@@ -166,14 +166,14 @@ def _turns(
             seconds, collectives = _timed(calls[way], model)
             extra = high_water(os.getpid()) - before
             if step >= _WARM_UP or part.weighed:
-                told[way]["seconds"].append(seconds)
-            told[way] |= {"collectives": collectives, "extra": max(extra, told[way]["extra"])}
+                measured[way]["seconds"].append(seconds)
+            measured[way] |= {"collectives": collectives, "extra": max(extra, measured[way]["extra"])}
             if not part.weighed:
                 results[way] = [parameter.grad.clone() for parameter in model]
     difference = max(
         (float((one - other).abs().max()) for one, other in zip(*results.values(), strict=True)) if results else [0.0]
     )
-    return told, difference
+    return measured, difference
 
 
 def _give(model: nn.ParameterList, given: Sequence[Tensor]) -> None:

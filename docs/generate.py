@@ -147,12 +147,12 @@ def attribute_docstrings(cls: type) -> dict[str, str]:
     """The strings below the attributes of a class, by attribute."""
     (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
+    docstrings = {}
     for attribute, below in zip(definition.body, definition.body[1:], strict=False):
         match attribute, below:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                docstrings[name] = " ".join(text.split())
+    return docstrings
 
 
 def type_in_words(field: Field[Any]) -> str:

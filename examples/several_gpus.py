@@ -34,11 +34,11 @@ def main() -> None:
 
     say("2. the loss comes from ddp.module")
     ddp, inputs = made(repaired=True)
-    with warnings.catch_warnings(record=True) as told, watch_ddp(ddp):
+    with warnings.catch_warnings(record=True) as caught, watch_ddp(ddp):
         warnings.simplefilter("always")
         ddp.module(**inputs).loss.backward()
     say(f"   as written:       {verdict(ddp)}")
-    say(f"   watch_ddp:        {shorten(str(told[-1].message), 95, placeholder=' ...')}")
+    say(f"   watch_ddp:        {shorten(str(caught[-1].message), 95, placeholder=' ...')}")
     ddp.zero_grad()
     loss: Tensor = call_through_ddp(ddp, lambda model: model(**inputs).loss)
     loss.backward()  # type: ignore[no-untyped-call]

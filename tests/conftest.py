@@ -62,18 +62,18 @@ def installed_major(distribution: str) -> int:
 
 def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool = False) -> str:
     """Why a test with these marks cannot run with this major version of transformers; empty where it can."""
-    found = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
+    installed = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
     live = marks & {"torch", "transformers4", "both", "gpu"}
     if live and not torch:
         return "needs torch, which is not installed"
     if "gpu" in marks and not gpu:
         return "needs a CUDA GPU; CKPT_SURGERY_GPU_DRY=1 runs it on the processor"
     if "both" in marks:
-        return "" if transformers in (4, 5) else f"needs transformers 4 or 5; {found}"
+        return "" if transformers in (4, 5) else f"needs transformers 4 or 5; {installed}"
     if "transformers4" in marks:
-        return "" if transformers == 4 else f"needs transformers 4; {found}"
+        return "" if transformers == 4 else f"needs transformers 4; {installed}"
     if "torch" in marks:
-        return "" if transformers == 5 else f"needs transformers 5; {found}"
+        return "" if transformers == 5 else f"needs transformers 5; {installed}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Run a script that forks ranks, in a process of its own: whatever it leaves behind is gone afterwards."""
+"""Run a script that forks ranks in a session of its own, and kill whatever is left of it afterwards."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_ranks(script: str, folder: Path, patience: float, **environment: str) -> str:
-    """Run `script`, a module that takes the start of its results' names, and return that start.
+    """Run `script`, a module that takes the prefix of its result files as argument, and return that prefix.
 
-    Raises AssertionError with what it said where it fails, TimeoutExpired where it takes over `patience` seconds.
+    Raises AssertionError with the script's output if it fails, TimeoutExpired if it takes over `patience` seconds.
     """
-    told = str(folder / "result")
+    prefix = str(folder / "result")
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
     with (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", script, told],
+            [sys.executable, "-m", script, prefix],
             cwd=ROOT,
             env=variables,
             stdout=errors,
@@ -35,4 +35,4 @@ def run_ranks(script: str, folder: Path, patience: float, **environment: str) ->
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert code == 0, (folder / "errors").read_text(encoding="utf-8")
-    return told
+    return prefix

@@ -1,6 +1,6 @@
-"""Cases on several real ranks of one machine: forks the ranks, runs every case on each, keeps what they found.
+"""Run cases on several real ranks of one machine: fork the ranks, run every case on each, and collect the results.
 
-A script beside the tests names its cases and calls `run_cases`; a fixture starts the script with `cases_found`.
+A script beside the tests defines its cases and calls `run_cases`; a fixture starts the script with `case_results`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from torch.distributed.tensor import DTensor
 from tests.processes import run_ranks
 
 Cases = Mapping[str, Callable[[], Any]]
-Found = Mapping[str, list[Any]]
-"""What each rank found, by case; the ranks in order."""
+Results = Mapping[str, list[Any]]
+"""For each case, the result of each rank in order."""
 
 PATIENCE = 240
 
 
-def cases_found(script: str, folder: Path, size: int, **environment: str) -> Found:
-    """Start `script` in a process of its own and read what its `size` ranks found. Raises as `run_ranks`."""
+def case_results(script: str, folder: Path, size: int, **environment: str) -> Results:
+    """Start `script` in a process of its own and read the results of its `size` ranks. Raises as `run_ranks`."""
     place = run_ranks(script, folder, PATIENCE, **environment)
-    told = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
-    return {case: [rank[case] for rank in told] for case in told[0]}
+    by_rank = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
+    return {case: [results[case] for results in by_rank] for case in by_rank[0]}
 
 
 def run_cases(cases: Cases, place: str, size: int, seconds: float = 60) -> None:
-    """Run every case on `size` gloo ranks, which wait `seconds` for each other at most.
+    """Run every case on `size` gloo ranks, which wait for each other for at most `seconds`.
 
-    What a case returns has to be JSON; rank r writes all of it into the file `{place}-{r}`. A case that raises ends
-    everything. Whatever a case leaves is collected before the next one.
+    A case returns JSON data; rank r writes the results of all cases to the file `{place}-{r}`. A case that raises ends
+    the run. Garbage is collected after each case.
     """
-    gc.freeze()  # so that a collection on a rank looks at what that rank made, and copies no memory of this process
+    gc.freeze()  # so that a collection on a rank sees only objects of that rank and copies no memory of this process
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,17 +56,17 @@ def _rank(index: int, cases: Cases, place: str, size: int, port: int, seconds: f
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=index, world_size=size, timeout=timedelta(seconds=seconds))
-    told = {}
+    results = {}
     for name, case in cases.items():
-        told[name] = case()
-        gc.collect()  # a reducer must not be the last to hold its process group
-    Path(f"{place}-{index}").write_text(json.dumps(told), encoding="utf-8")
+        results[name] = case()
+        gc.collect()  # a reducer must not outlive its process group
+    Path(f"{place}-{index}").write_text(json.dumps(results), encoding="utf-8")
     dist.destroy_process_group()
 
 
 @contextmanager
 def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
-    """A group of all ranks that may break: nobody in it waits longer than `seconds`, and the others stay whole."""
+    """A group of all ranks that may break without breaking others; no rank waits longer than `seconds` in it."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     try:
         yield group
@@ -75,5 +75,5 @@ def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
 
 
 def whole(gradient: Tensor | None) -> Tensor | None:
-    """A gradient, put together where the ranks hold shards of it."""
+    """The full gradient, gathered if the ranks hold shards of it."""
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient

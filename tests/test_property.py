@@ -98,7 +98,7 @@ def call_texts(draw: st.DrawFn, callee: str, params: list[str]) -> str:
         return f"{callee}({', '.join(arguments)})"
     comments = st.sampled_from(("", "", "  # why", "  # ü"))
     above = st.sampled_from(("", "", "    # above\n"))
-    lines = [f"{draw(above)}    {one},{draw(comments)}\n" for one in arguments]
+    lines = [f"{draw(above)}    {argument},{draw(comments)}\n" for argument in arguments]
     return f"{callee}({draw(comments)}\n{''.join(lines)})"
 
 
@@ -121,7 +121,7 @@ def models(draw: st.DrawFn) -> str:
         parts = [f"if {test}:", indented(extra, 4), indented(checkpointed, 4), "else:", indented(direct, 4)]
         parts.insert(draw(st.sampled_from((2, 4, 5))), indented(draw(st.sampled_from(EXTRAS)), 4))
         body.append("\n".join(part for part in parts if part.strip()))
-    loop = "\n".join([head.format("self.layers"), *(indented(one, 4) for one in body if one)])
+    loop = "\n".join([head.format("self.layers"), *(indented(statement, 4) for statement in body if statement)])
     later = draw(st.sampled_from(("", "        if use_cache:\n            hidden_states = x\n")))
     signature = ", ".join(f"{name}=None" if number else name for number, name in enumerate(params))
     flag = draw(st.sampled_from(("    supports_gradient_checkpointing = True\n", "    pass\n")))
@@ -176,7 +176,7 @@ def settled(text: str, unsafe: bool) -> tuple[ApplyResult, str]:
         again = apply([path], unsafe=unsafe, jobs=1, cache=False)
         assert [change.diff for change in again.changes] == []
         left = check([path], jobs=1, cache=False).findings
-        assert not [one for one in left if one.applicability is Applicability.SAFE and one.edits]
+        assert not [finding for finding in left if finding.applicability is Applicability.SAFE and finding.edits]
     return result, after
 
 
@@ -185,15 +185,15 @@ def bound(text: str) -> list[list[tuple[str, str]]]:
     tree = ast.parse(text)
     layer = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "FooLayer")
     forward = next(node for node in layer.body if isinstance(node, ast.FunctionDef) and node.name == "forward")
-    names = [one.arg for one in forward.args.args][1:]
-    found = []
+    names = [argument.arg for argument in forward.args.args][1:]
+    bindings = []
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
         if ast.unparse(node.func) in ("layer", "self.layers[index]"):
             pairs = dict(zip(names, map(ast.unparse, node.args), strict=False))
-            pairs.update({one.arg or "**": ast.unparse(one.value) for one in node.keywords})
-            found.append(sorted(pairs.items()))
-    return found
+            pairs.update({keyword.arg or "**": ast.unparse(keyword.value) for keyword in node.keywords})
+            bindings.append(sorted(pairs.items()))
+    return bindings
 
 
 def comments(text: str) -> set[str]:

@@ -173,8 +173,8 @@ def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[
     if _spread(ours.arguments) != _spread(upstream.arguments):
         changed.append(f"upstream passes {_spread(upstream.arguments) or 'no **'}")
     reasons = safer + changed + harmless
-    for grade, found in ((Grade.SAFER, safer), (Grade.CHANGED, changed), (Grade.HARMLESS, harmless)):
-        if found:
+    for grade, differences in ((Grade.SAFER, safer), (Grade.CHANGED, changed), (Grade.HARMLESS, harmless)):
+        if differences:
             return grade, reasons
     # The blocks alone differ: their names, or which of several candidates are layers.
     return Grade.CHANGED, [f"upstream calls {_names(upstream)}, ours {_names(ours)}"]

@@ -98,8 +98,8 @@ def _counts(before: str, after: str, result: Replay) -> Iterator[str]:
     files = len({site.path for site in result.before.sites if site.switched})
     left = sum(site.switched for site in result.ours.sites)
     yield f"Inline branches: {real} in {files} files of {before}; {left} left in ours."
-    found = ", ".join(f"{path} {count}" for path, count in result.upstream_left.items()) or "none"
-    yield f"Left by upstream in {after}: {found}."
+    counts = ", ".join(f"{path} {count}" for path, count in result.upstream_left.items()) or "none"
+    yield f"Left by upstream in {after}: {counts}."
     count = result.converted
     yield (
         f"Classes made a layer: {count['upstream']} upstream, {count['ours']} in ours, {count['both']} in both; "

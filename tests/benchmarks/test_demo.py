@@ -41,9 +41,9 @@ class FakeApply:
             finding("CKPT003", other, "other", Applicability.UNSAFE),
             finding("CKPT001", other, "other", Applicability.INFO),
         )
-        found = (finding("CKPT001", str(path), "toy", Applicability.SAFE), *left)
+        findings = (finding("CKPT001", str(path), "toy", Applicability.SAFE), *left)
         notes = ("toy: a comment had to go",)
-        return ApplyResult((change,), found, left, self.problems, notes, 2, True, 1.25)
+        return ApplyResult((change,), findings, left, self.problems, notes, 2, True, 1.25)
 
 
 def finding(code: str, path: str, family: str, applicability: Applicability) -> Finding:

@@ -37,9 +37,9 @@ def verdicts(tokens: int = LONG, **changed: Any) -> dict[str, str]:
 
 
 def test_of_24_layers_all_but_the_last_input_leave() -> None:
-    found = {figure.name: figure for figure in off_device(24)}
-    assert found["CPU: bytes off the device"].median * 10**9 == 23 * 32 * 16 * 4
-    assert {figure.verdict for figure in found.values()} == {"", "ok"}
+    by_name = {figure.name: figure for figure in off_device(24)}
+    assert by_name["CPU: bytes off the device"].median * 10**9 == 23 * 32 * 16 * 4
+    assert {figure.verdict for figure in by_name.values()} == {"", "ok"}
 
 
 def test_few_layers_miss_the_share() -> None:

@@ -27,8 +27,8 @@ def test_what_is_found_in_released_training_code_is_true(pin: tuple[str, str]) -
     source = fetch_package(*pin)
     result = check([source], select=CODES, cache=False)
     assert result.problems == ()
-    found = [(f.code, Path(f.path).relative_to(source).as_posix(), f.line, f.class_name) for f in result.faults]
-    assert found == RELEASED[pin]
+    findings = [(f.code, Path(f.path).relative_to(source).as_posix(), f.line, f.class_name) for f in result.faults]
+    assert findings == RELEASED[pin]
 
 
 def test_every_pinned_package_is_looked_at() -> None:

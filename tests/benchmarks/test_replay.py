@@ -80,11 +80,11 @@ def tree(root: Path, source: str, path: str = "toy/modeling_toy.py", **more: str
 
 def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Snapshot, Snapshot, Snapshot]:
     old = read(tree(tmp_path / "before", before))
-    wanted = wanted_by(old)
+    expected = wanted_by(old)
     return (
         old,
-        read(tree(tmp_path / "ours", ours), wanted=wanted),
-        read(tree(tmp_path / "upstream", upstream), wanted=wanted),
+        read(tree(tmp_path / "ours", ours), wanted=expected),
+        read(tree(tmp_path / "upstream", upstream), wanted=expected),
     )
 
 
@@ -369,8 +369,8 @@ def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> 
     before = "class P(nn.Module): pass\nclass A(P): pass"
     ours = "class P(GradientCheckpointingLayer): pass\nclass A(P): pass"
     upstream = "class P(GradientCheckpointingLayer): pass\nclass A(P, GradientCheckpointingLayer): pass"
-    found = {item.class_name: item.grade for item in bases(tmp_path, before, ours, upstream)}
-    assert found == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
+    by_class = {item.class_name: item.grade for item in bases(tmp_path, before, ours, upstream)}
+    assert by_class == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
 
 
 def test_both_definitions_of_a_guarded_class_are_graded_and_an_import_may_become_one(tmp_path: Path) -> None:

@@ -67,16 +67,16 @@ def test_a_way_whose_step_breaks_is_told_and_not_timed(monkeypatch: pytest.Monke
         return own
 
     monkeypatch.setattr(step_cost_runs, "ready", broken)
-    found = measure(Family("GPTBigCode", "GPTBigCodeForCausalLM"), rounds=1).costs
-    assert not found[TORCHS].ended
-    assert "ZeroDivisionError" in found[TORCHS].faults[0]
-    assert (found[TORCHS].seconds, len(found[OURS].seconds)) == ((), 1)
+    costs = measure(Family("GPTBigCode", "GPTBigCodeForCausalLM"), rounds=1).costs
+    assert not costs[TORCHS].ended
+    assert "ZeroDivisionError" in costs[TORCHS].faults[0]
+    assert (costs[TORCHS].seconds, len(costs[OURS].seconds)) == ((), 1)
 
 
 def test_layers_that_do_nothing_are_recomputed_all_the_same() -> None:
-    found = price_of_calls(layers=2, rounds=3)
-    assert found.calls == 2
-    assert all(len(overhead(found, mode)) == 3 for mode in ("non_reentrant", "reentrant"))
+    price = price_of_calls(layers=2, rounds=3)
+    assert price.calls == 2
+    assert all(len(overhead(price, mode)) == 3 for mode in ("non_reentrant", "reentrant"))
 
 
 def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds: float = 1e-3) -> Cost:
@@ -85,7 +85,7 @@ def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds
 
 def measured(nested: bool = False, **changed: Cost) -> Measured:
     """A family in which all ways cost the same, but for some of the ways that are not reentrant."""
-    costs = {way: cost() for way in WAYS} | {Way(whose): one for whose, one in changed.items()}  # type: ignore[arg-type]
+    costs = {way: cost() for way in WAYS} | {Way(whose): replacement for whose, replacement in changed.items()}  # type: ignore[arg-type]
     return Measured("Toy", 10, nested, costs)
 
 

@@ -46,12 +46,12 @@ def test_two_ranks_are_measured_and_the_json_has_every_value(tmp_path: Path, mon
     monkeypatch.setattr(sync_gradients, "PARTS", TINY)
     target = tmp_path / "new" / "sync_gradients.json"
     assert main(["--rounds", "3", "--out", str(target)]) == 0
-    found = json.loads(target.read_text(encoding="utf-8"))["figures"]
-    assert found[f"9 of 2x2: collectives, {LOOP}"]["values"] == [9.0]
-    assert found[f"9 of 2x2: collectives, {OURS}"]["values"] == [3.0]
-    assert len(found[f"9 of 2x2: {OURS}"]["values"]) == 3
-    assert found["9 of 2x2: largest difference between the two"]["verdict"] == "ok"
-    assert found[f"3 of 4x4: extra memory, {OURS}"]["values"][0] >= 0
+    written_figures = json.loads(target.read_text(encoding="utf-8"))["figures"]
+    assert written_figures[f"9 of 2x2: collectives, {LOOP}"]["values"] == [9.0]
+    assert written_figures[f"9 of 2x2: collectives, {OURS}"]["values"] == [3.0]
+    assert len(written_figures[f"9 of 2x2: {OURS}"]["values"]) == 3
+    assert written_figures["9 of 2x2: largest difference between the two"]["verdict"] == "ok"
+    assert written_figures[f"3 of 4x4: extra memory, {OURS}"]["values"][0] >= 0
 
 
 def test_a_missed_target_and_a_file_that_cannot_be_written_show_in_the_code(

@@ -33,8 +33,8 @@ def cost(**changed: object) -> Cost:
 
 def verdicts(name: str, tiled: Cost) -> dict[str, str]:
     plain = Cost(60, 60, 100, (1.0, 1.0, 1.0), {"weight": torch.ones(2)})
-    found = figures(name, {UNTILED: plain, AIM: tiled})
-    return {figure.name: figure.verdict for figure in found if figure.verdict}
+    by_name = figures(name, {UNTILED: plain, AIM: tiled})
+    return {figure.name: figure.verdict for figure in by_name if figure.verdict}
 
 
 def test_every_target_can_be_missed() -> None:

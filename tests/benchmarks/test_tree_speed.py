@@ -260,9 +260,9 @@ def test_check_runs_cold_then_warm_in_a_cache_of_its_own(
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_parsing_runs_in_a_process_of_its_own_and_tells_only_the_time_of_parsing(models: Path, kept: bool) -> None:
-    found = dict(tree_speed_runs._parse(models, kept))
-    assert list(found) == ["ast.parse", "ast.parse, trees kept"][: 1 + kept]
-    assert all(0 < run.seconds < run.processor + 1 for run in found.values())
+    times = dict(tree_speed_runs._parse(models, kept))
+    assert list(times) == ["ast.parse", "ast.parse, trees kept"][: 1 + kept]
+    assert all(0 < run.seconds < run.processor + 1 for run in times.values())
 
 
 def test_apply_and_libcst_repair_two_copies_alike_and_leave_the_release_alone(
@@ -350,8 +350,8 @@ def linter(tmp_path: Path) -> Path:
 def test_mlinter_runs_twice_in_one_empty_cache_and_its_rule_alone_in_another(linter: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    found = [name for name, _ in tree_speed_runs._mlinter(linter, Path("models"), scratch)]
-    assert found == ["mlinter, cold", "mlinter, warm", "mlinter TRF034 alone"]
+    names = [name for name, _ in tree_speed_runs._mlinter(linter, Path("models"), scratch)]
+    assert names == ["mlinter, cold", "mlinter, warm", "mlinter TRF034 alone"]
     assert (tmp_path / "calls").read_text().splitlines() == [
         "all -m mlinter models",
         "all -m mlinter models",
@@ -433,7 +433,7 @@ def test_only_the_wanted_groups_take_part_and_the_rest_is_not_even_installed(
 
 
 def test_every_name_with_a_target_is_a_name_that_a_contestant_hands_out() -> None:
-    known = {*GOOD, "ast.parse, trees kept"}
+    targets = {*GOOD, "ast.parse, trees kept"}
     named = {*tree_speed_report.TIMES, *tree_speed_report.WEIGHED}
     named |= {name for over, under, _ in tree_speed_report.RATIOS for name in (over, under)}
-    assert named <= known
+    assert named <= targets

@@ -41,12 +41,12 @@ def verdicts(one: Survey, many: Survey, **options: Any) -> dict[str, str]:
 
 
 def test_the_phases_and_the_rest_add_up_to_what_the_workers_had() -> None:
-    found = values(survey(10), survey(60))
-    assert found["in workers: build"] == 11
-    assert found["in workers: reference"] == 12
-    assert found["in workers: reentrant"] == 4
-    assert sum(value for name, value in found.items() if name.startswith("in workers")) == 2 * 60
-    assert found["classes a minute"] == 3
+    phases = values(survey(10), survey(60))
+    assert phases["in workers: build"] == 11
+    assert phases["in workers: reference"] == 12
+    assert phases["in workers: reentrant"] == 4
+    assert sum(value for name, value in phases.items() if name.startswith("in workers")) == 2 * 60
+    assert phases["classes a minute"] == 3
     assert spent([]) == {}
 
 
@@ -112,9 +112,9 @@ with open(options[options.index("--output") + 1], "w") as file:
 
 def test_a_run_brings_back_the_document_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "fake.py").write_text(FAKE, encoding="utf-8")
-    found = run(["toy"], 3, [str(tmp_path / "fake.py")])
-    assert found.seconds > 0
-    assert found.document["options"][2:7] == ["--jobs", "3", "--exit-zero", "--output-format", "json"]
+    brought_back = run(["toy"], 3, [str(tmp_path / "fake.py")])
+    assert brought_back.seconds > 0
+    assert brought_back.document["options"][2:7] == ["--jobs", "3", "--exit-zero", "--output-format", "json"]
     with pytest.raises(CommandFailed, match="ended with 1: no such model"):
         run(["toy", "--broken"], 3, [str(tmp_path / "fake.py")])
 

@@ -172,8 +172,8 @@ def test_what_is_not_made_is_told(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], outcome: PrepareResult, code: int, words: str
 ) -> None:
     prepare.outcome = outcome
-    found, out, _ = said(capsys, "transformers", "--all")
-    assert found == code
+    exit_code, out, _ = said(capsys, "transformers", "--all")
+    assert exit_code == code
     assert words in out
 
 
@@ -185,8 +185,8 @@ def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
 ) -> None:
     evidence = replace(EVIDENCE, status=status, reasons=("upstream's checker repo fails",))
     prepare.outcome = PrepareResult((replace(OAK, evidence=evidence, notice="body.md holds words of yours"),), {}, {})
-    found, out, _ = said(capsys, "transformers", "--all")
-    assert found == code
+    exit_code, out, _ = said(capsys, "transformers", "--all")
+    assert exit_code == code
     assert f"ckpt-surgery/oak: {status} (" in out
     assert "\n  - upstream's checker repo fails\n  body.md holds words of yours\n" in out
 

@@ -455,8 +455,8 @@ class TestLive:
         assert process.returncode == 2
         assert "error: odd_models:asleep: Plain is in evaluation mode, in which nothing is checkpointed: call" in err
         document = json.loads(out)
-        found = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
-        assert {name: entry["status"] for name, entry in found.items()} == {
+        entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
+        assert {name: entry["status"] for name, entry in entries.items()} == {
             "GPTBigCodeForCausalLM": "ok" if document["versions"]["transformers"] >= "5" else "failed",
             "BertModel": "ok",
             "MixtralForCausalLM": "ok",
@@ -464,8 +464,8 @@ class TestLive:
             "odd_models:plain": "failed",
             "odd_models:asleep": "not built",
         }
-        assert found["odd_models:plain"]["model"] == "Plain"
-        assert "recompute" in {fault["level"] for fault in found["odd_models:plain"]["modes"][0]["faults"]}
+        assert entries["odd_models:plain"]["model"] == "Plain"
+        assert "recompute" in {fault["level"] for fault in entries["odd_models:plain"]["modes"][0]["faults"]}
 
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
@@ -475,8 +475,8 @@ class TestLive:
         out, _err = process.communicate(timeout=580)
         assert process.returncode == 1
         document = json.loads(out)
-        found = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
-        assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in found.items()} == {
+        entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
+        assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in entries.items()} == {
             "MixtralForCausalLM": ("ok", "ok"),
             "MixtralForCausalLMrouter loss": ("failed", "ok"),
             "GPTBigCodeForCausalLM": ("ok" if NEW else "failed", "ok"),
@@ -485,7 +485,7 @@ class TestLive:
             **IN_5,
         }
         if NEW:
-            plain, reentrant = found["DiffusionGemmaForBlockDiffusion"]["repair"]["modes"]
+            plain, reentrant = entries["DiffusionGemmaForBlockDiffusion"]["repair"]["modes"]
             assert (plain["faults"], plain["refused"], reentrant["faults"]) == ([], "", [])
             assert "DynamicCache" in reentrant["refused"]
 

@@ -161,7 +161,7 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
     for name, text in wanted.items():
         assert made[name] == text
     left = found(root)
-    assert [one.message for one in left if one.applicability is Applicability.SAFE] == []
+    assert [finding.message for finding in left if finding.applicability is Applicability.SAFE] == []
     compare(left, expected_after, wanted, root)
     return result
 
@@ -169,9 +169,9 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
 def compare(findings: list[Finding], expected: list[Expected], files: dict[str, str], root: Path) -> None:
     """Each expected finding is there, and no fault is there that was not expected."""
     waiting = list(findings)
-    for one in expected:
-        fitting = [finding for finding in waiting if one.fits(finding, _line(finding, files, root))]
-        assert fitting, f"{one} is not among\n{_shown(waiting, files, root)}"
+    for expectation in expected:
+        fitting = [finding for finding in waiting if expectation.fits(finding, _line(finding, files, root))]
+        assert fitting, f"{expectation} is not among\n{_shown(waiting, files, root)}"
         waiting.remove(fitting[0])
     faults = [finding for finding in waiting if finding.applicability in _FAULTS]
     assert not faults, f"not expected:\n{_shown(faults, files, root)}"
@@ -179,8 +179,8 @@ def compare(findings: list[Finding], expected: list[Expected], files: dict[str, 
 
 def _shown(findings: list[Finding], files: dict[str, str], root: Path) -> str:
     lines = [
-        f"# {one.code} {one.applicability.value} | {_line(one, files, root).strip()} | {one.message}"
-        for one in findings
+        f"# {finding.code} {finding.applicability.value} | {_line(finding, files, root).strip()} | {finding.message}"
+        for finding in findings
     ]
     return "\n".join(lines)
 

@@ -88,19 +88,19 @@ def wanted(speaker: Speaker, silent: int | None) -> dict[str, Tensor]:
 
 
 def compare(speaker: Speaker, expected: dict[str, Tensor], step: Callable[[], Tensor]) -> dict[str, Any]:
-    told: dict[str, Any] = {"error": "", "difference": -1.0}
+    result: dict[str, Any] = {"error": "", "difference": -1.0}
     try:
         for _ in range(STEPS):
             speaker.zero_grad()
             step().backward()  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError) as error:
-        return {**told, "error": " ".join(str(error).split())}
-    found = {name: whole(parameter.grad) for name, parameter in speaker.named_parameters()}
-    told["difference"] = max(
+        return {**result, "error": " ".join(str(error).split())}
+    actual = {name: whole(parameter.grad) for name, parameter in speaker.named_parameters()}
+    result["difference"] = max(
         float("inf") if gradient is None else float((gradient - expected[name]).abs().max())
-        for name, gradient in found.items()
+        for name, gradient in actual.items()
     )
-    return told
+    return result
 
 
 def inside(*, tied: bool, unused: bool, silent: int | None = None, checkpointed: bool = False) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def sharded_head(gather: Callable[[DTensor], Tensor]) -> dict[str, Any]:
     for part in (speaker.embedding, speaker.block, speaker.head):
         fully_shard(part)
     ids, labels = batch(dist.get_rank(), silent=None)
-    weight, bias = (cast(DTensor, one) for one in (speaker.head.weight, speaker.head.bias))
+    weight, bias = (cast(DTensor, tensor) for tensor in (speaker.head.weight, speaker.head.bias))
     return compare(
         speaker,
         expected,
@@ -143,7 +143,7 @@ def alone() -> dict[str, Any]:
     """Without DistributedDataParallel each rank keeps the gradients of its own labels."""
     speaker = Speaker(tied=False, checkpointed=False)
     mine = batch(dist.get_rank(), silent=None)
-    return compare(speaker, wanted(speaker, None), lambda: speaker(*mine))
+    return compare(speaker, expected(speaker, None), lambda: speaker(*mine))
 
 
 def outside() -> dict[str, Any]:

@@ -112,10 +112,10 @@ KINDS = (torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.comp
 def mixed() -> dict[str, Any]:
     model = nn.ParameterList(nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (*KINDS, *KINDS))
     stats = sync_gradients(fill(model, range(10)))
-    found = [p.grad for p in model.parameters() if p.grad is not None]
+    present = [p.grad for p in model.parameters() if p.grad is not None]
     return {
-        "values": [gradient.real.tolist() for gradient in found],
-        "dtypes": [gradient.dtype == p.dtype for gradient, p in zip(found, model.parameters(), strict=True)],
+        "values": [gradient.real.tolist() for gradient in present],
+        "dtypes": [gradient.dtype == p.dtype for gradient, p in zip(present, model.parameters(), strict=True)],
         "stats": [stats.collectives, stats.buckets, stats.parameters, stats.created, stats.bytes],
     }
 
@@ -135,14 +135,14 @@ def frozen() -> dict[str, Any]:
     model[2].requires_grad_(False)
     before = list(gradients_in_sync(model))
     sync_gradients(model)
-    found = values(model)
+    averaged = values(model)
     torch.optim.SGD(model.parameters(), lr=1.0).step()
-    return {"before": before, "values": found, "weights": [float(p.detach()[0]) for p in model]}
+    return {"before": before, "values": averaged, "weights": [float(p.detach()[0]) for p in model]}
 
 
 def strides() -> dict[str, Any]:
     """The parameter's memory is in channels_last on every rank, the gradient's only on two; one rank has none."""
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, without in (("held", 9), ("created", 2)):
         conv = nn.Conv2d(3, 4, 2, bias=False)
         conv.weight.data = conv.weight.data.to(memory_format=torch.channels_last)
@@ -153,9 +153,9 @@ def strides() -> dict[str, Any]:
         gradient = conv.weight.grad
         assert gradient is not None
         total = sum(rank + 1 for rank in SAME if rank != without)
-        wanted = (torch.arange(48.0) * total / SIZE).reshape(4, 3, 2, 2)
-        told[name] = [bool((gradient - wanted).abs().max() < 1e-5), list(gradient.stride())]
-    return told
+        expected = (torch.arange(48.0) * total / SIZE).reshape(4, 3, 2, 2)
+        result[name] = [bool((gradient - expected).abs().max() < 1e-5), list(gradient.stride())]
+    return result
 
 
 def identity() -> dict[str, Any]:
@@ -244,26 +244,29 @@ def in_inference_mode() -> dict[str, Any]:
 def compiled() -> dict[str, Any]:
     """A compiled DistributedDataParallel whose group holds two of the ranks: which numbers a rank ends with."""
     group = dist.new_group([0, 2], backend="gloo")
-    told: dict[str, Any] = {"values": None}
+    result: dict[str, Any] = {"values": None}
     if dist.get_rank() != 1:
         inner = bag((2,))
         model: Any = torch.compile(DistributedDataParallel(inner, process_group=group), backend="eager")
         fill(inner, [0])
-        told = {"before": list(gradients_in_sync(model)), "stats": sync_gradients(model).parameters}
-        told["values"] = values(inner)
+        result = {"before": list(gradients_in_sync(model)), "stats": sync_gradients(model).parameters}
+        result["values"] = values(inner)
         del model
         gc.collect()
         dist.destroy_process_group(group)
-    return told
+    return result
 
 
 def subgroup() -> dict[str, Any]:
     model = fill(bag((1,), (1,)), [0] if dist.get_rank() else [0, 1])
     group = dist.new_group([0, 2], backend="gloo")
-    told = {"sync": said(lambda: sync_gradients(model, group)), "look": said(lambda: gradients_in_sync(model, group))}
+    result = {
+        "sync": said(lambda: sync_gradients(model, group)),
+        "look": said(lambda: gradients_in_sync(model, group)),
+    }
     if dist.get_rank() != 1:
         dist.destroy_process_group(group)
-    return {**told, "values": values(model)}
+    return {**result, "values": values(model)}
 
 
 def alone() -> dict[str, Any]:
@@ -297,15 +300,15 @@ def bypassed(**options: Any) -> dict[str, Any]:
     before = gradients_in_sync(model)
     stats = sync_gradients(model)
     ours = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    told = {"before": list(before), "after": list(gradients_in_sync(model)), "buckets": stats.buckets}
-    told["single"] = apart(ours, single)
+    result = {"before": list(before), "after": list(gradients_in_sync(model)), "buckets": stats.buckets}
+    result["single"] = apart(ours, single)
     model.zero_grad(set_to_none=False)
     loss(model, dist.get_rank()).backward()  # type: ignore[no-untyped-call]
-    told["ddp"] = apart(ours, model)
-    told["ddp in sync"] = list(gradients_in_sync(model))
+    result["ddp"] = apart(ours, model)
+    result["ddp in sync"] = list(gradients_in_sync(model))
     sync_gradients(model)
-    told["twice"] = apart(ours, model)
-    return told
+    result["twice"] = apart(ours, model)
+    return result
 
 
 def apart(ours: Sequence[Tensor], model: nn.Module) -> float:
@@ -442,13 +445,13 @@ def refused(make: Callable[[], nn.Module]) -> dict[str, Any]:
     """What each of the two says; whether gradients stayed as they were; and whether the ranks still meet after it."""
     model = make()
     before = [p.grad for p in model.parameters()]
-    kept = [None if one is None else one.clone() for one in before]
-    told = {"sync": said(lambda: sync_gradients(model)), "look": said(lambda: gradients_in_sync(model))}
+    kept = [None if gradient is None else gradient.clone() for gradient in before]
+    result = {"sync": said(lambda: sync_gradients(model)), "look": said(lambda: gradients_in_sync(model))}
     after = [p.grad for p in model.parameters()]
     intact = all(one is other for one, other in zip(before, after, strict=True)) and all(
         same(one, other) for one, other in zip(kept, after, strict=True)
     )
-    return {**told, "intact": intact, "works after": with_ours([SAME] * SIZE)}
+    return {**result, "intact": intact, "works after": with_ours([SAME] * SIZE)}
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -479,8 +482,8 @@ def unreadable() -> dict[str, Any]:
 def bad_buckets() -> list[str]:
     model = fill(bag((2,)), [0])
     wrong: list[Any] = [0, -1, 1.5, "a"]
-    told = [said(partial(sync_gradients, model, bucket_bytes=size)) for size in wrong]
-    return [*told, said(lambda: sync_gradients(model, bucket_bytes=dist.get_rank()))]
+    result = [said(partial(sync_gradients, model, bucket_bytes=size)) for size in wrong]
+    return [*result, said(lambda: sync_gradients(model, bucket_bytes=dist.get_rank()))]
 
 
 def other_buckets() -> str:

@@ -52,26 +52,26 @@ def train(steps: int, optimizer: Optimizer, *, synced: bool) -> dict[str, Any]:
     model, choice = Branches(), random.Random(dist.get_rank())
     generator = torch.Generator().manual_seed(dist.get_rank())
     update = optimizer(model.parameters())
-    told: dict[str, Any] = {"lacked": 0, "created": 0, "collectives": 0, "unequal": 0, "unsynced": 0, "worst": 0.0}
+    result: dict[str, Any] = {"lacked": 0, "created": 0, "collectives": 0, "unequal": 0, "unsynced": 0, "worst": 0.0}
     for step in range(steps):
         update.zero_grad()
         chosen = [index for index in range(len(model.branches)) if choice.random() < 0.4]
         if chosen:
             loss = model(torch.randn(4, 8, generator=generator), chosen).square().mean()
             loss.backward()
-        told["lacked"] += any(p.grad is None for p in model.parameters())
-        wanted = means(model) if step % COMPARED == 0 else None
+        result["lacked"] += any(p.grad is None for p in model.parameters())
+        expected = means(model) if step % COMPARED == 0 else None
         if synced:
             stats = sync_gradients(model)
-            told["created"] += stats.created
-            told["collectives"] += stats.collectives
-        if wanted is not None:
-            told["unsynced"] += bool(gradients_in_sync(model))
-            told["worst"] = max(told["worst"], apart(model, wanted))
+            result["created"] += stats.created
+            result["collectives"] += stats.collectives
+        if expected is not None:
+            result["unsynced"] += bool(gradients_in_sync(model))
+            result["worst"] = max(result["worst"], apart(model, expected))
         update.step()
-        told["unequal"] += not equal_weights(model)
-    told["moved"] = digest(flat(model)) != digest(flat(fresh()))
-    return told
+        result["unequal"] += not equal_weights(model)
+    result["moved"] = digest(flat(model)) != digest(flat(fresh()))
+    return result
 
 
 def fresh() -> nn.Module:
@@ -90,19 +90,19 @@ def equal_weights(model: nn.Module) -> bool:
 
 def means(model: nn.Module) -> list[Tensor | None]:
     """By another way: every rank's gradients as objects, added up here."""
-    told: list[Any] = [None] * SIZE
-    dist.all_gather_object(told, [p.grad for p in model.parameters()])
-    found: list[Tensor | None] = []
-    for ranks in zip(*told, strict=True):
+    gathered: list[Any] = [None] * SIZE
+    dist.all_gather_object(gathered, [p.grad for p in model.parameters()])
+    gradients: list[Tensor | None] = []
+    for ranks in zip(*gathered, strict=True):
         held = [gradient.double() for gradient in ranks if gradient is not None]
-        found.append(torch.stack(held).sum(0) / SIZE if held else None)
-    return found
+        gradients.append(torch.stack(held).sum(0) / SIZE if held else None)
+    return gradients
 
 
-def apart(model: nn.Module, wanted: list[Tensor | None]) -> float:
+def apart(model: nn.Module, expected: list[Tensor | None]) -> float:
     """The largest difference; infinite where one has a gradient that the other lacks."""
     worst = 0.0
-    for parameter, mean in zip(model.parameters(), wanted, strict=True):
+    for parameter, mean in zip(model.parameters(), expected, strict=True):
         if parameter.grad is None or mean is None:
             worst = max(worst, 0.0 if parameter.grad is mean else float("inf"))
         else:

@@ -118,9 +118,9 @@ def uncured(make: Callable[[], Run], mode: Mode | None, **options: Any) -> dict[
 def deserted(make: Callable[[], Run], mode: Mode) -> dict[str, Any]:
     """As `uncured`, where a rank may wait in vain."""
     with own_group(WAIT) as group:
-        told = uncured(make, mode, process_group=group)
+        result = uncured(make, mode, process_group=group)
         gc.collect()
-    return told
+    return result
 
 
 def cured(make: Callable[[], Run], **surgery: Any) -> dict[str, Any]:
@@ -139,17 +139,17 @@ def asked_inside() -> dict[str, Any]:
     """One rank alone asks about a model in a DistributedDataParallel that has just failed; then the ranks meet."""
     run = qwen(*[["text"] * SIZE] * STEPS)
     outer = DistributedDataParallel(run.model)
-    told: dict[str, Any] = {"error": "", "options": None}
+    result: dict[str, Any] = {"error": "", "options": None}
     try:
         for batches in run.steps:
             loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        told["error"] = str(error)
+        result["error"] = str(error)
     if dist.get_rank() == 0:
-        told["options"] = ddp_ready(outer, *run.steps[0]).options
+        result["options"] = ddp_ready(outer, *run.steps[0]).options
     met = torch.ones(1)
     dist.all_reduce(met)
-    return {**told, "met": int(met)}
+    return {**result, "met": int(met)}
 
 
 MODELS: dict[str, Callable[[], Run]] = {
@@ -175,25 +175,25 @@ BELIEVED = {"static_graph": True}
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    found: dict[str, Callable[[], dict[str, Any]]] = {}
+    table: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, make in MODELS.items():
         reentrant = deserted if name == "text beside image" else uncured
-        found[f"{name}, reentrant"] = partial(reentrant, make, "reentrant")
-        found[f"{name}, cured"] = partial(cured, make)
-        found[f"{name}, cured with offload"] = partial(cured, make, offload="cpu")
+        table[f"{name}, reentrant"] = partial(reentrant, make, "reentrant")
+        table[f"{name}, cured"] = partial(cured, make)
+        table[f"{name}, cured with offload"] = partial(cured, make, offload="cpu")
     for name in ("tied llama", "image", "text"):
-        found[f"{name}, reentrant and searched"] = partial(uncured, MODELS[name], "reentrant", **SEARCHED)
+        table[f"{name}, reentrant and searched"] = partial(uncured, MODELS[name], "reentrant", **SEARCHED)
     modes: tuple[Mode, ...] = ("reentrant", "non_reentrant")
     for mode in modes:
-        found[f"image then text, {mode} and static"] = partial(uncured, MODELS["image then text"], mode, **BELIEVED)
-    found["image, text, image, static"] = partial(uncured, THREE, None, **BELIEVED)
-    found["text then image, static"] = partial(uncured, GROWING, None, **BELIEVED)
-    found["zamba, released switch"] = partial(uncured, MODELS["zamba"], "non_reentrant")
-    found["image then text, released switch"] = partial(
+        table[f"image then text, {mode} and static"] = partial(uncured, MODELS["image then text"], mode, **BELIEVED)
+    table["image, text, image, static"] = partial(uncured, THREE, None, **BELIEVED)
+    table["text then image, static"] = partial(uncured, GROWING, None, **BELIEVED)
+    table["zamba, released switch"] = partial(uncured, MODELS["zamba"], "non_reentrant")
+    table["image then text, released switch"] = partial(
         uncured, MODELS["image then text"], "non_reentrant", **SEARCHED
     )
-    found["asked inside"] = asked_inside
-    return found
+    table["asked inside"] = asked_inside
+    return table
 
 
 CASES = cases()

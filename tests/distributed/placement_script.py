@@ -113,26 +113,26 @@ def step(called: nn.Module) -> None:
 
 def places(make: Callable[[], tuple[nn.Module, nn.Module]], *, allow_split: bool = False) -> dict[str, str]:
     """What the check says, and a training step with the guard on the model or on what is called."""
-    told = {}
+    result = {}
     for name in ("inner", "outer"):
         model, called = make()
         guarded = model if name == "inner" else called
-        told[f"check {name}"] = said(partial(check_placement, guarded, allow_split=allow_split))
+        result[f"check {name}"] = said(partial(check_placement, guarded, allow_split=allow_split))
         with guard_placement(guarded, allow_split=allow_split):
-            told[f"guard {name}"] = said(partial(step, called.train()))
-    return told
+            result[f"guard {name}"] = said(partial(step, called.train()))
+    return result
 
 
 def inference() -> list[str]:
     """A split model where it is not trained, in three ways."""
     model = Pair(SPLIT)
     with guard_placement(model):
-        told = [said(partial(model.eval(), torch.ones(2, 4)))]
+        messages = [said(partial(model.eval(), torch.ones(2, 4)))]
         model.train()
         for mode in (torch.no_grad, torch.inference_mode):
             with mode():
-                told.append(said(partial(model, torch.ones(2, 4))))
-        return [*told, said(partial(model, torch.ones(2, 4)))]
+                messages.append(said(partial(model, torch.ones(2, 4))))
+        return [*messages, said(partial(model, torch.ones(2, 4)))]
 
 
 def unloaded_fsdp() -> list[str]:
@@ -140,16 +140,16 @@ def unloaded_fsdp() -> list[str]:
     with torch.device("meta"):
         model = Pair()
     fully_shard(model)
-    told = [said(partial(check_placement, model))]
+    messages = [said(partial(check_placement, model))]
     model.to_empty(device="cpu")
-    return [*told, said(partial(check_placement, model))]
+    return [*messages, said(partial(check_placement, model))]
 
 
 def local_rank_of_accelerate() -> int:
     """What accelerate takes for the local rank on ranks that have a process group and no LOCAL_RANK."""
-    found: int = PartialState().local_process_index
+    rank: int = PartialState().local_process_index
     PartialState._reset_state()
-    return found
+    return rank
 
 
 def trainer(device_map: dict[str, str]) -> str:

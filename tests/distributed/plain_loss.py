@@ -47,12 +47,12 @@ def plain(
 def gradients(loss: Tensor, *inputs: Tensor | None) -> list[Tensor]:
     """Under an upstream gradient that is another for each token where the loss is one for each."""
     upstream = torch.linspace(-1, 2, loss.numel(), dtype=loss.dtype).reshape(loss.shape) if loss.ndim else None
-    return list(torch.autograd.grad(loss, [one for one in inputs if one is not None], upstream))
+    return list(torch.autograd.grad(loss, [tensor for tensor in inputs if tensor is not None], upstream))
 
 
 def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference, as a share of the largest value of each."""
-    assert [one.dtype for one in ours] == [one.dtype for one in theirs]
+    assert [gradient.dtype for gradient in ours] == [gradient.dtype for gradient in theirs]
     pairs = [(one.double(), other.double()) for one, other in zip(ours, theirs, strict=True)]
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
 

@@ -9,7 +9,7 @@ from torch import nn
 from ckpt_surgery.distributed.ddp import call_through_ddp, watch_ddp
 from ckpt_surgery.errors import DistributedError
 from tests.distributed.watch_script import HARMLESS, KINDS, SIZE, WRONG, scenarios
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
 
@@ -18,22 +18,22 @@ WRONG_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) i
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return cases_found("tests.distributed.watch_script", tmp_path_factory.mktemp("watch"), SIZE)
+    return case_results("tests.distributed.watch_script", tmp_path_factory.mktemp("watch"), SIZE)
 
 
 @pytest.mark.parametrize("case", HARMLESS_CASES)
-def test_gradients_that_ddp_averages_raise_no_alarm(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_gradients_that_ddp_averages_raise_no_alarm(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["equal"]
         assert rank["bypassed"] == 0
         assert rank["texts"] == []
 
 
 @pytest.mark.parametrize("case", WRONG_CASES)
-def test_gradients_that_stay_on_their_rank_are_noticed_and_said_once(found: Found, case: str) -> None:
-    for number, rank in enumerate(found[case]):
+def test_gradients_that_stay_on_their_rank_are_noticed_and_said_once(results: Results, case: str) -> None:
+    for number, rank in enumerate(results[case]):
         assert not rank["equal"]
         assert rank["bypassed"] > 0
         (text,) = rank["texts"]
@@ -43,96 +43,96 @@ def test_gradients_that_stay_on_their_rank_are_noticed_and_said_once(found: Foun
         assert "sync_gradients" in text
 
 
-def test_a_backward_beside_the_first_of_its_kind_is_told_from_one_after_the_average(found: Found) -> None:
-    assert "without a forward" in found["bypassed, plain model"][0]["texts"][0]
+def test_a_backward_beside_the_first_of_its_kind_is_told_from_one_after_the_average(results: Results) -> None:
+    assert "without a forward" in results["bypassed, plain model"][0]["texts"][0]
     for name in ("bypassed afterwards", "second backward"):
-        assert "had averaged those of its last forward" in found[f"{name}, plain model"][0]["texts"][0]
+        assert "had averaged those of its last forward" in results[f"{name}, plain model"][0]["texts"][0]
 
 
-def test_steps_that_the_user_keeps_local_are_no_fault(found: Found) -> None:
+def test_steps_that_the_user_keeps_local_are_no_fault(results: Results) -> None:
     for name in ("local steps", "step, local steps"):
-        assert [rank["bypassed"] for rank in found[name]] == [0, 0]
-    assert not found["local steps"][0]["equal"]
+        assert [rank["bypassed"] for rank in results[name]] == [0, 0]
+    assert not results["local steps"][0]["equal"]
 
 
 @pytest.mark.parametrize(
     ("name", "bypassed"), [("plain", 0), ("head outside", 0), ("bypassed", 1), ("metrics", 1), ("opaque", 1)]
 )
 def test_the_first_backward_of_a_static_graph_is_averaged_from_the_outputs_only(
-    found: Found, name: str, bypassed: int
+    results: Results, name: str, bypassed: int
 ) -> None:
-    for rank in found[f"static graph, {name} first"]:
+    for rank in results[f"static graph, {name} first"]:
         assert rank == {"bypassed": bypassed, "equal": not bypassed}
 
 
 @pytest.mark.parametrize(
     "name", ["bypassed", "bypassed in part", "bypassed before accumulation", "bypassed after accumulation"]
 )
-def test_a_watch_of_steps_speaks_before_the_step(found: Found, name: str) -> None:
-    for number, rank in enumerate(found[f"step, {name}"]):
+def test_a_watch_of_steps_speaks_before_the_step(results: Results, name: str) -> None:
+    for number, rank in enumerate(results[f"step, {name}"]):
         assert rank["early"] == 0
         assert rank["bypassed"] == 1
         assert f"only rank {number} has" in rank["texts"][0]
 
 
-def test_a_watch_of_steps_speaks_once_of_a_gradient(found: Found) -> None:
-    assert [rank["bypassed"] for rank in found["step, twice"]] == [1, 1]
+def test_a_watch_of_steps_speaks_once_of_a_gradient(results: Results) -> None:
+    assert [rank["bypassed"] for rank in results["step, twice"]] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["averaged later", "dropped", "zeroed", "accumulated"])
-def test_a_watch_of_steps_is_silent_where_nothing_is_left(found: Found, name: str) -> None:
-    for rank in found[f"step, {name}"]:
+def test_a_watch_of_steps_is_silent_where_nothing_is_left(results: Results, name: str) -> None:
+    for rank in results[f"step, {name}"]:
         assert rank == {"early": 0, "bypassed": 0, "texts": []}
 
 
-def test_in_any_order_of_forwards_and_backwards_the_watch_says_what_is_true(found: Found) -> None:
-    assert found["random"] == [[], []]
+def test_in_any_order_of_forwards_and_backwards_the_watch_says_what_is_true(results: Results) -> None:
+    assert results["random"] == [[], []]
 
 
-def test_a_step_while_ddp_still_waits_is_told(found: Found) -> None:
-    for rank in found["unfinished"]:
+def test_a_step_while_ddp_still_waits_is_told(results: Results) -> None:
+    for rank in results["unfinished"]:
         assert rank["bypassed"] == 1
         assert not rank["equal"]
         assert "still waits for those of other parameters" in rank["texts"][0]
         assert "find_unused_parameters=True" in rank["texts"][0]
 
 
-def test_only_the_parameters_of_the_optimizer_count_and_sparse_ones_too(found: Found) -> None:
-    assert found["other parameters"] == [[0, 1, 1]] * SIZE
+def test_only_the_parameters_of_the_optimizer_count_and_sparse_ones_too(results: Results) -> None:
+    assert results["other parameters"] == [[0, 1, 1]] * SIZE
 
 
-def test_a_parameter_among_the_outputs_blinds_no_watch_and_keeps_no_hooks(found: Found) -> None:
-    assert found["leaves in the outputs"] == [{"bypassed": 1, "hooks": 0}] * SIZE
+def test_a_parameter_among_the_outputs_blinds_no_watch_and_keeps_no_hooks(results: Results) -> None:
+    assert results["leaves in the outputs"] == [{"bypassed": 1, "hooks": 0}] * SIZE
 
 
-def test_a_watched_model_can_be_copied_and_saved(found: Found) -> None:
-    assert found["copied"] == [True, True]
+def test_a_watched_model_can_be_copied_and_saved(results: Results) -> None:
+    assert results["copied"] == [True, True]
 
 
-def test_it_raises_where_it_is_told_to(found: Found) -> None:
+def test_it_raises_where_it_is_told_to(results: Results) -> None:
     for number in range(SIZE):
-        assert f"stay those of rank {number}" in found["raise in the backward"][number]
-        assert "about to step" in found["raise in the step"][number]
-        assert "add their losses" in found["raise after the average"][number]
-        assert found["raise not"][number] == ""
+        assert f"stay those of rank {number}" in results["raise in the backward"][number]
+        assert "about to step" in results["raise in the step"][number]
+        assert "add their losses" in results["raise after the average"][number]
+        assert results["raise not"][number] == ""
 
 
-def test_nothing_is_left_of_a_removed_watch(found: Found) -> None:
-    assert found["removed"] == [{"bypassed": 0, "left": 0}] * SIZE
+def test_nothing_is_left_of_a_removed_watch(results: Results) -> None:
+    assert results["removed"] == [{"bypassed": 0, "left": 0}] * SIZE
 
 
-def test_the_optimizer_of_accelerate_is_watched(found: Found) -> None:
-    assert found["accelerated"] == [1, 1]
+def test_the_optimizer_of_accelerate_is_watched(results: Results) -> None:
+    assert results["accelerated"] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["", ", reentrant", ", unused parameters", ", static graph"])
-def test_a_method_through_the_wrapper_has_the_gradients_of_its_forward(found: Found, kind: str) -> None:
-    for rank in found[f"called through{kind}"]:
+def test_a_method_through_the_wrapper_has_the_gradients_of_its_forward(results: Results, kind: str) -> None:
+    for rank in results[f"called through{kind}"]:
         assert rank == {"equal": True, "same": True, "function": True, "keys": True}
 
 
-def test_a_method_that_raises_leaves_the_wrapper_whole(found: Found) -> None:
-    for rank in found["called and raising"]:
+def test_a_method_that_raises_leaves_the_wrapper_whole(results: Results) -> None:
+    for rank in results["called and raising"]:
         assert rank["whole"]
         assert rank["equal"]
         assert rank["bypassed"] == 0
@@ -142,12 +142,12 @@ def test_a_method_that_raises_leaves_the_wrapper_whole(found: Found) -> None:
         assert "refused before the method" in rank["errors"][3]
 
 
-def test_a_method_finds_the_wrapper_whole(found: Found) -> None:
-    assert found["seen from inside"] == [[True] * 4] * SIZE
+def test_a_method_finds_the_wrapper_whole(results: Results) -> None:
+    assert results["seen from inside"] == [[True] * 4] * SIZE
 
 
-def test_bad_input_costs_one_sentence(found: Found) -> None:
-    for step, when, action, compiled in found["bad input"]:
+def test_bad_input_costs_one_sentence(results: Results) -> None:
+    for step, when, action, compiled in results["bad input"]:
         assert step == 'watch_ddp got when="step" and NoneType as optimizer: give the optimizer'
         assert "when='never'" in when
         assert "action='shout'" in action

@@ -43,12 +43,12 @@ def test_a_gradient_that_nobody_needs_is_not_computed(frozen: set[int]) -> None:
         inputs[place].requires_grad_(False)  # type: ignore[union-attr]
     with Products() as forward:
         loss = fused_linear_cross_entropy(hidden, weight, labels, bias, chunk_size=6)
-    wanted = [one for one in inputs if one is not None and one.requires_grad]
+    expected = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     with Products() as backward:
-        ours = gradients(loss, *wanted)
+        ours = gradients(loss, *expected)
     assert forward.count == 2
     assert backward.count == 2 * (1 + (0 not in frozen) + (1 not in frozen))
-    assert apart(ours, gradients(plain(hidden, weight, labels, bias), *wanted)) < 1e-12
+    assert apart(ours, gradients(plain(hidden, weight, labels, bias), *expected)) < 1e-12
 
 
 def test_without_gradients_the_logits_are_all_that_is_computed() -> None:
@@ -82,14 +82,14 @@ def test_narrower_dtypes_are_as_close_as_they_can_be_and_the_loss_is_float32(
     dtype: torch.dtype, close: float, softcap: float | None
 ) -> None:
     hidden, weight, labels, bias = case(dtype)
-    wide = [None if one is None else ready(one.detach(), torch.float64) for one in (hidden, weight, bias)]
+    wide = [None if tensor is None else ready(tensor.detach(), torch.float64) for tensor in (hidden, weight, bias)]
     exact = plain(wide[0], wide[1], labels, wide[2], softcap=softcap)  # type: ignore[arg-type]
     loss = fused_linear_cross_entropy(hidden, weight, labels, bias, chunk_size=5, softcap=softcap)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=close)
     ours = gradients(loss, hidden, weight, bias)
-    assert [one.dtype for one in ours] == [dtype] * 3
-    assert apart([one.double() for one in ours], gradients(exact, *wide)) < close
+    assert [gradient.dtype for gradient in ours] == [dtype] * 3
+    assert apart([gradient.double() for gradient in ours], gradients(exact, *wide)) < close
 
 
 def test_weight_gradients_are_summed_in_float32_as_bfloat16_would_lose_them(
@@ -131,20 +131,20 @@ def test_under_autocast_products_are_in_its_dtype_and_gradients_in_that_of_the_i
             ours = fused_linear_cross_entropy(hidden, weight, labels, bias, chunk_size=5)
         theirs = plain(hidden, weight, labels, bias)
     with Products() as backward:
-        found = gradients(ours, hidden, weight, bias)
+        actual = gradients(ours, hidden, weight, bias)
     assert forward.dtypes == backward.dtypes == {torch.bfloat16}
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
-    assert apart(found, gradients(theirs, hidden, weight, bias)) < 1e-2
+    assert apart(actual, gradients(theirs, hidden, weight, bias)) < 1e-2
 
 
 def test_under_autocast_inputs_may_be_of_several_dtypes_and_float64_stays() -> None:
     hidden, weight, labels, _ = case(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         half = ready(hidden.detach(), torch.bfloat16)
-        found = gradients(fused_linear_cross_entropy(half, weight, labels), half, weight)
+        actual = gradients(fused_linear_cross_entropy(half, weight, labels), half, weight)
         double = fused_linear_cross_entropy(hidden.double(), weight.double(), labels)
-    assert [one.dtype for one in found] == [torch.bfloat16, torch.float32]
+    assert [gradient.dtype for gradient in actual] == [torch.bfloat16, torch.float32]
     assert double.dtype == torch.float64
 
 
@@ -154,7 +154,7 @@ def test_where_all_labels_are_ignored_loss_and_gradients_are_zero(reduction: Any
     labels = torch.full_like(labels, -100)
     loss = fused_linear_cross_entropy(hidden, weight, labels, bias, reduction=reduction)
     assert loss.item() == 0
-    assert not any(one.any() for one in gradients(loss, hidden, weight, bias))
+    assert not any(gradient.any() for gradient in gradients(loss, hidden, weight, bias))
     assert math.isnan(plain(hidden, weight, labels, bias).item())
 
 
@@ -162,8 +162,8 @@ def test_no_tokens_are_no_loss() -> None:
     hidden, weight, labels, bias = case()
     loss = fused_linear_cross_entropy(hidden[:, :0], weight, labels[:, :0], bias)
     assert loss.item() == 0
-    found = gradients(loss, hidden, weight, bias)
-    assert not any(one.any() for one in found)
+    actual = gradients(loss, hidden, weight, bias)
+    assert not any(gradient.any() for gradient in actual)
     assert fused_linear_cross_entropy(hidden[:, :0], weight, labels[:, :0], reduction="none").shape == (3, 0)
 
 
@@ -189,9 +189,9 @@ def test_hidden_states_of_any_layout_and_of_one_token_will_do() -> None:
     strided, turned = hidden.transpose(0, 1), labels.transpose(0, 1)
     ours = fused_linear_cross_entropy(strided, weight, turned, chunk_size=5)
     assert apart(gradients(ours, hidden, weight), gradients(plain(hidden, weight, labels), hidden, weight)) < 1e-12
-    one = fused_linear_cross_entropy(hidden[0, 1], weight, labels[0, 1], reduction="none")
-    assert one.shape == ()
-    assert one.item() == pytest.approx(plain(hidden[:1, 1], weight, labels[:1, 1]).item())
+    scalar = fused_linear_cross_entropy(hidden[0, 1], weight, labels[0, 1], reduction="none")
+    assert scalar.shape == ()
+    assert scalar.item() == pytest.approx(plain(hidden[:1, 1], weight, labels[:1, 1]).item())
 
 
 def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:

@@ -25,7 +25,7 @@ from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.distributed.fused_loss_script import SIZE
 from tests.distributed.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
 DEVICES = [("cpu:0", "cpu:1"), ("cpu", "meta"), ("meta", "cpu"), ("meta:0", "meta:1")]
@@ -76,8 +76,8 @@ def test_each_gradient_is_on_the_device_and_in_the_dtype_of_its_input(
                 hidden, weight, labels, bias, chunk_size=5, softcap=2.0, reduction=reduction
             )
             assert (loss.device, loss.dtype) == (hidden.device, torch.float32)
-            for one, gradient in zip((hidden, weight, bias), gradients_on(loss, hidden, weight, bias), strict=True):
-                assert (gradient.device, gradient.dtype, gradient.shape) == (one.device, dtype, one.shape)
+            for tensor, gradient in zip((hidden, weight, bias), gradients_on(loss, hidden, weight, bias), strict=True):
+                assert (gradient.device, gradient.dtype, gradient.shape) == (tensor.device, dtype, tensor.shape)
 
 
 def gradients_on(loss: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -104,7 +104,7 @@ def test_autograd_refuses_gradients_made_on_the_device_of_the_head_and_takes_our
         with pytest.raises(RuntimeError, match=f"index 0 - expected device {here} but got {there}"):
             gradients_on(loss, hidden, weight)
         loss = fused_linear_cross_entropy(hidden, weight, labels, chunk_size=3, softcap=2.0)
-        assert [one.device.type for one in gradients_on(loss, hidden, weight)] == [here, there]
+        assert [gradient.device.type for gradient in gradients_on(loss, hidden, weight)] == [here, there]
 
 
 # --- Liger --------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def stand_in(called: list[inspect.BoundArguments], *, accumulates: bool = True) 
 
     signature = inspect.signature(liger_fused_linear_cross_entropy)
     if not accumulates:
-        kept = [one for name, one in signature.parameters.items() if name != "accum_dtype"]
+        kept = [parameter for name, parameter in signature.parameters.items() if name != "accum_dtype"]
         setattr(liger_fused_linear_cross_entropy, "__signature__", signature.replace(parameters=kept))  # noqa: B010
     module = types.ModuleType("liger_kernel.transformers.functional")
     setattr(module, "liger_fused_linear_cross_entropy", liger_fused_linear_cross_entropy)  # noqa: B010
@@ -219,8 +219,8 @@ def test_liger_is_left_alone_where_anything_is_on_another_device(
         labels = torch.zeros(4, dtype=torch.long, device=on("labels"))
         loss = fused_linear_cross_entropy(hidden, weight, labels, bias, prefer="liger")
         assert bool(liger) == (elsewhere is None)
-        for one, gradient in zip((hidden, weight, bias), gradients_on(loss, hidden, weight, bias), strict=True):
-            assert gradient.device == one.device
+        for tensor, gradient in zip((hidden, weight, bias), gradients_on(loss, hidden, weight, bias), strict=True):
+            assert gradient.device == tensor.device
 
 
 def test_liger_is_left_alone_on_the_cpu(liger: list[inspect.BoundArguments], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +281,8 @@ def test_in_a_checkpoint_with_a_tied_head_the_gradients_are_the_same(use_reentra
         return checkpoint(tail, hidden, use_reentrant=use_reentrant)  # type: ignore[no-any-return]
 
     checkpointed().backward()  # type: ignore[no-untyped-call]
-    found = [one.grad for one in inputs if one.grad is not None]
-    assert apart(found, gradients(loss(fused=False), *inputs)) < 1e-12
+    actual = [tensor.grad for tensor in inputs if tensor.grad is not None]
+    assert apart(actual, gradients(loss(fused=False), *inputs)) < 1e-12
 
 
 @pytest.mark.both
@@ -305,16 +305,16 @@ def test_in_a_model_with_wrapped_blocks_the_gradients_are_those_of_its_own_loss(
             hidden[:, :-1], model.lm_head.weight, labels[:, 1:], chunk_size=7, softcap=softcap
         )
         loss.backward()  # type: ignore[no-untyped-call]
-    assert apart([one.grad for one in parameters if one.grad is not None], list(theirs)) < 1e-4
+    assert apart([parameter.grad for parameter in parameters if parameter.grad is not None], list(theirs)) < 1e-4
 
 
 # --- real ranks ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return cases_found("tests.distributed.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
+    return case_results("tests.distributed.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 
 INSIDE = [
@@ -332,22 +332,22 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_ranks_with_other_labels_get_the_mean_of_their_gradients(found: Found, name: str) -> None:
-    for rank in found[name]:
+def test_ranks_with_other_labels_get_the_mean_of_their_gradients(results: Results, name: str) -> None:
+    for rank in results[name]:
         assert rank["error"] == ""
         assert rank["difference"] < 1e-6
 
 
-def test_ranks_that_do_not_meet_keep_gradients_of_their_own(found: Found) -> None:
-    assert all(rank["difference"] > 1e-2 for rank in found["alone"])
+def test_ranks_that_do_not_meet_keep_gradients_of_their_own(results: Results) -> None:
+    assert all(rank["difference"] > 1e-2 for rank in results["alone"])
 
 
-def test_a_loss_computed_outside_the_wrapped_module_is_refused_by_ddp(found: Found) -> None:
-    for rank in found["loss outside"]:
+def test_a_loss_computed_outside_the_wrapped_module_is_refused_by_ddp(results: Results) -> None:
+    for rank in results["loss outside"]:
         assert "mark a variable ready only once" in rank["error"]
 
 
-def test_a_sharded_head_is_refused_and_gathering_it_alone_would_be_wrong(found: Found) -> None:
-    for rank in found["sharded head"]:
+def test_a_sharded_head_is_refused_and_gathering_it_alone_would_be_wrong(results: Results) -> None:
+    for rank in results["sharded head"]:
         assert "one is a DTensor: call this in the forward of the module that FSDP2 holds" in rank["error"]
-    assert all(rank["difference"] > 1e-2 for rank in found["sharded head, gathered"])
+    assert all(rank["difference"] > 1e-2 for rank in results["sharded head, gathered"])

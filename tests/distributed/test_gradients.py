@@ -21,7 +21,7 @@ from ckpt_surgery.distributed.gradients import _facts, _fault, gradients_in_sync
 from ckpt_surgery.errors import DistributedError
 from tests.distributed import gradients_soak_script
 from tests.distributed.gradients_script import LOOKS, SIZE, WRONG
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
 ROUNDING = 1e-6
@@ -29,128 +29,128 @@ LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each of three ranks found, by case."""
-    return cases_found("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
+    return case_results("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
 
 
 @pytest.fixture(scope="module")
-def soaked(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each of four ranks found in long training."""
     folder = tmp_path_factory.mktemp("soak")
-    return cases_found("tests.distributed.gradients_soak_script", folder, gradients_soak_script.SIZE)
+    return case_results("tests.distributed.gradients_soak_script", folder, gradients_soak_script.SIZE)
 
 
-def near(pairs: list[list[float] | None], wanted: list[float | None]) -> bool:
+def near(pairs: list[list[float] | None], expected: list[float | None]) -> bool:
     """Whether each gradient has the one value wanted in all its elements, or is None as wanted."""
-    return [pair is None for pair in pairs] == [mean is None for mean in wanted] and all(
+    return [pair is None for pair in pairs] == [mean is None for mean in expected] and all(
         math.isclose(each, mean, rel_tol=ROUNDING)
-        for pair, mean in zip(pairs, wanted, strict=True)
+        for pair, mean in zip(pairs, expected, strict=True)
         if pair is not None and mean is not None
         for each in pair
     )
 
 
-def test_a_loop_of_all_reduce_waits_for_a_gradient_that_others_lack(found: Found) -> None:
-    first, *others = found["naive, fewer"]
+def test_a_loop_of_all_reduce_waits_for_a_gradient_that_others_lack(results: Results) -> None:
+    first, *others = results["naive, fewer"]
     assert "Timed out waiting 5000ms" in first["error"]
     assert [other["error"] for other in others] == ["", ""]
 
 
-def test_a_loop_of_all_reduce_adds_up_gradients_of_different_parameters(found: Found) -> None:
+def test_a_loop_of_all_reduce_adds_up_gradients_of_different_parameters(results: Results) -> None:
     """Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second."""
     first, second = (1 + 12 + 13) / 3, (11 + 22 + 23) / 3
-    for rank, wanted in enumerate([[first, second, None], [None, first, second], [None, first, second]]):
-        assert found["naive, others"][rank]["error"] == ""
-        assert near(found["naive, others"][rank]["values"], wanted)
+    for rank, expected in enumerate([[first, second, None], [None, first, second], [None, first, second]]):
+        assert results["naive, others"][rank]["error"] == ""
+        assert near(results["naive, others"][rank]["values"], expected)
 
 
-def test_each_gradient_becomes_the_mean_with_zeros_where_a_rank_has_none(found: Found) -> None:
+def test_each_gradient_becomes_the_mean_with_zeros_where_a_rank_has_none(results: Results) -> None:
     for rank in range(SIZE):
-        assert near(found["ours, fewer"][rank], [2, 12, 21 / 3])
-        assert near(found["ours, others"][rank], [1 / 3, 12, (22 + 23) / 3])
+        assert near(results["ours, fewer"][rank], [2, 12, 21 / 3])
+        assert near(results["ours, others"][rank], [1 / 3, 12, (22 + 23) / 3])
 
 
-def test_where_no_rank_has_a_gradient_it_stays_none(found: Found) -> None:
-    for rank in found["ours, nowhere"]:
+def test_where_no_rank_has_a_gradient_it_stays_none(results: Results) -> None:
+    for rank in results["ours, nowhere"]:
         assert near(rank, [(1 + 2) / 3, None, None])
 
 
 @pytest.mark.parametrize(("dtype", "every"), [("float16", 60000.0), ("bfloat16", 3e38)])
-def test_in_half_precision_a_mean_is_finite_where_the_sum_is_not(found: Found, dtype: str, every: float) -> None:
-    assert found[f"{dtype}, naive"] == [math.inf] * SIZE
-    for mean in found[dtype]:
+def test_in_half_precision_a_mean_is_finite_where_the_sum_is_not(results: Results, dtype: str, every: float) -> None:
+    assert results[f"{dtype}, naive"] == [math.inf] * SIZE
+    for mean in results[dtype]:
         assert math.isclose(mean, every, rel_tol=2.0**-7)
 
 
-def test_float64_is_added_up_in_float64(found: Found) -> None:
-    assert found["float64"] == [[[2 + 2.0**-45] * 2]] * SIZE
+def test_float64_is_added_up_in_float64(results: Results) -> None:
+    assert results["float64"] == [[[2 + 2.0**-45] * 2]] * SIZE
 
 
-def test_each_dtype_travels_in_a_bucket_of_its_own(found: Found) -> None:
-    for rank in found["mixed"]:
+def test_each_dtype_travels_in_a_bucket_of_its_own(results: Results) -> None:
+    for rank in results["mixed"]:
         assert all(math.isclose(pair[0], 10 * i + 2, rel_tol=2.0**-7) for i, pair in enumerate(rank["values"]))
         assert all(rank["dtypes"])
         assert rank["stats"] == [2 + 5, 5, 10, 0, 2 * 2 * (4 + 2 + 8 + 2 + 8)]
 
 
-def test_a_tied_parameter_counts_once(found: Found) -> None:
-    assert found["tied"] == [{"values": [[[2.0, 2.0]] * 2], "parameters": 1, "bytes": 16}] * SIZE
+def test_a_tied_parameter_counts_once(results: Results) -> None:
+    assert results["tied"] == [{"values": [[[2.0, 2.0]] * 2], "parameters": 1, "bytes": 16}] * SIZE
 
 
-def test_a_frozen_parameter_is_averaged_as_long_as_it_has_a_gradient_because_sgd_steps_on_it(found: Found) -> None:
-    for rank in found["frozen"]:
+def test_a_frozen_parameter_is_averaged_as_long_as_it_has_a_gradient_because_sgd_steps_on_it(results: Results) -> None:
+    for rank in results["frozen"]:
         assert rank["before"] == ["0", "1"]
         assert near(rank["values"], [2, 12, None])
-        assert rank["weights"] == found["frozen"][0]["weights"] == [-1, -11, 1]
+        assert rank["weights"] == results["frozen"][0]["weights"] == [-1, -11, 1]
 
 
-def test_values_meet_by_place_where_ranks_have_other_strides_and_each_keeps_its_own(found: Found) -> None:
+def test_values_meet_by_place_where_ranks_have_other_strides_and_each_keeps_its_own(results: Results) -> None:
     plain, last = [12, 4, 2, 1], [12, 1, 6, 3]
-    assert [rank["held"] for rank in found["strides"]] == [[True, plain], [True, last], [True, last]]
+    assert [rank["held"] for rank in results["strides"]] == [[True, plain], [True, last], [True, last]]
 
 
-def test_a_created_gradient_has_the_strides_of_its_parameter(found: Found) -> None:
-    assert found["strides"][2]["created"] == [True, [12, 1, 6, 3]]
+def test_a_created_gradient_has_the_strides_of_its_parameter(results: Results) -> None:
+    assert results["strides"][2]["created"] == [True, [12, 1, 6, 3]]
 
 
-def test_a_created_gradient_has_the_dtype_that_its_parameter_wants(found: Found) -> None:
-    assert found["wide gradient"] == ["torch.float32"] * SIZE
+def test_a_created_gradient_has_the_dtype_that_its_parameter_wants(results: Results) -> None:
+    assert results["wide gradient"] == ["torch.float32"] * SIZE
 
 
-def test_a_gradient_that_may_have_any_dtype_keeps_its_own(found: Found) -> None:
-    assert found["any gradient"] == [["torch.float32", "torch.bfloat16"]] * SIZE
+def test_a_gradient_that_may_have_any_dtype_keeps_its_own(results: Results) -> None:
+    assert results["any gradient"] == [["torch.float32", "torch.bfloat16"]] * SIZE
 
 
-def test_a_gradient_made_in_inference_mode_is_one_that_later_backwards_add_to(found: Found) -> None:
-    for rank in found["inference mode"]:
+def test_a_gradient_made_in_inference_mode_is_one_that_later_backwards_add_to(results: Results) -> None:
+    for rank in results["inference mode"]:
         assert not rank["inference"]
         assert near(rank["values"], [1 + 1 / 3])
 
 
-def test_a_compiled_wrapper_is_averaged_in_its_own_group(found: Found) -> None:
-    inside, outside, other = found["compiled"]
+def test_a_compiled_wrapper_is_averaged_in_its_own_group(results: Results) -> None:
+    inside, outside, other = results["compiled"]
     assert outside["values"] is None
     for rank in (inside, other):
         assert rank["before"] == ["0"]
         assert near(rank["values"], [2])  # of 1 and 3; over all ranks there would be a fault or a wait
 
 
-def test_gradients_are_written_in_place(found: Found) -> None:
-    assert found["identity"] == [{"same": True, "right": True, "buckets": 4}] * SIZE
+def test_gradients_are_written_in_place(results: Results) -> None:
+    assert results["identity"] == [{"same": True, "right": True, "buckets": 4}] * SIZE
 
 
-def test_no_bucket_is_larger_than_allowed(found: Found) -> None:
-    assert found["bounded"] == [{"largest": 8000, "buckets": 50}] * SIZE
+def test_no_bucket_is_larger_than_allowed(results: Results) -> None:
+    assert results["bounded"] == [{"largest": 8000, "buckets": 50}] * SIZE
 
 
-def test_all_ranks_end_with_the_same_bits(found: Found) -> None:
+def test_all_ranks_end_with_the_same_bits(results: Results) -> None:
     """Thirty gradients, of which five are empty and therefore equal before."""
-    assert found["random"] == [{"before": 25, "after": [], "finite": True}] * SIZE
+    assert results["random"] == [{"before": 25, "after": [], "finite": True}] * SIZE
 
 
-def test_a_subgroup_is_averaged_on_its_own_and_refuses_other_ranks(found: Found) -> None:
-    inside, outside, other = found["subgroup"]
+def test_a_subgroup_is_averaged_on_its_own_and_refuses_other_ranks(results: Results) -> None:
+    inside, outside, other = results["subgroup"]
     for rank in (inside, other):
         assert (rank["sync"], rank["look"]) == ("", "")
         assert near(rank["values"], [2, 11 / 2])
@@ -159,13 +159,13 @@ def test_a_subgroup_is_averaged_on_its_own_and_refuses_other_ranks(found: Found)
     assert outside["look"].startswith("gradients_in_sync: rank 1 is not in the group")
 
 
-def test_a_group_of_one_rank_has_nothing_to_do(found: Found) -> None:
-    assert found["alone"] == [{"collectives": 0, "names": []}] * SIZE
+def test_a_group_of_one_rank_has_nothing_to_do(results: Results) -> None:
+    assert results["alone"] == [{"collectives": 0, "names": []}] * SIZE
 
 
 @pytest.mark.parametrize("case", ["DDP", "DDP with views"])
-def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp_and_of_one_process(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp_and_of_one_process(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["before"] == LAYERS
         assert rank["after"] == rank["ddp in sync"] == []
         assert rank["single"] < ROUNDING
@@ -173,13 +173,13 @@ def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp_and_of_one_process(f
 
 
 @pytest.mark.parametrize("case", ["DDP", "DDP with views"])
-def test_averaging_what_ddp_has_averaged_changes_nothing_but_rounding(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_averaging_what_ddp_has_averaged_changes_nothing_but_rounding(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["twice"] < ROUNDING
 
 
-def test_500_small_parameters_take_three_collectives(found: Found) -> None:
-    for rank in found["how many"]:
+def test_500_small_parameters_take_three_collectives(results: Results) -> None:
+    for rank in results["how many"]:
         assert rank["ours"] == {"all_reduce": 3}
         assert rank["stats"] == 3
         assert rank["look"] == {"all_gather_object": 1}
@@ -216,8 +216,8 @@ LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(found: Found, case: str) -> None:
-    ranks = found[f"refused: {case}"]
+def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(results: Results, case: str) -> None:
+    ranks = results[f"refused: {case}"]
     assert SAID[case] in ranks[0]["sync"]
     assert ranks[0]["sync"].startswith("sync_gradients: ")
     for rank in ranks:
@@ -227,25 +227,25 @@ def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(found
         assert near(rank["works after"], [2, 12, 22])
 
 
-def test_two_faults_are_both_told(found: Found) -> None:
-    assert "on rank 0, the gradient of 'words.weight' is sparse" in found["refused: two faults"][1]["sync"]
+def test_two_faults_are_both_told(results: Results) -> None:
+    assert "on rank 0, the gradient of 'words.weight' is sparse" in results["refused: two faults"][1]["sync"]
 
 
-def test_other_bucket_sizes_are_refused_on_every_rank(found: Found) -> None:
-    for text in found["other buckets"]:
+def test_other_bucket_sizes_are_refused_on_every_rank(results: Results) -> None:
+    for text in results["other buckets"]:
         assert "'bucket_bytes' is 100 on ranks 0 and 1, 200 on rank 2" in text
 
 
-def test_bucket_sizes_that_are_none_are_refused_on_every_rank(found: Found) -> None:
-    for rank in found["bad buckets"]:
+def test_bucket_sizes_that_are_none_are_refused_on_every_rank(results: Results) -> None:
+    for rank in results["bad buckets"]:
         *everywhere, on_one = rank
         for text, size in zip(everywhere, ("0", "-1", "1.5", "'a'"), strict=True):
             assert text.startswith(f"sync_gradients: on every rank, bucket_bytes is {size}. Give a whole number")
         assert on_one.startswith("sync_gradients: on rank 0, bucket_bytes is 0.")
 
 
-def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank_and_the_group_works_on(found: Found) -> None:
-    for rank in found["unreadable"]:
+def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank_and_the_group_works_on(results: Results) -> None:
+    for rank in results["unreadable"]:
         assert rank["look"] == (
             "gradients_in_sync: on rank 1, a gradient cannot be read: RuntimeError: not to be read"
         )
@@ -271,8 +271,8 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("case", LOOKS)
-def test_gradients_are_in_sync_where_every_bit_is_the_same(found: Found, case: str) -> None:
-    assert found[f"look: {case}"] == [["1"] if case in DIFFERENT else []] * SIZE
+def test_gradients_are_in_sync_where_every_bit_is_the_same(results: Results, case: str) -> None:
+    assert results[f"look: {case}"] == [["1"] if case in DIFFERENT else []] * SIZE
 
 
 @pytest.mark.parametrize("call", [sync_gradients, gradients_in_sync])
@@ -296,9 +296,9 @@ def test_a_device_that_the_backend_does_not_take_is_named() -> None:
 
 def test_ranks_agree_on_which_parameters_share_a_device_and_not_on_its_number() -> None:
     model = nn.ParameterList(torch.empty(2, device=device) for device in ("cpu", "meta", "cpu"))
-    told = [fact for _, fact in _facts(list(model.named_parameters()))]
+    facts = [fact for _, fact in _facts(list(model.named_parameters()))]
     alike, other = "(shape (2,), torch.float32, cpu)", "(shape (2,), torch.float32, meta, device 2 of the model)"
-    assert told == [alike, other, alike]
+    assert facts == [alike, other, alike]
 
 
 def test_ranks_agree_on_the_cpu_unless_the_backend_takes_none() -> None:
@@ -309,7 +309,7 @@ def test_ranks_agree_on_the_cpu_unless_the_backend_takes_none() -> None:
 
 
 @pytest.mark.parametrize("case", ["AdamW", "SGD"])
-def test_replicas_stay_equal_to_the_bit_while_every_rank_uses_other_branches(soaked: Found, case: str) -> None:
+def test_replicas_stay_equal_to_the_bit_while_every_rank_uses_other_branches(soaked: Results, case: str) -> None:
     for rank in soaked[case]:
         assert rank["moved"]
         assert rank["created"] > rank["lacked"] > 0
@@ -317,11 +317,11 @@ def test_replicas_stay_equal_to_the_bit_while_every_rank_uses_other_branches(soa
         assert rank["worst"] < ROUNDING
 
 
-def test_no_step_takes_more_collectives_than_another(soaked: Found) -> None:
+def test_no_step_takes_more_collectives_than_another(soaked: Results) -> None:
     assert [rank["collectives"] for rank in soaked["AdamW"]] == [3 * gradients_soak_script.STEPS] * 4
 
 
-def test_replicas_that_are_not_synchronised_are_seen_to_part(soaked: Found) -> None:
+def test_replicas_that_are_not_synchronised_are_seen_to_part(soaked: Results) -> None:
     for rank in soaked["not synchronised"]:
         assert rank["unequal"] > 0
         assert rank["unsynced"] > 0

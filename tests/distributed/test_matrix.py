@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import installed_major
 from tests.distributed.matrix_script import MODELS
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import CLOSE, SIZE
 
 pytestmark = pytest.mark.both
@@ -27,9 +27,9 @@ VARYING = ["text", "image then text", "text beside image"]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return cases_found("tests.distributed.matrix_script", tmp_path_factory.mktemp("matrix"), SIZE)
+    return case_results("tests.distributed.matrix_script", tmp_path_factory.mktemp("matrix"), SIZE)
 
 
 def is_right(rank: dict[str, Any]) -> bool:
@@ -38,54 +38,54 @@ def is_right(rank: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("model", ["zamba", "zamba2", "image and video"])
-def test_as_released_blocks_that_share_or_run_twice_are_marked_ready_twice(found: Found, model: str) -> None:
-    for rank in found[f"{model}, reentrant"]:
+def test_as_released_blocks_that_share_or_run_twice_are_marked_ready_twice(results: Results, model: str) -> None:
+    for rank in results[f"{model}, reentrant"]:
         assert TWICE in rank["error"]
         assert rank["wrong"] == []
 
 
-def test_as_released_a_shared_block_that_trains_alone_is_wrong_without_an_error(found: Found) -> None:
-    for rank in found["zamba, shared alone, reentrant"]:
+def test_as_released_a_shared_block_that_trains_alone_is_wrong_without_an_error(results: Results) -> None:
+    for rank in results["zamba, shared alone, reentrant"]:
         assert rank["error"] == ""
         assert rank["wrong"] == [SHARED_GRADIENTS] * 2
         assert rank["difference"] > 0.1
 
 
 @pytest.mark.parametrize("model", ["tied llama", "t5", "lora with inputs", "image", "frozen tower"])
-def test_as_released_these_train_right(found: Found, model: str) -> None:
-    for rank in found[f"{model}, reentrant"]:
+def test_as_released_these_train_right(results: Results, model: str) -> None:
+    for rank in results[f"{model}, reentrant"]:
         assert is_right(rank)
         assert rank["recomputed"][0] > 0
 
 
-def test_as_released_gpt_bigcode_is_right_and_checkpoints_in_transformers_5_only(found: Found) -> None:
-    for rank in found["gpt_bigcode, reentrant"]:
+def test_as_released_gpt_bigcode_is_right_and_checkpoints_in_transformers_5_only(results: Results) -> None:
+    for rank in results["gpt_bigcode, reentrant"]:
         assert is_right(rank)
         assert rank["recomputed"] == [2 * FIVE, 2 * FIVE]
 
 
-def test_as_released_adapters_behind_frozen_embeddings_train_in_transformers_5_only(found: Found) -> None:
-    for rank in found["lora, reentrant"]:
+def test_as_released_adapters_behind_frozen_embeddings_train_in_transformers_5_only(results: Results) -> None:
+    for rank in results["lora, reentrant"]:
         if FIVE:
             assert is_right(rank)
         else:
             assert NO_GRADIENT in rank["error"]
 
 
-def test_as_released_text_alone_leaves_gradients_of_one_rank_and_the_next_forward_raises(found: Found) -> None:
-    for rank in found["text, reentrant"]:
+def test_as_released_text_alone_leaves_gradients_of_one_rank_and_the_next_forward_raises(results: Results) -> None:
+    for rank in results["text, reentrant"]:
         assert rank["wrong"] == [TEXT_GRADIENTS]
         assert UNFINISHED in rank["error"]
 
 
-def test_as_released_text_after_images_is_wrong_without_an_error_in_that_step(found: Found) -> None:
-    for rank in found["image then text, reentrant"]:
+def test_as_released_text_after_images_is_wrong_without_an_error_in_that_step(results: Results) -> None:
+    for rank in results["image then text, reentrant"]:
         assert rank["error"] == ""
         assert rank["wrong"] == [0, TEXT_GRADIENTS]
 
 
-def test_as_released_text_on_one_rank_raises_there_and_leaves_the_other_waiting(found: Found) -> None:
-    text, image = found["text beside image, reentrant"]
+def test_as_released_text_on_one_rank_raises_there_and_leaves_the_other_waiting(results: Results) -> None:
+    text, image = results["text beside image, reentrant"]
     assert text["wrong"] == [GRADIENTS]
     assert UNFINISHED in text["error"]
     assert image["error"] != ""
@@ -93,56 +93,58 @@ def test_as_released_text_on_one_rank_raises_there_and_leaves_the_other_waiting(
 
 
 @pytest.mark.parametrize("model", ["tied llama", "image", "text"])
-def test_reentrant_and_a_search_for_unused_parameters_mark_blocks_ready_twice(found: Found, model: str) -> None:
-    for rank in found[f"{model}, reentrant and searched"]:
+def test_reentrant_and_a_search_for_unused_parameters_mark_blocks_ready_twice(results: Results, model: str) -> None:
+    for rank in results[f"{model}, reentrant and searched"]:
         assert TWICE in rank["error"]
 
 
 @pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
-def test_a_static_graph_is_no_cure_where_later_steps_use_less(found: Found, mode: str) -> None:
-    for rank in found[f"image then text, {mode} and static"]:
+def test_a_static_graph_is_no_cure_where_later_steps_use_less(results: Results, mode: str) -> None:
+    for rank in results[f"image then text, {mode} and static"]:
         assert rank["error"] == ""
         assert rank["wrong"] == [0, TEXT_GRADIENTS]
         assert rank["difference"] > CLOSE
 
 
-def test_with_a_static_graph_the_step_after_the_wrong_one_raises(found: Found) -> None:
-    for rank in found["image, text, image, static"]:
+def test_with_a_static_graph_the_step_after_the_wrong_one_raises(results: Results) -> None:
+    for rank in results["image, text, image, static"]:
         assert rank["wrong"] == [0, TEXT_GRADIENTS]
         assert UNFINISHED in rank["error"]
 
 
-def test_a_static_graph_refuses_later_steps_that_use_more(found: Found) -> None:
-    for rank in found["text then image, static"]:
+def test_a_static_graph_refuses_later_steps_that_use_more(results: Results) -> None:
+    for rank in results["text then image, static"]:
         assert rank["wrong"] == [0]
         assert CHANGED in rank["error"]
 
 
 @pytest.mark.parametrize("cure", ["cured", "cured with offload"])
 @pytest.mark.parametrize("model", list(MODELS))
-def test_after_the_cure_gradients_are_those_of_one_process_on_all_batches(found: Found, model: str, cure: str) -> None:
-    for rank in found[f"{model}, {cure}"]:
+def test_after_the_cure_gradients_are_those_of_one_process_on_all_batches(
+    results: Results, model: str, cure: str
+) -> None:
+    for rank in results[f"{model}, {cure}"]:
         assert is_right(rank)
         assert rank["recomputed"][0] > 0
 
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_unused_parameters_are_searched_for_where_batches_leave_some_out_and_nowhere_else(
-    found: Found, model: str
+    results: Results, model: str
 ) -> None:
-    for rank in found[f"{model}, cured"]:
+    for rank in results[f"{model}, cured"]:
         assert rank["options"] == ({"find_unused_parameters": True} if model in VARYING else {})
 
 
 @pytest.mark.parametrize("case", ["zamba, released switch", "image then text, released switch"])
-def test_the_models_own_switch_to_non_reentrant_cures_too(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_the_models_own_switch_to_non_reentrant_cures_too(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert is_right(rank)
         assert rank["recomputed"][0] > 0
 
 
-def test_one_rank_alone_may_ask_about_a_model_that_has_failed_in_ddp(found: Found) -> None:
-    first, second = found["asked inside"]
+def test_one_rank_alone_may_ask_about_a_model_that_has_failed_in_ddp(results: Results) -> None:
+    first, second = results["asked inside"]
     assert UNFINISHED in first["error"]
     assert first["options"] == {"find_unused_parameters": True}
     assert second["options"] is None

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from ckpt_surgery.distributed.placement import check_placement, guard_placement, local_device_map
 from ckpt_surgery.errors import DistributedError, PlacementError
 from tests.distributed.placement_script import SIZE, SPLIT, Pair
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.both
 
@@ -372,10 +372,10 @@ def test_without_a_local_rank_the_device_of_the_group_counts_or_the_only_one(
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case; the environment speaks of another world than the group."""
     folder = tmp_path_factory.mktemp("placement")
-    return cases_found("tests.distributed.placement_script", folder, SIZE, WORLD_SIZE="7")
+    return case_results("tests.distributed.placement_script", folder, SIZE, WORLD_SIZE="7")
 
 
 FINE = [
@@ -397,36 +397,36 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_ranks_train_models_that_lie_on_one_device_each(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_ranks_train_models_that_lie_on_one_device_each(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert set(rank.values()) == {""}
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_every_rank_refuses_a_split_model_wherever_the_guard_is(found: Found, case: str) -> None:
-    for number, rank in enumerate(found[case]):
+def test_every_rank_refuses_a_split_model_wherever_the_guard_is(results: Results, case: str) -> None:
+    for number, rank in enumerate(results[case]):
         assert len(rank) == 4
         for said in rank.values():
             assert f"rank {number} of {SIZE}" in said
             assert REFUSED[case] in said
 
 
-def test_on_ranks_a_split_model_may_be_used_and_not_trained(found: Found) -> None:
-    for *used, trained in found["inference"]:
+def test_on_ranks_a_split_model_may_be_used_and_not_trained(results: Results) -> None:
+    for *used, trained in results["inference"]:
         assert used == ["", "", ""]
         assert "must not be trained" in trained
 
 
-def test_a_sharded_model_passes_once_it_is_loaded(found: Found) -> None:
-    for before, after in found["unloaded fsdp"]:
+def test_a_sharded_model_passes_once_it_is_loaded(results: Results) -> None:
+    for before, after in results["unloaded fsdp"]:
         assert "never loaded" in before
         assert after == ""
 
 
-def test_transformers_trainer_counts_entries_of_the_map_and_not_devices(found: Found) -> None:
-    assert all("device_map='auto'" in said for said in found["trainer with one device in two entries"])
-    assert found["trainer with one entry"] == ["", ""]
+def test_transformers_trainer_counts_entries_of_the_map_and_not_devices(results: Results) -> None:
+    assert all("device_map='auto'" in said for said in results["trainer with one device in two entries"])
+    assert results["trainer with one entry"] == ["", ""]
 
 
-def test_accelerate_takes_the_first_device_on_every_rank_without_a_local_rank(found: Found) -> None:
-    assert found["accelerate without LOCAL_RANK"] == [0, 0]
+def test_accelerate_takes_the_first_device_on_every_rank_without_a_local_rank(results: Results) -> None:
+    assert results["accelerate without LOCAL_RANK"] == [0, 0]

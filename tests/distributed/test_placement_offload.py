@@ -45,8 +45,8 @@ def gradients(model: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def missing(found: dict[str, Tensor | None]) -> list[str]:
-    return [name for name, gradient in found.items() if gradient is None]
+def missing(actual: dict[str, Tensor | None]) -> list[str]:
+    return [name for name, gradient in actual.items() if gradient is None]
 
 
 def offloaded(model: nn.Module) -> list[str]:
@@ -134,18 +134,18 @@ def freeze_layers(model: LlamaForCausalLM) -> LlamaForCausalLM:
 def test_frozen_offloaded_layers_pass_because_the_gradients_of_the_others_are_right(
     checkpointing: bool | None, tmp_path: Path
 ) -> None:
-    wanted = gradients(freeze_layers(tiny_llama()))
+    expected = gradients(freeze_layers(tiny_llama()))
     model = on_disk(freeze_layers(tiny_llama()), tmp_path)
     assert len(offloaded(model)) == 18
     if checkpointing is not None:
         model.gradient_checkpointing_enable({"use_reentrant": checkpointing})
         model.enable_input_require_grads()
     with guard_placement(model):
-        found = gradients(model)
-    assert missing(found) == missing(wanted)
-    assert len(missing(found)) == 18
-    for name, gradient in found.items():
-        assert gradient is None or torch.allclose(gradient, wanted[name], atol=1e-6)  # type: ignore[arg-type]
+        actual = gradients(model)
+    assert missing(actual) == missing(expected)
+    assert len(missing(actual)) == 18
+    for name, gradient in actual.items():
+        assert gradient is None or torch.allclose(gradient, expected[name], atol=1e-6)  # type: ignore[arg-type]
 
 
 def adapted(model: LlamaForCausalLM, layers: list[int]) -> nn.Module:
@@ -155,13 +155,13 @@ def adapted(model: LlamaForCausalLM, layers: list[int]) -> nn.Module:
 
 
 def test_adapters_on_layers_that_are_loaded_train_rightly_beside_offloaded_ones(tmp_path: Path) -> None:
-    wanted = gradients(adapted(tiny_llama(), [0]))
+    expected = gradients(adapted(tiny_llama(), [0]))
     model = adapted(on_disk(tiny_llama(), tmp_path), [0])
     with guard_placement(model):
-        found = gradients(model)
-    assert len(found) - len(missing(found)) == 4
-    for name, gradient in found.items():
-        assert gradient is None or torch.allclose(gradient, wanted[name], atol=1e-6)  # type: ignore[arg-type]
+        actual = gradients(model)
+    assert len(actual) - len(missing(actual)) == 4
+    for name, gradient in actual.items():
+        assert gradient is None or torch.allclose(gradient, expected[name], atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_adapters_on_offloaded_layers_are_refused(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_where_no_block_is_found_the_lists_of_what_layerdrop_drops_are_named(
     for ready in (ddp_ready(model), ddp_ready(model, tiny_inputs(model))):
         assert about(ready, "find_unused_parameters=True", NeedReason.LAYER_DROP).names == tuple(lists)
     unused = without_gradient(model, tiny_inputs(model))
-    assert all(any(parameter.startswith(one) for parameter in unused) for one in lists)
+    assert all(any(parameter.startswith(name) for parameter in unused) for name in lists)
     assert ddp_ready(configured(name, **{rate: 0.0})).needs == ()
 
 
@@ -360,9 +360,9 @@ def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode 
     run = qwen(["image"], ["text"])
     switch_checkpointing(run.model, mode)
     for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):
-        told = [need for need in ready.needs if need.reason is NeedReason.REENTRANT_NOW]
-        assert len(told) == (mode == "reentrant")
-        assert all("model.visual.blocks.0" in need.names for need in told)
+        needs = [need for need in ready.needs if need.reason is NeedReason.REENTRANT_NOW]
+        assert len(needs) == (mode == "reentrant")
+        assert all("model.visual.blocks.0" in need.names for need in needs)
 
 
 def test_a_surgery_in_reentrant_mode_is_right_as_it_is() -> None:

@@ -24,7 +24,7 @@ from ckpt_surgery.distributed import tiled_call as shards
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.meter import Meter
 from tests.distributed.tiled_script import CASES
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import SIZE
 from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
 
@@ -36,40 +36,40 @@ OURS = [name for name in CASES if not name.startswith(NAIVE) and name != "fsdp i
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return cases_found("tests.distributed.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
+    return case_results("tests.distributed.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
 
 
 @pytest.mark.parametrize("case", ["naive", "naive, unused parameters", "deferred, unused parameters"])
-def test_a_backward_in_the_backward_marks_parameters_ready_twice(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_a_backward_in_the_backward_marks_parameters_ready_twice(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert READY in rank["error"]
 
 
-def test_a_backward_that_tells_nobody_stops_ddp_or_leaves_each_rank_alone_without_a_word(found: Found) -> None:
-    for rank in found["by hand"]:
+def test_a_backward_that_tells_nobody_stops_ddp_or_leaves_each_rank_alone_without_a_word(results: Results) -> None:
+    for rank in results["by hand"]:
         assert "Expected to have finished reduction" in rank["error"]
-    for rank in found["by hand, unused parameters"]:
+    for rank in results["by hand, unused parameters"]:
         assert rank["error"] == ""
         assert min(rank["wrong"]) > 8
 
 
 @pytest.mark.parametrize("case", ["naive, static graph", "deferred", "deferred, static graph"])
-def test_naive_ways_are_right_in_other_modes(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_naive_ways_are_right_in_other_modes(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert (rank["error"], rank["wrong"]) == ("", [0, 0])
 
 
 @pytest.mark.parametrize("case", OURS)
-def test_ranks_train_as_one_process_without_tiles(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_ranks_train_as_one_process_without_tiles(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["error"] == ""
         assert rank["difference"] < ROUNDING
 
 
-def test_modules_sharded_inside_an_mlp_are_refused(found: Found) -> None:
-    for rank in found["fsdp inside mlps"]:
+def test_modules_sharded_inside_an_mlp_are_refused(results: Results) -> None:
+    for rank in results["fsdp inside mlps"]:
         assert "FSDP2 shards a module inside it" in rank["error"]
 
 
@@ -77,20 +77,20 @@ def test_modules_sharded_inside_an_mlp_are_refused(found: Found) -> None:
 @pytest.mark.parametrize("options", [{"num_shards": 3}, {"num_shards": 50}, {"shard_size": 2}, {"shard_size": 100}])
 def test_gradients_are_those_of_the_module_as_it_was(shape: tuple[int, ...], options: dict[str, int]) -> None:
     module, values = gated(), given(*shape)
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     with tile_mlp(module, **options):  # type: ignore[arg-type]
-        assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+        assert farthest(expected, gradients_of(module, values)) < ROUNDING
         with torch.no_grad():
-            assert torch.allclose(module(values), wanted["result"], rtol=0, atol=ROUNDING)
-        assert farthest(wanted, gradients_of(module.eval(), values)) < ROUNDING
+            assert torch.allclose(module(values), expected["result"], rtol=0, atol=ROUNDING)
+        assert farthest(expected, gradients_of(module.eval(), values)) < ROUNDING
 
 
 def test_a_wrong_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     module, values = gated(), given()
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     monkeypatch.setattr(shards, "checkpoint", lambda run, *rest, use_reentrant: run(*rest).detach().requires_grad_())
     with tile_mlp(module, num_shards=3):
-        assert farthest(wanted, gradients_of(module, values)) == float("inf")
+        assert farthest(expected, gradients_of(module, values)) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -150,15 +150,15 @@ def test_hooks_on_parameters_fire_once() -> None:
 
     module.up.weight.register_hook(double)  # type: ignore[no-untyped-call]
     module.up.weight.register_post_accumulate_grad_hook(lambda _: seen.append("after"))  # type: ignore[no-untyped-call]
-    wanted = gradients_of(module, given())
+    expected = gradients_of(module, given())
     with tile_mlp(module, num_shards=3):
-        assert farthest(wanted, gradients_of(module, given())) < ROUNDING
+        assert farthest(expected, gradients_of(module, given())) < ROUNDING
     assert seen == ["before", "after"] * 2
 
 
 def test_parameters_may_be_stepped_as_soon_as_their_gradient_is_there() -> None:
     module, values = gated(), given()
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
 
     def step(parameter: Tensor) -> None:
         with torch.no_grad():
@@ -167,7 +167,7 @@ def test_parameters_may_be_stepped_as_soon_as_their_gradient_is_there() -> None:
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
     with tile_mlp(module, num_shards=3):
-        assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+        assert farthest(expected, gradients_of(module, values)) < ROUNDING
 
 
 def without_input(module: Gated, values: Tensor) -> Tensor:
@@ -229,9 +229,9 @@ def scaled(module: Gated, extra: Tensor, values: Tensor) -> Tensor:
 def test_gradients_go_where_they_went(prepare: Callable[[Gated, Tensor], Tensor]) -> None:
     module = gated()
     values = prepare(module, given())
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     with tile_mlp(module, num_shards=3):
-        assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+        assert farthest(expected, gradients_of(module, values)) < ROUNDING
 
 
 def test_a_module_called_twice_and_torch_autograd_grad() -> None:
@@ -240,9 +240,9 @@ def test_a_module_called_twice_and_torch_autograd_grad() -> None:
     def twice() -> tuple[Tensor, ...]:
         return torch.autograd.grad(module(module(values)).square().sum(), [values, *module.parameters()])
 
-    wanted = twice()
+    expected = twice()
     with tile_mlp(module, num_shards=3):
-        for one, other in zip(wanted, twice(), strict=True):
+        for one, other in zip(expected, twice(), strict=True):
             assert torch.allclose(one, other, rtol=0, atol=ROUNDING)
         assert all(parameter.grad is None for parameter in module.parameters())
 
@@ -259,17 +259,17 @@ def test_dropout_draws_the_same_in_the_recompute() -> None:
     def by_hand(values: Tensor) -> Tensor:
         return torch.cat([Gated.forward(module, shard) for shard in values.tensor_split(3, dim=-2)], -2)
 
-    wanted = gradients_of(module, values, by_hand)
+    expected = gradients_of(module, values, by_hand)
     with tile_mlp(module, num_shards=3):
-        assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+        assert farthest(expected, gradients_of(module, values)) < ROUNDING
 
 
 def test_other_random_numbers_in_the_recompute_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     module, values = gated(dropout=0.5), given()
     with tile_mlp(module, num_shards=3):
-        wanted = gradients_of(module, values)
+        expected = gradients_of(module, values)
         monkeypatch.setattr(shards, "checkpoint", partial(checkpoint, preserve_rng_state=False))
-        assert farthest(wanted, gradients_of(module, values)) > 1e-3
+        assert farthest(expected, gradients_of(module, values)) > 1e-3
 
 
 def test_autocast_is_that_of_the_forward() -> None:
@@ -281,12 +281,12 @@ def test_autocast_is_that_of_the_forward() -> None:
             result: Tensor = module(values)
         return result
 
-    wanted = gradients_of(module, values, cast)
+    expected = gradients_of(module, values, cast)
     with tile_mlp(module, num_shards=3):
-        found = gradients_of(module, values, cast)
-    assert found["result"].dtype == torch.bfloat16
-    assert torch.equal(found["result"], wanted["result"])
-    assert farthest(wanted, found) < farthest(wanted, plain) / 2  # sums of values in bfloat16
+        actual = gradients_of(module, values, cast)
+    assert actual["result"].dtype == torch.bfloat16
+    assert torch.equal(actual["result"], expected["result"])
+    assert farthest(expected, actual) < farthest(expected, plain) / 2  # sums of values in bfloat16
 
 
 def test_float32_sums_are_nearer_to_the_truth() -> None:
@@ -297,21 +297,21 @@ def test_float32_sums_are_nearer_to_the_truth() -> None:
     errors = {}
     for wide in (False, True):
         with tile_mlp(narrow, num_shards=256, fp32_accumulate=wide):
-            found = gradients_of(narrow, values)
-        assert {gradient.dtype for gradient in found.values()} == {torch.bfloat16}
-        errors[wide] = {name: error(found[name], truth[name]) for name in truth if name != "result"}
+            actual = gradients_of(narrow, values)
+        assert {gradient.dtype for gradient in actual.values()} == {torch.bfloat16}
+        errors[wide] = {name: error(actual[name], truth[name]) for name in truth if name != "result"}
     assert all(errors[True][name] < errors[False][name] / 2 for name in errors[True])
 
 
-def error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm())
+def error(actual: Tensor, truth: Tensor) -> float:
+    return float((actual.double() - truth).norm() / truth.norm())
 
 
 def test_float32_sums_change_nothing_in_other_dtypes_and_start_again_with_each_backward() -> None:
     module, values = gated(), given()
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     with tile_mlp(module, num_shards=3, fp32_accumulate=True):
-        assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+        assert farthest(expected, gradients_of(module, values)) < ROUNDING
     module.bfloat16()
     with tile_mlp(module, num_shards=3, fp32_accumulate=True):
         loss = module(values.bfloat16()).square().sum()
@@ -329,13 +329,13 @@ def test_float32_sums_forget_a_backward_that_failed() -> None:
             raise MemoryError("one shard too many")
 
     with tile_mlp(module, num_shards=3, fp32_accumulate=True):
-        wanted = torch.autograd.grad(module(values).square().sum(), [*module.parameters()])
+        expected = torch.autograd.grad(module(values).square().sum(), [*module.parameters()])
         handle = module.down.register_full_backward_pre_hook(fail)
         loss = module(values).square().sum()
         with pytest.raises(MemoryError):
             torch.autograd.grad(loss, [*module.parameters()], retain_graph=True)
         handle.remove()
-        assert all(map(torch.equal, wanted, torch.autograd.grad(loss, [*module.parameters()])))
+        assert all(map(torch.equal, expected, torch.autograd.grad(loss, [*module.parameters()])))
 
 
 def test_float32_sums_refuse_gradients_of_gradients_of_parameters() -> None:

@@ -42,17 +42,17 @@ def text_gradients(model: Any, run: Callable[..., Any] | None = None) -> dict[st
 @pytest.mark.parametrize("name", RELEASED)
 def test_released_models_train_and_generate_as_they_did(name: str) -> None:
     model = released(name)
-    wanted, written = text_gradients(model), generated(model)
+    expected, written = text_gradients(model), generated(model)
     with tile_mlp(mlps(model), num_shards=3):
-        assert farthest(wanted, text_gradients(model)) < ROUNDING
+        assert farthest(expected, text_gradients(model)) < ROUNDING
         assert torch.equal(generated(model), written)
 
 
 def generated(model: Any) -> Tensor:
     model.eval()
-    found: Tensor = model.generate(ids(), max_new_tokens=5, do_sample=False, pad_token_id=0)
+    tokens: Tensor = model.generate(ids(), max_new_tokens=5, do_sample=False, pad_token_id=0)
     model.train()
-    return found
+    return tokens
 
 
 def selective() -> Any:
@@ -113,16 +113,16 @@ class Stacked(nn.Module):
 def test_modules_that_are_wrapped_blocks_themselves(done_first: str, undone_first: str) -> None:
     torch.manual_seed(0)
     model, values = Stacked().double(), given()
-    wanted = gradients_of(model, values)
+    expected = gradients_of(model, values)
     done: dict[str, Any] = {}
     for name in sorted(("tiling", "surgery"), key=lambda name: name != done_first):
         done[name] = tile_mlp(model.layers.children(), num_shards=3) if name == "tiling" else wrap_blocks(model)
-        assert farthest(wanted, gradients_of(model, values)) < ROUNDING
+        assert farthest(expected, gradients_of(model, values)) < ROUNDING
     for name in sorted(done, key=lambda name: name != undone_first):
         done[name].undo()
-        assert farthest(wanted, gradients_of(model, values)) < ROUNDING
+        assert farthest(expected, gradients_of(model, values)) < ROUNDING
     again = tile_mlp(model.layers.children(), num_shards=3)
-    assert farthest(wanted, gradients_of(model, values)) < ROUNDING
+    assert farthest(expected, gradients_of(model, values)) < ROUNDING
     again.undo()
     assert not any("forward" in vars(layer) for layer in model.layers)
 
@@ -145,9 +145,9 @@ def test_a_tiling_says_what_it_holds_and_is_undone_once() -> None:
 def test_a_forward_of_the_instance_comes_back_and_one_put_over_it_stays() -> None:
     module, values = gated(), given()
     vars(module)["forward"] = before = lambda values: Gated.forward(module, values) * 2
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     tiling = tile_mlp(module, num_shards=3)
-    assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+    assert farthest(expected, gradients_of(module, values)) < ROUNDING
     tiling.undo()
     assert vars(module)["forward"] is before
     tiling = tile_mlp(module, num_shards=3)
@@ -155,31 +155,31 @@ def test_a_forward_of_the_instance_comes_back_and_one_put_over_it_stays() -> Non
     vars(module)["forward"] = over = lambda values: tiled(values) * 1
     tiling.undo()
     assert vars(module)["forward"] is over
-    assert farthest(wanted, gradients_of(module, values)) < ROUNDING
+    assert farthest(expected, gradients_of(module, values)) < ROUNDING
 
 
 def test_copies_and_pickles_are_tiled_by_themselves() -> None:
     module, values = gated(), given()
-    wanted = gradients_of(module, values)
+    expected = gradients_of(module, values)
     tiling = tile_mlp(module, num_shards=3)
     copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
     tiling.undo()
-    for one in copies:
-        assert vars(one)["forward"].module is one
-        assert farthest(wanted, gradients_of(one, values)) < ROUNDING
-        assert one.state_dict().keys() == module.state_dict().keys()
+    for copied in copies:
+        assert vars(copied)["forward"].module is copied
+        assert farthest(expected, gradients_of(copied, values)) < ROUNDING
+        assert copied.state_dict().keys() == module.state_dict().keys()
 
 
 @pytest.mark.parametrize("wrap", [False, True])
 def test_compiled_models_train_as_they_did(wrap: bool) -> None:
     model = released("LlamaForCausalLM")
-    wanted = text_gradients(model)
+    expected = text_gradients(model)
     tile_mlp(mlps(model), num_shards=3)
     if wrap:
         wrap_blocks(model)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    assert farthest(wanted, text_gradients(model, compiled)) < ROUNDING
+    assert farthest(expected, text_gradients(model, compiled)) < ROUNDING
 
 
 class Normed(nn.Sequential):

@@ -93,10 +93,10 @@ def set_aside(module: nn.Module, shards: list[Shard]) -> list[Tensor]:
     """The gradients of the leaves; those of parameters are added to what they have, and nobody is told."""
     parameters, below = list(module.parameters()), []
     for leaf, result, above in shards:
-        own, *found = torch.autograd.grad(result, [leaf, *parameters], above)
+        own, *others = torch.autograd.grad(result, [leaf, *parameters], above)
         below.append(own)
-        for parameter, one in zip(parameters, found, strict=True):
-            parameter.grad = one if parameter.grad is None else parameter.grad + one
+        for parameter, gradient in zip(parameters, others, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
     return below
 
 
@@ -164,14 +164,14 @@ def accumulated(**options: Any) -> dict[str, Any]:
     """Two backwards on one batch before the step, the first without synchronisation."""
     run = toy(towers(unused=bool(options)))
     (batches, *_) = run.steps
-    wanted = mean_gradients(run.model, batches)
+    expected = mean_gradients(run.model, batches)
     outer = DistributedDataParallel(run.model, **options)
     ours(run.model)
     for again in (False, True):
         with nullcontext() if again else outer.no_sync():
             loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
-    found = {name: None if one is None else one / 2 for name, one in gradients(run.model).items()}
-    return {"error": "", "difference": max(apart(wanted[name], found[name]) for name in wanted)}
+    halved = {name: None if gradient is None else gradient / 2 for name, gradient in gradients(run.model).items()}
+    return {"error": "", "difference": max(apart(expected[name], halved[name]) for name in expected)}
 
 
 def wide(prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:

@@ -112,10 +112,10 @@ class Training:
 
     def equal(self) -> bool:
         """Whether every gradient is the same on all ranks."""
-        told: list[Any] = [None] * SIZE
+        gathered: list[Any] = [None] * SIZE
         own = [None if p.grad is None else p.grad.tolist() for p in self.model.parameters()]
-        dist.all_gather_object(told, own)
-        return bool(told[0] == told[1])
+        dist.all_gather_object(gathered, own)
+        return bool(gathered[0] == gathered[1])
 
 
 def backward(loss: Tensor, **options: Any) -> None:
@@ -333,7 +333,7 @@ def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
             backward(training.loss())
             training.step()
         scenario(training)
-    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
     return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
 
 
@@ -357,7 +357,7 @@ def before_the_step(scenario: Scenario, afterwards: Callable[[Training], None] |
         if afterwards:
             afterwards(training)
         training.optimizer.step()
-    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
     return {"early": early, "bypassed": training.watch.bypassed, "texts": texts}
 
 
@@ -404,7 +404,7 @@ def unfinished() -> dict[str, Any]:
         warnings.simplefilter("always")
         backward(training.ddp(training.batch())["hidden"].sum())
         training.optimizer.step()
-    texts = [str(one.message) for one in caught if issubclass(one.category, DistributedWarning)]
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
     return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
 
 
@@ -413,23 +413,23 @@ def other_parameters() -> list[int]:
     training = Training(when="step")
     training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
-    found = []
+    messages = []
     with warnings.catch_warnings(), watch_ddp(training.ddp, head, when="step") as watch:
         warnings.simplefilter("ignore")
         backward(training.model.embed(training.batch()).sum())
         head.step()
-        found.append(watch.bypassed)
+        messages.append(watch.bypassed)
         backward(training.bypass())
         head.step()
-        found.append(watch.bypassed)
+        messages.append(watch.bypassed)
     table = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
     with warnings.catch_warnings(), watch_ddp(table, optimizer, when="step") as watch:
         warnings.simplefilter("ignore")
         backward(table.module(torch.tensor([1])).sum())
         optimizer.step()
-        found.append(watch.bypassed)
-    return found
+        messages.append(watch.bypassed)
+    return messages
 
 
 def leaves_in_the_outputs() -> dict[str, int]:
@@ -542,18 +542,18 @@ def called_and_raising() -> dict[str, Any]:
 def bad_input() -> list[str]:
     """What cannot be watched."""
     training = Training()
-    told = []
-    wanted: list[dict[str, Any]] = [{"when": "step"}, {"when": "never"}, {"action": "shout"}]
-    for options in wanted:
+    messages = []
+    expected: list[dict[str, Any]] = [{"when": "step"}, {"when": "never"}, {"action": "shout"}]
+    for options in expected:
         try:
             watch_ddp(training.ddp, **options)
         except DistributedError as error:
-            told.append(str(error))
+            messages.append(str(error))
     try:
         watch_ddp(cast(nn.Module, torch.compile(training.ddp)))
     except DistributedError as error:
-        told.append(str(error))
-    return told
+        messages.append(str(error))
+    return messages
 
 
 def seen_from_inside() -> list[bool]:

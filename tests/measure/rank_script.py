@@ -185,12 +185,12 @@ def left_as_found(rank: int, **options: Any) -> dict[str, Any]:
         model = wrapped(rank, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         torch.manual_seed(rank)
-        found: list[Any] = []
+        gathered: list[Any] = []
         for step in range(3):
             model(**inputs(rank)).sum().backward()
             before = {name: value for name, value in vars(model).items() if name != "reducer"}
             gradients = [p.grad.clone() for p in model.parameters()]
-            found += [gradient.tolist() for gradient in gradients]
+            gathered += [gradient.tolist() for gradient in gradients]
             if verified and step < 2:
                 assert judged(model, rank)["status"] == "ok"
                 assert all(torch.equal(p.grad, kept) for p, kept in zip(model.parameters(), gradients, strict=True))
@@ -198,7 +198,7 @@ def left_as_found(rank: int, **options: Any) -> dict[str, Any]:
                 assert all(vars(model)[name] is value for name, value in before.items() if name != "_backward_hooks")
             optimizer.step()
             optimizer.zero_grad()
-        return found
+        return gathered
 
     return {"same": train(verified=False) == train(verified=True)}
 
@@ -245,8 +245,8 @@ def run_rank(rank: int, size: int, meeting: str, result: str) -> None:
     ranks.TIMEOUT = PATIENCE
     store = f"file://{meeting}-{size}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
-    found = {name: case(rank) for name, case in CASES[size].items()}
-    Path(f"{result}-{size}-{rank}").write_text(json.dumps(found), encoding="utf-8")
+    results = {name: case(rank) for name, case in CASES[size].items()}
+    Path(f"{result}-{size}-{rank}").write_text(json.dumps(results), encoding="utf-8")
     os._exit(0)  # a group that a rank never came to cannot be torn down in order
 
 

@@ -175,9 +175,9 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
 def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_should_have_removed() -> None:
     before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
     for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
-        found = [fault for fault in faults(modes) if fault.level == "recompute"]
-        assert len(found) == len(MODES)
-        assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in found)
+        remaining = [fault for fault in faults(modes) if fault.level == "recompute"]
+        assert len(remaining) == len(MODES)
+        assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in remaining)
 
 
 def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
@@ -278,9 +278,9 @@ def test_a_cache_that_grows_twice_grows_once_after_it() -> None:
 def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -> None:
     before, after = both_sides(model_of(Layer, Layer, whole=OtherWithoutCache))
     for modes in (before, after):
-        found = faults(modes)
-        assert {fault.level for fault in found} == {"values"}
-        assert {fault.explanation for fault in found} == {Explanation(CauseKind.CACHE_SWITCHED_OFF)}
+        mode_faults = faults(modes)
+        assert {fault.level for fault in mode_faults} == {"values"}
+        assert {fault.explanation for fault in mode_faults} == {Explanation(CauseKind.CACHE_SWITCHED_OFF)}
 
 
 def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:

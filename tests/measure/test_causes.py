@@ -34,10 +34,10 @@ def case(
     return Case(whole, blocks, record, mode)
 
 
-def cause(of: Fault, known: Case) -> tuple[str, str]:
-    (found,) = explain([of], known)
-    assert dataclasses.replace(found, explanation=None) == of
-    return found.cause, found.rule
+def cause(subject: Fault, example: Case) -> tuple[str, str]:
+    (explained,) = explain([subject], example)
+    assert dataclasses.replace(explained, explanation=None) == subject
+    return explained.cause, explained.rule
 
 
 NEVER = fault(FaultKind.NOT_RECOMPUTED, "layers.0")
@@ -104,8 +104,8 @@ def test_leaked_tensors_explain_reentrant_values() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_plain_block_is_not_recomputed_and_saves_nothing_for_that_reason(mode: Mode) -> None:
-    known = case(HEALTHY, HEALTHY, model=model_of(PlainLayer, PlainLayer), mode=mode)
-    first, second = explain([NEVER, fault(FaultKind.KEPT_BYTES)], known)
+    example = case(HEALTHY, HEALTHY, model=model_of(PlainLayer, PlainLayer), mode=mode)
+    first, second = explain([NEVER, fault(FaultKind.KEPT_BYTES)], example)
     assert (first.rule, second.rule) == ("CKPT001", "CKPT001")
     assert first.cause == second.cause
     assert "PlainLayer is no GradientCheckpointingLayer" in first.cause
@@ -122,26 +122,26 @@ def test_a_forward_that_was_replaced_is_named(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_layer_inside_a_layer_explains_its_entries_and_its_work(mode: Mode) -> None:
-    known = case(model=model_of(Stage, Layer), mode=mode)
+    example = case(model=model_of(Stage, Layer), mode=mode)
     entries = fault(FaultKind.RECOMPUTE_COUNT, "layers.0.inner")
     work = fault(FaultKind.BACKWARD_FLOPS)
     for of in (entries, work):
-        text, rule = cause(of, known)
+        text, rule = cause(of, example)
         assert rule == "CKPT006"
         assert "Layer lies inside Stage" in text
     memory = fault(FaultKind.KEPT_BYTES)
-    assert cause(memory, known) == ("", "")
+    assert cause(memory, example) == ("", "")
     assert cause(work, case(model=model_of(Layer, Layer), mode=mode)) == ("", "")
 
 
 def test_buffers_of_batch_normalisation_are_explained_and_others_are_not() -> None:
     model = model_of(NormLayer)
     model.layers[0].register_buffer("count", model.first.bias.detach())
-    known = case(model=model)
-    assert "batch normalisation" in cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean"), known)[0]
-    assert cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.count"), known) == ("", "")
-    assert cause(fault(FaultKind.BUFFER_CHANGED, "nowhere.count"), known) == ("", "")
-    assert cause(fault(FaultKind.BUFFER_CHANGED, "count"), known) == ("", "")
+    example = case(model=model)
+    assert "batch normalisation" in cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean"), example)[0]
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "layers.0.count"), example) == ("", "")
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "nowhere.count"), example) == ("", "")
+    assert cause(fault(FaultKind.BUFFER_CHANGED, "count"), example) == ("", "")
 
 
 def test_a_cache_that_is_written_again_is_explained_by_its_place_where_that_is_known() -> None:
@@ -162,13 +162,13 @@ def test_a_generator_that_is_not_restored_explains_the_values_too(mode: Mode) ->
 
 def test_faults_keep_their_order_and_a_model_without_blocks_names_its_rule() -> None:
     faults = [CRASH, fault(FaultKind.NO_BLOCKS), WRONG]
-    found = explain(faults, case(HEALTHY))
-    assert [f.level for f in found] == ["run", "recompute", "values"]
-    assert found[1].rule == "CKPT009"
+    explained = explain(faults, case(HEALTHY))
+    assert [f.level for f in explained] == ["run", "recompute", "values"]
+    assert explained[1].rule == "CKPT009"
     assert explain([], case(HEALTHY)) == ()
 
 
 def test_blocks_that_were_called_as_asked_are_given_with_their_class() -> None:
-    known = case(HEALTHY, CallFacts(input_requires_grad=False))
-    assert [kind for kind, _ in known.calls(lambda facts: not facts.input_requires_grad)] == ["SureLayer"]
-    assert len(list(known.calls(lambda facts: True))) == 2
+    example = case(HEALTHY, CallFacts(input_requires_grad=False))
+    assert [kind for kind, _ in example.calls(lambda facts: not facts.input_requires_grad)] == ["SureLayer"]
+    assert len(list(example.calls(lambda facts: True))) == 2

@@ -180,9 +180,9 @@ def test_a_block_inside_a_block_is_seen_by_itself() -> None:
     outer = Block(lambda hidden, *_: inner(hidden, residual=hidden))
     with CallObserver({"outer": outer, "inner": inner}, Meter()) as observer:
         outer(wanting())
-    found = observer.facts()
-    assert found["outer"] == CallFacts()
-    assert found["inner"].keyword_gradient == ("residual",)
+    all_facts = observer.facts()
+    assert all_facts["outer"] == CallFacts()
+    assert all_facts["inner"].keyword_gradient == ("residual",)
 
 
 def test_calls_after_the_forward_and_blocks_never_called_are_not_seen() -> None:

@@ -150,15 +150,15 @@ def examined(targets: Sequence[SurveyTarget], page: Page, labels: Collection[str
 def check(report: Report, modes: tuple[str, ...], level: str, text: str) -> None:
     assert not report.problem, report.problem
     for mode in modes:
-        found = [fault for of, fault in report.faults if (of, fault.level) == (mode, level)]
-        assert any(text in str(fault) for fault in found), f"{mode}: {report}"
+        matches = [fault for of, fault in report.faults if (of, fault.level) == (mode, level)]
+        assert any(text in str(fault) for fault in matches), f"{mode}: {report}"
     for mode in set(BOTH) - set(modes):
         assert all(of != mode for of, _ in report.faults), f"{mode}: {report}"
 
 
-def named(known: Sequence[Known]) -> pytest.MarkDecorator:
-    ids = [f"{name}, {level}" for name, _, level, _ in known]
-    return pytest.mark.parametrize(("name", "modes", "level", "text"), known, ids=ids)
+def named(cases: Sequence[Known]) -> pytest.MarkDecorator:
+    ids = [f"{name}, {level}" for name, _, level, _ in cases]
+    return pytest.mark.parametrize(("name", "modes", "level", "text"), cases, ids=ids)
 
 
 @pytest.mark.torch
@@ -185,9 +185,9 @@ def test_neither_has_a_fault_in(reports: Mapping[str, Report], name: str) -> Non
 
 @pytest.mark.both
 def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) -> None:
-    found = {(label, mode, fault.level) for label, report in reports.items() for mode, fault in report.faults}
+    measured = {(label, mode, fault.level) for label, report in reports.items() for mode, fault in report.faults}
     said = {fault for fault in page.faults if fault[0] in reports}
-    assert found == said
+    assert measured == said
     assert len(reports) > len(HEALTHY) + len({label for label, *_ in said})
 
 

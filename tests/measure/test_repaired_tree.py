@@ -49,8 +49,8 @@ def plain(report: dict[str, Any]) -> int:
 
 def faults(report: dict[str, Any], mode: str) -> list[dict[str, Any]]:
     """What checkpointing does wrong in this mode."""
-    found: list[dict[str, Any]] = report["modes"][mode]["faults"]
-    return found
+    mode_faults: list[dict[str, Any]] = report["modes"][mode]["faults"]
+    return mode_faults
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -25,15 +25,15 @@ def model() -> nn.Sequential:
 
 
 def linear(borrowed: nn.Sequential) -> nn.Linear:
-    found = borrowed[0]
-    assert isinstance(found, nn.Linear)
-    return found
+    layer = borrowed[0]
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def norm(borrowed: nn.Sequential) -> nn.BatchNorm1d:
-    found = borrowed[1]
-    assert isinstance(found, nn.BatchNorm1d)
-    return found
+    layer = borrowed[1]
+    assert isinstance(layer, nn.BatchNorm1d)
+    return layer
 
 
 def add_a_buffer(borrowed: nn.Sequential) -> None:

@@ -22,12 +22,12 @@ CAUSES = (*CauseKind, *Observation)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fault_has_a_level_and_both_clauses(kind: FaultKind) -> None:
-    one = fault(kind, "layers.0")
-    assert one.level in LEVELS
-    assert one.expected
-    assert one.seen
-    assert str(one) == f"layers.0: expected {one.expected}, saw {one.seen}."
-    assert not re.search(r"[{}]", str(one))
+    sample = fault(kind, "layers.0")
+    assert sample.level in LEVELS
+    assert sample.expected
+    assert sample.seen
+    assert str(sample) == f"layers.0: expected {sample.expected}, saw {sample.seen}."
+    assert not re.search(r"[{}]", str(sample))
 
 
 @pytest.mark.parametrize("kind", CAUSES)
@@ -48,16 +48,16 @@ def test_what_a_template_lacks_is_an_error() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_goes_through_json_and_back(kind: FaultKind) -> None:
-    for one in (fault(kind, "layers.0"), fault(kind, explanation=why(Observation.NESTED_OUTPUT))):
-        data = json.loads(json.dumps(one.to_dict()))
+    for sample in (fault(kind, "layers.0"), fault(kind, explanation=why(Observation.NESTED_OUTPUT))):
+        data = json.loads(json.dumps(sample.to_dict()))
         assert data["kind"] == kind
-        assert fault_of(data) == one
-        assert str(fault_of(data)) == str(one)
+        assert fault_of(data) == sample
+        assert str(fault_of(data)) == str(sample)
 
 
 def test_a_figure_that_json_does_not_know_stays_no_number() -> None:
-    one = fault(FaultKind.GRADIENT_VALUE, error=math.nan)
-    report = Report("Toy", modes=(ModeReport("reentrant", (one,), {}),))
+    sample = fault(FaultKind.GRADIENT_VALUE, error=math.nan)
+    report = Report("Toy", modes=(ModeReport("reentrant", (sample,), {}),))
     (_, back), *_ = report_of(json.loads(report.to_json())).faults
     assert "up to nan" in back.seen
 
@@ -73,11 +73,11 @@ def test_faults_of_two_modes_that_read_the_same_are_shown_once() -> None:
 
 def test_words_are_only_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = [fault(kind, "layers.0", explanation=why(CauseKind.RNG_NOT_RESTORED)) for kind in KINDS]
-    before = [(one.kind, one.level, one.rule, one.explanation) for one in faults]
-    written = [one.to_dict() for one in faults]
+    before = [(sample.kind, sample.level, sample.rule, sample.explanation) for sample in faults]
+    written = [sample.to_dict() for sample in faults]
     shout(monkeypatch)
     assert faults[0].expected == faults[0].expected.upper()
-    assert [(one.kind, one.level, one.rule, one.explanation) for one in faults] == before
+    assert [(sample.kind, sample.level, sample.rule, sample.explanation) for sample in faults] == before
     assert [fault_of(data) for data in written] == faults
 
 

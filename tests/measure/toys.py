@@ -336,15 +336,15 @@ def values() -> dict[str, Tensor]:
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
     """Whatever a step could leave changed: generators, attributes, hooks, flags, gradients and values."""
-    found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            found[f"{path}:{name}"] = list(value.items()) if isinstance(value, dict) else value
+            state[f"{path}:{name}"] = list(value.items()) if isinstance(value, dict) else value
         for holder in ("_parameters", "_buffers", "_modules"):
-            found[f"{path}:{holder}"] = list(vars(module)[holder])
+            state[f"{path}:{holder}"] = list(vars(module)[holder])
     for name, parameter in model.named_parameters():
-        found[f"{name}.grad"], found[f"{name}.wanted"] = parameter.grad, parameter.requires_grad
-    return found | {f"{name}.value": tensor.clone() for name, tensor in model.state_dict().items()}
+        state[f"{name}.grad"], state[f"{name}.wanted"] = parameter.grad, parameter.requires_grad
+    return state | {f"{name}.value": tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -80,8 +80,8 @@ def test_facts_contradict_neither_themselves_nor_the_vocabulary(name: str) -> No
     assert not facts.gradient & facts.not_gradient
     assert not facts.gradient & facts.past_state
     assert not facts.blocks & facts.not_blocks
-    assert not {one for one in facts.gradient if vocabulary.is_past_state(one)}
-    assert not {one for one in facts.past_state if vocabulary.is_gradient(one)}
+    assert not {parameter for parameter in facts.gradient if vocabulary.is_past_state(parameter)}
+    assert not {parameter for parameter in facts.past_state if vocabulary.is_gradient(parameter)}
 
 
 def test_no_name_is_both_gradient_and_past_state() -> None:

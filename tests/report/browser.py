@@ -45,13 +45,13 @@ def programs() -> tuple[str, str] | None:
 
 def required_programs() -> tuple[str, str]:
     """Chromium and its driver, installed first where that is possible; skips or fails the test without them."""
-    found = programs()
+    installed = programs()
     in_ci = bool(os.environ.get("CI"))
-    if not found and in_ci and os.geteuid() == 0 and shutil.which("apt-get"):
+    if not installed and in_ci and os.geteuid() == 0 and shutil.which("apt-get"):
         _install()
-        found = programs()
-    if found:
-        return found
+        installed = programs()
+    if installed:
+        return installed
     reason = "Chromium or chromedriver was not found: install Debian's chromium and chromium-driver"
     if in_ci:
         pytest.fail(reason, pytrace=False)
@@ -91,8 +91,8 @@ class Browser:
 
     def messages(self) -> list[str]:
         """The console's warnings and errors since last asked, uncaught exceptions among them."""
-        found = self.call("se/log", type="browser")
-        return [entry["message"] for entry in found if entry["level"] in ("WARNING", "SEVERE")]
+        entries = self.call("se/log", type="browser")
+        return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     def requests(self) -> list[str]:
         """The addresses that were asked for since last asked, the page's own file left out."""
@@ -125,14 +125,14 @@ def running_browser() -> Iterator[Browser]:
 def _port(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"started successfully on port (\d+)", line):
-            return int(found[1])
+        if match := re.search(r"started successfully on port (\d+)", line):
+            return int(match[1])
     raise AssertionError("chromedriver ended before it listened")
 
 
 def _session(address: str, chromium: str, profile: str) -> Browser:
     options = {"binary": chromium, "args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
     logging = {"browser": "ALL", "performance": "ALL"}
-    wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": logging}
-    made = Browser(f"{address}").call("session", capabilities={"alwaysMatch": wanted})
+    expected = {"goog:chromeOptions": options, "goog:loggingPrefs": logging}
+    made = Browser(f"{address}").call("session", capabilities={"alwaysMatch": expected})
     return Browser(f"{address}/session/{made['sessionId']}")

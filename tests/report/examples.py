@@ -177,8 +177,8 @@ def refused(mode: Mode = "reentrant") -> ModeReport:
 
 def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report:
     """The same report, and the modes after `wrap_blocks`: by default all is well."""
-    found = modes or (mode_report("non_reentrant"), mode_report("reentrant"))
-    return replace(made, repair=Repair((), "", problem) if problem else Repair(found, SURGERY))
+    reports = modes or (mode_report("non_reentrant"), mode_report("reentrant"))
+    return replace(made, repair=Repair((), "", problem) if problem else Repair(reports, SURGERY))
 
 
 def remaining() -> Report:

@@ -150,9 +150,9 @@ def test_columns_sort_up_and_down_and_back(browser: Browser, pages: dict[str, st
     for order in (1, -1):
         browser.run(CLICK, "[data-sort=saved]")
         saved = browser.run("return [...document.querySelectorAll('.model')].map((model) => model.dataset.saved)")
-        known = [float(share) for share in saved if share]
-        assert known == sorted(known, key=lambda share: order * share)
-        assert saved[len(known) :] == ["", ""]
+        shares = [float(share) for share in saved if share]
+        assert shares == sorted(shares, key=lambda share: order * share)
+        assert saved[len(shares) :] == ["", ""]
 
 
 def test_nothing_from_a_report_becomes_an_element(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:

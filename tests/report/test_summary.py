@@ -134,8 +134,8 @@ def test_a_refused_mode_is_neither_ok_nor_a_fault() -> None:
 
 
 def test_what_is_wrong_in_the_end_is_what_is_wrong_after_the_surgery_or_was_and_had_none() -> None:
-    found = by_model(examples.with_repairs())
-    assert {model for model, report in found.items() if stays_broken(report)} == {
+    summaries = by_model(examples.with_repairs())
+    assert {model for model, report in summaries.items() if stays_broken(report)} == {
         "StubbornModel",
         "SpoiltModel",
         "PvtV2ForImageClassification",
@@ -157,12 +157,12 @@ def test_a_class_that_only_a_surgery_breaks_is_told_apart() -> None:
 
 
 def test_after_is_one_verdict_where_the_modes_agree() -> None:
-    found = by_model(examples.with_repairs())
-    assert after(found["GPTBigCodeForCausalLM"], MODES) == "ok"
-    assert after(found["Gemma3nForCausalLM"], MODES) == "non_reentrant: ok; reentrant: refused"
-    assert after(found["Gemma3nForCausalLM"], ["reentrant"]) == "refused"
-    assert after(found["StubbornModel"], ["reentrant"]) == "values"
-    assert after(found["FooModel"], MODES) == "not repaired"
+    summaries = by_model(examples.with_repairs())
+    assert after(summaries["GPTBigCodeForCausalLM"], MODES) == "ok"
+    assert after(summaries["Gemma3nForCausalLM"], MODES) == "non_reentrant: ok; reentrant: refused"
+    assert after(summaries["Gemma3nForCausalLM"], ["reentrant"]) == "refused"
+    assert after(summaries["StubbornModel"], ["reentrant"]) == "values"
+    assert after(summaries["FooModel"], MODES) == "not repaired"
     assert after(examples.healthy(), MODES) == ""
 
 
@@ -171,17 +171,17 @@ def test_each_mode_has_a_column_beside_it_only_after_a_surgery() -> None:
         return [(title, run is not None) for title, run in report.columns()]
 
     assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
-    found = by_model(examples.with_repairs())
-    assert titles(found["LlamaForCausalLM"]) == [
+    summaries = by_model(examples.with_repairs())
+    assert titles(summaries["LlamaForCausalLM"]) == [
         ("non_reentrant", True),
         ("after", True),
         ("reentrant", True),
         ("after", True),
     ]
-    assert titles(found["HealedModel"]) == [
+    assert titles(summaries["HealedModel"]) == [
         ("non_reentrant", False),
         ("after", True),
         ("reentrant", False),
         ("after", True),
     ]
-    assert [title for title, _ in found["HealedModel"].columns(alone=True)][1] == "non_reentrant, after"
+    assert [title for title, _ in summaries["HealedModel"].columns(alone=True)][1] == "non_reentrant, after"

@@ -62,9 +62,9 @@ def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
     seen: list[bool] = []
     with warnings.catch_warnings(record=True) as caught, recording(seen):
         warnings.simplefilter("always")
-        told = train(make(), prepare)
-    said = [str(one.message) for one in caught if issubclass(one.category, SurgeryWarning)]
-    return {**told, "warnings": said, "reentrant": seen}
+        result = train(make(), prepare)
+    said = [str(warning.message) for warning in caught if issubclass(warning.category, SurgeryWarning)]
+    return {**result, "warnings": said, "reentrant": seen}
 
 
 class recording:

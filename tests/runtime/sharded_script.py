@@ -20,7 +20,7 @@ from tests.zoo.tiny_models import layers_of, llama, tokens
 
 SIZE = 2
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
 def sharded(model: Any) -> None:
@@ -31,19 +31,19 @@ def sharded(model: Any) -> None:
 
 
 def trained(model: nn.Module) -> Step:
-    found = step(model, tokens(), blocks=layers_of(model))
-    return Step(found.loss, {name: whole(g) for name, g in found.gradients.items()}, found.buffers, found.entries)
+    record = step(model, tokens(), blocks=layers_of(model))
+    return Step(record.loss, {name: whole(g) for name, g in record.gradients.items()}, record.buffers, record.entries)
 
 
-def found_with(order: Callable[[Any], Any], *, undone: bool = False) -> Found:
+def result_of(order: Callable[[Any], Any], *, undone: bool = False) -> Result:
     """A step of a sharded model next to one of the model on its own."""
     model = llama(2)
     surgery = order(model)
     if undone:
         surgery.undo()
-    seen, wanted = trained(model), trained(llama(2))
+    seen, expected = trained(model), trained(llama(2))
     return {
-        "differences": differences(seen, wanted),
+        "differences": differences(seen, expected),
         "entries": sorted(set(seen.entries.values())),
         "kinds": sorted({type(layer).__name__ for layer in model.model.layers}),
         "names": [name for name, _ in model.named_parameters()] == [name for name, _ in llama(2).named_parameters()],
@@ -61,13 +61,13 @@ def after(model: Any, **options: Any) -> Any:
     return wrap_blocks(model, **options)
 
 
-CASES: dict[str, Callable[[], Found]] = {
-    "before": lambda: found_with(before),
-    "after": lambda: found_with(after),
-    "before, reentrant": lambda: found_with(lambda model: before(model, use_reentrant=True)),
-    "after, reentrant": lambda: found_with(lambda model: after(model, use_reentrant=True)),
-    "before, undone": lambda: found_with(before, undone=True),
-    "after, undone": lambda: found_with(after, undone=True),
+CASES: dict[str, Callable[[], Result]] = {
+    "before": lambda: result_of(before),
+    "after": lambda: result_of(after),
+    "before, reentrant": lambda: result_of(lambda model: before(model, use_reentrant=True)),
+    "after, reentrant": lambda: result_of(lambda model: after(model, use_reentrant=True)),
+    "before, undone": lambda: result_of(before, undone=True),
+    "after, undone": lambda: result_of(after, undone=True),
 }
 
 

@@ -49,7 +49,7 @@ class Unset:
     second: Any = field(init=False)
 
 
-def wanted() -> Tensor:
+def expected() -> Tensor:
     return torch.rand(2, requires_grad=True)
 
 
@@ -76,11 +76,11 @@ containers = pytest.mark.parametrize("name", CONTAINERS)
 
 @containers
 def test_a_container_is_put_together_with_other_tensors_in_the_places(name: str) -> None:
-    tensor, other = wanted(), torch.zeros(2)
+    tensor, other = expected(), torch.zeros(2)
     value = CONTAINERS[name](tensor, (other, 3))
     flattener, spec = flattened(value)
     assert [part is tensor for part in flattener.tensors] == [True]
-    new = wanted()
+    new = expected()
     again = unflatten(spec, [new])
     assert type(again) is type(value)
     held = list(tensors(again))
@@ -92,7 +92,7 @@ def test_a_container_is_put_together_with_other_tensors_in_the_places(name: str)
 
 @containers
 def test_what_a_spec_is_rebuilt_into_is_new_each_time(name: str) -> None:
-    value = CONTAINERS[name](wanted(), ())
+    value = CONTAINERS[name](expected(), ())
     flattener, spec = flattened(value)
     first, second = unflatten(spec, flattener.tensors), unflatten(spec, flattener.tensors)
     assert first is not second
@@ -101,8 +101,8 @@ def test_what_a_spec_is_rebuilt_into_is_new_each_time(name: str) -> None:
 
 @containers
 def test_the_path_to_a_tensor_leads_to_it_in_a_value_of_the_same_form(name: str) -> None:
-    flattener, spec = flattened(CONTAINERS[name](wanted(), 1))
-    new = wanted()
+    flattener, spec = flattened(CONTAINERS[name](expected(), 1))
+    new = expected()
     assert at(CONTAINERS[name](new, 1), slot_paths(spec)[0]) is new
     assert len(flattener.tensors) == len(slot_paths(spec)) == 1
 
@@ -121,7 +121,7 @@ def test_a_path_that_leads_nowhere_ends_in_none() -> None:
     ],
 )
 def test_a_spec_keeps_containers_as_they_were(change: Callable[[Any], object]) -> None:
-    value: dict[str, Any] = {"inner": [wanted()], "other": 1}
+    value: dict[str, Any] = {"inner": [expected()], "other": 1}
     flattener, spec = flattened(value)
     change(value)
     again = unflatten(spec, flattener.tensors)
@@ -146,23 +146,23 @@ def test_a_tuple_without_gradient_stays_the_very_same() -> None:
 
 
 def test_a_tensor_in_several_places_is_taken_once_and_put_back_everywhere() -> None:
-    tensor = wanted()
+    tensor = expected()
     flattener, spec = flattened([tensor, {"again": tensor}, (tensor,)])
     assert len(flattener.tensors) == 1
-    new = wanted()
+    new = expected()
     first, second, third = unflatten(spec, [new])
     assert first is second["again"] is third[0] is new
 
 
 def test_an_attribute_that_a_dataclass_lacks_is_no_error() -> None:
-    tensor = wanted()
+    tensor = expected()
     flattener, spec = flattened(Unset(tensor))
     assert len(flattener.tensors) == 1
     assert unflatten(spec, [tensor]).first is tensor
 
 
 def test_objects_of_which_nothing_is_known_are_listed_and_stay_the_same() -> None:
-    handle: Handle = Handle(tensor=wanted())
+    handle: Handle = Handle(tensor=expected())
     frozen: Any = MappingProxyType({})
     flattener, spec = flattened([handle, frozen, torch.float32, None, nn.Linear, "text", 1.5, ()])
     assert flattener.tensors == []
@@ -171,7 +171,7 @@ def test_objects_of_which_nothing_is_known_are_listed_and_stay_the_same() -> Non
 
 
 def test_tensors_in_such_objects_are_found_four_steps_deep() -> None:
-    tensor = wanted()
+    tensor = expected()
     inner = Handle(listed=[{"deep": tensor}])
     handle = Handle(inner=inner, module=nn.Linear(1, 1), kind=nn.Linear)
     assert [part is tensor for part in hidden_tensors(handle)] == [True]
@@ -188,5 +188,5 @@ def test_tensors_in_slots_are_found_too() -> None:
         __slots__ = "more"
 
     value: Any = Narrower()
-    value.state, value.more = wanted(), Handle(state=wanted())
+    value.state, value.more = expected(), Handle(state=expected())
     assert len(list(hidden_tensors(value))) == 2

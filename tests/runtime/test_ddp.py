@@ -7,51 +7,51 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import CLOSE, SIZE
 
 pytestmark = pytest.mark.both
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return cases_found("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
+    return case_results("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 
 WRAPPED = ["zamba wrapped after DDP", "llama with unused search", "tower twice"]
 
 
 @pytest.mark.parametrize("case", WRAPPED)
-def test_wrapped_blocks_train_as_one_process_on_all_batches(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_wrapped_blocks_train_as_one_process_on_all_batches(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["error"] == ""
         assert rank["gradients"] > 0
         assert rank["difference"] < CLOSE
 
 
 @pytest.mark.parametrize("case", WRAPPED)
-def test_under_ddp_another_mode_is_used_than_was_asked_for_and_said_once(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_under_ddp_another_mode_is_used_than_was_asked_for_and_said_once(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["reentrant"] == [False]
         assert len(rank["warnings"]) == 1
         assert "use_reentrant=False" in rank["warnings"][0]
 
 
-def test_a_process_group_alone_is_no_ddp(found: Found) -> None:
-    for rank in found["no wrapper"]:
+def test_a_process_group_alone_is_no_ddp(results: Results) -> None:
+    for rank in results["no wrapper"]:
         assert rank["error"] == ""
         assert rank["reentrant"] == [True]
         assert rank["warnings"] == []
 
 
 @pytest.mark.parametrize("case", ["fsdp", "fsdp first", "fsdp with offload"])
-def test_sharding_changes_no_gradient(found: Found, case: str) -> None:
-    for rank in found[case]:
+def test_sharding_changes_no_gradient(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["error"] == ""
         assert rank["gradients"] > 0
         assert rank["difference"] < CLOSE
 
 
-def test_plain_blocks_are_found_behind_the_classes_of_fsdp(found: Found) -> None:
-    assert found["fsdp first, plain blocks"] == [{"checkpointed": [True, True, True]}] * SIZE
+def test_plain_blocks_are_found_behind_the_classes_of_fsdp(results: Results) -> None:
+    assert results["fsdp first, plain blocks"] == [{"checkpointed": [True, True, True]}] * SIZE

@@ -63,10 +63,10 @@ def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind
     model, plain = three(kind, hard.SecondsInTurn), three(kind, hard.SecondsInTurn)
     wrapped(model, mode)
     for seed in range(2):
-        wanted, found = step(plain, seed=seed), step(model, seed=seed)
-        assert differences(found, wanted) == []
-        assert set(found.entries.values()) == {ONCE}
-    assert differences(step(three(kind, hard.WithoutSeconds)), wanted) != []
+        expected, record = step(plain, seed=seed), step(model, seed=seed)
+        assert differences(record, expected) == []
+        assert set(record.entries.values()) == {ONCE}
+    assert differences(step(three(kind, hard.WithoutSeconds)), expected) != []
 
 
 # What a block keeps
@@ -191,9 +191,9 @@ def test_a_forward_that_holds_another_without_calling_it_is_checkpointed(
     for layer in blocks_of(model).values():
         vars(layer)["forward"] = made(layer)
     for _ in range(2):
-        found = step(model)
-        assert differences(found, step(plain)) == []
-        assert set(found.entries.values()) == {ONCE}
+        record = step(model)
+        assert differences(record, step(plain)) == []
+        assert set(record.entries.values()) == {ONCE}
     surgery.disable(model)
     assert set(step(model).entries.values()) == {KEPT}
 
@@ -225,8 +225,8 @@ def test_a_model_put_into_evaluation_mode_before_the_backward_is_refused(kind: K
 def test_transformers_own_checkpointing_recomputes_in_evaluation_mode_and_is_wrong() -> None:
     model, plain = three(toys.Layer), three(toys.Layer)
     switch_checkpointing(model, "reentrant")
-    for one in (model, plain):
-        loss_before_evaluation(one).backward()  # type: ignore[no-untyped-call]
+    for module in (model, plain):
+        loss_before_evaluation(module).backward()  # type: ignore[no-untyped-call]
     ours, theirs = model.first.weight.grad, plain.first.weight.grad
     assert ours is not None
     assert theirs is not None
@@ -280,9 +280,9 @@ def test_a_buffer_that_is_written_in_later_steps_only_is_written_once_in_each(mo
     wrapped(models[0], mode)
     switch_checkpointing(models[2], mode)
     for seed in range(4):
-        found, wanted, native = (step(model, seed=seed) for model in models)
-        assert differences(found, wanted) == []
-        assert differences(native, wanted) != []
+        record, expected, native = (step(model, seed=seed) for model in models)
+        assert differences(record, expected) == []
+        assert differences(native, expected) != []
     assert [b.tolist() for name, b in models[0].named_buffers() if "average" in name] == [[0.25] * WIDTH] * 3
 
 
@@ -352,13 +352,13 @@ def test_selective_policies_stay_where_reentrant_checkpointing_is_switched_on_la
     surgery = wrap_blocks(model, context_fn=policies)
     with pytest.warns(SurgeryWarning, match=r"^context_fn needs use_reentrant=False: that is kept$") as said:
         enable(model, use_reentrant=True)
-    assert [one.category for one in said].count(SurgeryWarning) == 1
+    assert [warning.category for warning in said].count(SurgeryWarning) == 1
     way: Any = surgery.checkpointing
     assert way.options.use_reentrant is False
     assert way.options.context_fn is policies
-    found = step(model)
-    assert differences(found, step(three(SureLayer))) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model)
+    assert differences(record, step(three(SureLayer))) == []
+    assert set(record.entries.values()) == {ONCE}
     with warnings.catch_warnings():
         warnings.simplefilter("error", SurgeryWarning)
         enable(model, use_reentrant=False)
@@ -370,7 +370,7 @@ def test_selective_policies_stay_where_a_release_asks_for_reentrant_checkpointin
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SurgeryWarning)
         model.gradient_checkpointing_enable()
-    ours = [one for one in said if one.category is SurgeryWarning]
+    ours = [warning for warning in said if warning.category is SurgeryWarning]
     assert len(ours) == (transformers.__version__.startswith("4."))
     way: Any = surgery.checkpointing
     assert way.options.use_reentrant is False

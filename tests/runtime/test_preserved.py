@@ -22,7 +22,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from ckpt_surgery import Surgery, wrap_blocks
 from ckpt_surgery.runtime.discovery import is_layer
-from tests.rank_cases import Found, cases_found
+from tests.rank_cases import Results, case_results
 from tests.runtime.sharded_script import SIZE
 from tests.zoo.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
 from tests.zoo.tiny_models import gpt_bigcode, layers_of, llama, tokens
@@ -38,9 +38,9 @@ def trained(model: nn.Module, seed: int = 0) -> Step:
 
 
 def checkpoints(model: nn.Module) -> bool:
-    found = set(trained(model).entries.values())
-    assert found in ({ONCE}, {KEPT})
-    return found == {ONCE}
+    counts = set(trained(model).entries.values())
+    assert counts in ({ONCE}, {KEPT})
+    return counts == {ONCE}
 
 
 @either_model
@@ -50,7 +50,7 @@ def test_names_classes_and_state_are_the_same(make: Callable[[], Any]) -> None:
     trained(model)
     assert list(model.state_dict()) == list(plain.state_dict())
     for kind in ("modules", "parameters", "buffers"):
-        named = [[name for name, _ in getattr(one, f"named_{kind}")()] for one in (model, plain)]
+        named = [[name for name, _ in getattr(module, f"named_{kind}")()] for module in (model, plain)]
         assert named[0] == named[1]
     for block, other in zip(layers_of(model).values(), layers_of(plain).values(), strict=True):
         assert type(block) is type(other)
@@ -121,9 +121,9 @@ def test_a_model_can_be_pickled_and_checkpoints_when_it_is_back(
     if moment != "before a step":
         trained(model)
     back = travel(model)
-    found = trained(back)
-    assert set(found.entries.values()) == {ONCE}
-    assert differences(found, trained(make())) == []
+    record = trained(back)
+    assert set(record.entries.values()) == {ONCE}
+    assert differences(record, trained(make())) == []
     wrap_blocks(back).undo()
     assert not checkpoints(back)
 
@@ -145,7 +145,7 @@ def test_weights_are_saved_and_loaded_as_without(make: Callable[[], Any], tmp_pa
     wrap_blocks(model)
     model.save_pretrained(tmp_path / "ours")
     plain.save_pretrained(tmp_path / "plain")
-    files = [{file.name: file.read_bytes() for file in (tmp_path / one).iterdir()} for one in ("ours", "plain")]
+    files = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("ours", "plain")]
     assert files[0] == files[1]
     back = type(model).from_pretrained(tmp_path / "ours", dtype=torch.float64).train()
     assert not checkpoints(back)
@@ -177,14 +177,14 @@ def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str
         surgery = wrap_blocks(model.base_model.model if order == "the model inside" else model, **options)
     if "trainer" in order:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
-    wanted, found = trained(plain), trained(model)
-    assert differences(found, wanted) == []
-    assert set(found.entries.values()) == {ONCE}
-    assert all(g is not None and g.any() for name, g in found.gradients.items() if "lora" in name)
+    expected, record = trained(plain), trained(model)
+    assert differences(record, expected) == []
+    assert set(record.entries.values()) == {ONCE}
+    assert all(g is not None and g.any() for name, g in record.gradients.items() if "lora" in name)
     assert wrap_blocks(model) is surgery
     surgery.undo()
     assert not checkpoints(model)
-    assert differences(trained(model), wanted) == []
+    assert differences(trained(model), expected) == []
 
 
 @both_modes
@@ -192,9 +192,9 @@ def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str
 def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any], mode: Mode) -> None:
     model, plain = make(), make()
     wrap_blocks(model, use_reentrant=mode == "reentrant")
-    found, wanted = seen_by_hooks(model), seen_by_hooks(plain)
-    assert found == wanted
-    assert len(wanted) == 3 * len(layers_of(plain))
+    seen, expected = seen_by_hooks(model), seen_by_hooks(plain)
+    assert seen == expected
+    assert len(expected) == 3 * len(layers_of(plain))
 
 
 @both_modes
@@ -202,11 +202,11 @@ def test_hooks_see_a_cache_that_the_block_does_not_get(mode: Mode) -> None:
     model, plain = llama(2), llama(2)
     wrap_blocks(model, use_reentrant=mode == "reentrant")
     caches = [transformers.DynamicCache() for _ in range(2)]
-    found, wanted = (
-        seen_by_hooks(one, past_key_values=cache) for one, cache in zip((model, plain), caches, strict=True)
+    seen, expected = (
+        seen_by_hooks(module, past_key_values=cache) for module, cache in zip((model, plain), caches, strict=True)
     )
-    assert found == wanted
-    assert "DynamicCache" in str(wanted)
+    assert seen == expected
+    assert "DynamicCache" in str(expected)
     assert [cache.get_seq_length() for cache in caches] == [0, 6]
     assert differences(trained(model), trained(plain)) == []
 
@@ -285,12 +285,12 @@ def counted_tokens(model: Any) -> Iterator[list[int]]:
 def test_generation_between_steps_changes_neither() -> None:
     model, plain = llama(), llama()
     wrap_blocks(model)
-    wanted = trained(plain)
-    assert differences(trained(model), wanted) == []
+    expected = trained(plain)
+    assert differences(trained(model), expected) == []
     model.eval()
     model.generate(tokens()["input_ids"], max_new_tokens=3, do_sample=False)
     model.train()
-    assert differences(trained(model), wanted) == []
+    assert differences(trained(model), expected) == []
     assert checkpoints(model)
 
 
@@ -354,11 +354,11 @@ def compiled(model: nn.Module, *, fullgraph: bool) -> tuple[list[Tensor | None],
 def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any]) -> None:
     model, plain = llama(2), llama(2)
     wrap_blocks(model, **options)
-    found, counter = compiled(model, fullgraph=True)
+    result, counter = compiled(model, fullgraph=True)
     assert counter.frame_count == 1
-    wanted, _ = compiled(plain, fullgraph=True)
-    assert len(found) == len(wanted)
-    for ours, theirs in zip(found, wanted, strict=True):
+    expected, _ = compiled(plain, fullgraph=True)
+    assert len(result) == len(expected)
+    for ours, theirs in zip(result, expected, strict=True):
         assert ours is not None
         assert theirs is not None
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
@@ -383,8 +383,8 @@ def test_a_compiled_model_evaluates_as_without() -> None:
     counter = CompileCounterWithBackend("aot_eager")
     with torch.no_grad():
         run: Any = torch.compile(model, backend=counter, fullgraph=True)
-        found = run(**tokens(), use_cache=False)
-        torch.testing.assert_close(found.logits, plain(**tokens(), use_cache=False).logits)
+        output = run(**tokens(), use_cache=False)
+        torch.testing.assert_close(output.logits, plain(**tokens(), use_cache=False).logits)
     assert counter.frame_count == 1
 
 
@@ -400,28 +400,28 @@ def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank of `sharded_script` found, by case."""
-    return cases_found("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
+    return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("mode", MODES)
-def test_sharded_models_are_checkpointed_whichever_comes_first(sharded: Found, order: str, mode: str) -> None:
+def test_sharded_models_are_checkpointed_whichever_comes_first(sharded: Results, order: str, mode: str) -> None:
     case = order if mode == "non_reentrant" else f"{order}, reentrant"
-    for found in sharded[case]:
-        assert found["differences"] == []
-        assert found["entries"] == [list(ONCE)]
-        assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
-        assert found["names"]
+    for result in sharded[case]:
+        assert result["differences"] == []
+        assert result["entries"] == [list(ONCE)]
+        assert result["kinds"] == ["FSDPLlamaDecoderLayer"]
+        assert result["names"]
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_undoing_leaves_them_sharded(sharded: Found, order: str) -> None:
-    for found in sharded[f"{order}, undone"]:
-        assert found["differences"] == []
-        assert found["entries"] == [list(KEPT)]
-        assert found["kinds"] == ["FSDPLlamaDecoderLayer"]
+def test_undoing_leaves_them_sharded(sharded: Results, order: str) -> None:
+    for result in sharded[f"{order}, undone"]:
+        assert result["differences"] == []
+        assert result["entries"] == [list(KEPT)]
+        assert result["kinds"] == ["FSDPLlamaDecoderLayer"]
 
 
 def test_a_surgery_is_found_again_on_the_model() -> None:

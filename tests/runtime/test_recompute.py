@@ -64,12 +64,12 @@ models = pytest.mark.parametrize("name", MODELS)
 
 
 @contextlib.contextmanager
-def or_error(found: list[str]) -> Iterator[None]:
+def or_error(problems: list[str]) -> Iterator[None]:
     """What raises is as wrong as what differs."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        found.append(type(error).__name__)
+        problems.append(type(error).__name__)
 
 
 @both_modes
@@ -79,10 +79,10 @@ def test_gradients_and_state_are_those_of_an_unwrapped_run(name: str, mode: Mode
     model, plain = make(), make()
     wrap_blocks(model, use_reentrant=mode == "reentrant")
     for seed in range(3):
-        wanted, found = step(plain, seed=seed), step(model, seed=seed)
-        assert differences(found, wanted) == []
-        assert set(found.entries.values()) == {ONCE}
-        assert any(g is not None and g.any() for g in found.gradients.values())
+        expected, record = step(plain, seed=seed), step(model, seed=seed)
+        assert differences(record, expected) == []
+        assert set(record.entries.values()) == {ONCE}
+        assert any(g is not None and g.any() for g in record.gradients.values())
 
 
 @both_modes
@@ -91,14 +91,14 @@ def test_transformers_own_checkpointing_is_wrong_where_it_is_said_to_be(name: st
     make, broken = MODELS[name]
     model, plain = make(), make()
     switch_checkpointing(model, mode)
-    found: list[str] = []
+    problems: list[str] = []
     for seed in range(2):
-        wanted = step(plain, seed=seed)
-        with or_error(found):
+        expected = step(plain, seed=seed)
+        with or_error(problems):
             seen = step(model, seed=seed)
-            found += differences(seen, wanted)
-            found += [name for name, entries in seen.entries.items() if entries != ONCE]
-    assert bool(found) == (mode in broken)
+            problems += differences(seen, expected)
+            problems += [name for name, entries in seen.entries.items() if entries != ONCE]
+    assert bool(problems) == (mode in broken)
 
 
 @both_modes
@@ -138,31 +138,31 @@ def test_torch_makes_such_a_tensor_its_own_ancestor() -> None:
 def test_gradient_tensors_in_an_object_that_nobody_can_look_into_are_refused_where_they_would_be_lost() -> None:
     make = of(own.DictLayer, own.InAnObject)
     model, plain = make(), make()
-    wanted = step(plain)
+    expected = step(plain)
     wrap_blocks(model)
-    assert differences(step(model), wanted) == []
+    assert differences(step(model), expected) == []
     surgery = wrap_blocks(model, use_reentrant=True)
     with pytest.raises(SurgeryError, match=r"DictLayer layers\.0 got .* inside a Handle in its argument states: .*=F"):
         step(model)
     surgery.undo()
     switch_checkpointing(model, "reentrant")
-    assert differences(step(model), wanted) != []
+    assert differences(step(model), expected) != []
 
 
 @both_modes
 def test_a_shared_object_that_blocks_write_into_is_refused(mode: Mode) -> None:
     make = of(own.ObjectLayer, own.SharedObject)
     model, plain = make(), make()
-    wanted = step(plain)
+    expected = step(plain)
     surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
     with pytest.raises(SurgeryError, match=r"ObjectLayer layers\.\d (cannot be recomputed: the Handle|keeps)"):
         step(model)
     surgery.undo()
     switch_checkpointing(model, mode)
-    found: list[str] = []
-    with or_error(found):
-        found += differences(step(model), wanted)
-    assert found != []
+    problems: list[str] = []
+    with or_error(problems):
+        problems += differences(step(model), expected)
+    assert problems != []
 
 
 @both_modes
@@ -180,13 +180,13 @@ def test_a_gradient_argument_that_the_block_writes_over_is_refused_in_the_forwar
 @both_modes
 def test_another_argument_that_was_written_over_is_refused(mode: Mode) -> None:
     model, plain = of(own.MaskLayer, own.Masked)(), of(own.MaskLayer, own.Masked)()
-    wanted = step(plain)
+    expected = step(plain)
     surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
     with pytest.raises(SurgeryError, match=r"MaskLayer layers\.2 .* its argument mask was modified in place"):
         step(model)
     surgery.undo()
     switch_checkpointing(model, mode)
-    assert differences(step(model), wanted) != []
+    assert differences(step(model), expected) != []
 
 
 def test_statistics_are_written_once_also_when_their_module_starts_to_train_later() -> None:
@@ -248,10 +248,10 @@ def in_bfloat16(model: nn.Module, *, all_of_it: bool) -> own.Step:
 @pytest.mark.parametrize("all_of_it", [False, True], ids=["backward outside", "backward inside"])
 def test_the_recompute_runs_under_the_autocast_of_the_forward(mode: Mode, all_of_it: bool) -> None:
     model, plain = of(toys.SureLayer)().float(), of(toys.SureLayer)().float()
-    wanted = in_bfloat16(plain, all_of_it=all_of_it)
+    expected = in_bfloat16(plain, all_of_it=all_of_it)
     wrap_blocks(model, use_reentrant=mode == "reentrant")
-    assert differences(in_bfloat16(model, all_of_it=all_of_it), wanted) == []
-    assert differences(step(model, {"values": values()["values"].float()}, seed=0), wanted) != []
+    assert differences(in_bfloat16(model, all_of_it=all_of_it), expected) == []
+    assert differences(step(model, {"values": values()["values"].float()}, seed=0), expected) != []
 
 
 @both_modes
@@ -284,12 +284,12 @@ def test_a_block_that_does_not_train_runs_as_it_is(mode: str) -> None:
     model, plain = of(toys.Layer)(), of(toys.Layer)()
     wrap_blocks(model, use_reentrant=True)
     if mode == "evaluation":
-        found, wanted = step(model.eval()), step(plain.eval())
-        assert differences(found, wanted) == []
-        assert set(found.entries.values()) == {own.KEPT}
+        record, expected = step(model.eval()), step(plain.eval())
+        assert differences(record, expected) == []
+        assert set(record.entries.values()) == {own.KEPT}
     else:
         with torch.no_grad():
             torch.manual_seed(0)
-            found = model(**values())
+            output = model(**values())
             torch.manual_seed(0)
-            assert torch.equal(found, plain(**values()))
+            assert torch.equal(output, plain(**values()))

@@ -145,9 +145,9 @@ def test_a_replaced_forward_is_checkpointed(
         step(model)  # what was learned of another forward must not get in the way
         replace(model)
     for _ in range(2):
-        found = step(model)
-        assert differences(found, wanted) == []
-        assert set(found.entries.values()) == {ONCE}
+        record = step(model)
+        assert differences(record, wanted) == []
+        assert set(record.entries.values()) == {ONCE}
 
 
 @pytest.mark.parametrize("replace", WAYS)
@@ -155,10 +155,10 @@ def test_transformers_own_checkpointing_stops_without_a_word_in_some_ways(replac
     model = made(ReplacedLayer)
     switch_checkpointing(model, "non_reentrant")
     replace(model)
-    found = step(model)
-    assert differences(found, expected(ReplacedLayer)) == []
+    record = step(model)
+    assert differences(record, expected(ReplacedLayer)) == []
     stopped = RELEASE == 5 and replace in (on_the_class, on_the_instance, by_a_wrapper_that_runs_nothing)
-    assert set(found.entries.values()) == {KEPT if stopped else ONCE}
+    assert set(record.entries.values()) == {KEPT if stopped else ONCE}
 
 
 @every_way
@@ -171,9 +171,9 @@ def test_after_undo_their_forward_is_left(kind: Callable[[], nn.Module], replace
     step(model)
     surgery.undo()
     assert [vars(block).get("forward") for block in model.layers] == theirs
-    found = step(model)
-    assert differences(found, expected(kind)) == []
-    assert set(found.entries.values()) == {KEPT}
+    record = step(model)
+    assert differences(record, expected(kind)) == []
+    assert set(record.entries.values()) == {KEPT}
 
 
 @every_way
@@ -193,9 +193,9 @@ def test_after_undo_a_later_forward_is_left_too(
         assert not any("forward" in vars(block) for block in model.layers)
     else:
         assert [vars(block)["forward"] for block in model.layers] == theirs
-    found = step(model)
-    assert differences(found, expected(kind)) == []
-    assert set(found.entries.values()) == {KEPT}
+    record = step(model)
+    assert differences(record, expected(kind)) == []
+    assert set(record.entries.values()) == {KEPT}
 
 
 def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_does_already() -> None:
@@ -205,9 +205,9 @@ def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_d
     by_a_closure(model)
     step(model)
     surgery.undo()
-    found = step(model)
-    assert differences(found, expected(ReplacedLayer)) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model)
+    assert differences(record, expected(ReplacedLayer)) == []
+    assert set(record.entries.values()) == {ONCE}
 
 
 def test_hooks_of_accelerate_stay_outside_and_can_be_taken_off_before_or_after_undo() -> None:
@@ -270,9 +270,9 @@ def test_a_forward_that_was_taken_off_is_no_reason_to_stop() -> None:
     wrap_blocks(model)
     for block in model.layers:
         del block.forward
-    found = step(model)
-    assert differences(found, step(made(ReplacedLayer))) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model)
+    assert differences(record, step(made(ReplacedLayer))) == []
+    assert set(record.entries.values()) == {ONCE}
 
 
 @pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
@@ -281,9 +281,9 @@ def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> 
     wrap_blocks(model)
     replace(model)
     surgery = wrap_blocks(model, use_reentrant=True)
-    found = step(model)
-    assert differences(found, expected(ReplacedLayer)) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model)
+    assert differences(record, expected(ReplacedLayer)) == []
+    assert set(record.entries.values()) == {ONCE}
     surgery.undo()
     assert set(step(model).entries.values()) == {KEPT}
     assert differences(step(model), expected(ReplacedLayer)) == []
@@ -295,9 +295,9 @@ def test_switched_off_a_replaced_forward_runs_as_it_is(replace: Callable[[Any], 
     surgery = wrap_blocks(model)
     replace(model)
     surgery.disable(model)
-    found = step(model)
-    assert differences(found, expected(ReplacedLayer)) == []
-    assert set(found.entries.values()) == {KEPT}
+    record = step(model)
+    assert differences(record, expected(ReplacedLayer)) == []
+    assert set(record.entries.values()) == {KEPT}
 
 
 def test_what_fused_kernel_libraries_do_to_a_llama_survives() -> None:
@@ -307,11 +307,11 @@ def test_what_fused_kernel_libraries_do_to_a_llama_survives() -> None:
 
     model, plain = llama(), llama()
     wrap_blocks(model)
-    for one in (model, plain):
-        for layer in one.model.layers:
+    for module in (model, plain):
+        for layer in module.model.layers:
             layer.mlp.forward = MethodType(multiplied, layer.mlp)
             layer.forward = MethodType(type(layer).forward, layer)
-    found = step(model, tokens(), blocks=layers_of(model))
-    assert differences(found, step(plain, tokens(), blocks=layers_of(plain))) == []
-    assert differences(found, step(llama(), tokens(), blocks=layers_of(llama()))) != []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model, tokens(), blocks=layers_of(model))
+    assert differences(record, step(plain, tokens(), blocks=layers_of(plain))) == []
+    assert differences(record, step(llama(), tokens(), blocks=layers_of(llama()))) != []
+    assert set(record.entries.values()) == {ONCE}

@@ -59,9 +59,9 @@ def ways(model: nn.Module) -> list[Checkpointing | None]:
 
 def one_way(model: nn.Module) -> Checkpointing:
     (way,) = set(map(id, ways(model)))
-    (found,) = [one for one in ways(model)[:1] if id(one) == way]
-    assert found is not None
-    return found
+    (match,) = [function for function in ways(model)[:1] if id(function) == way]
+    assert match is not None
+    return match
 
 
 def small_llama() -> Any:
@@ -83,9 +83,9 @@ def test_enabling_later_keeps_the_repair_and_takes_the_mode(
     for _ in range(2):
         enable(model, name, {"use_reentrant": reentrant})
         assert one_way(model).options.use_reentrant is reentrant
-        found = trained(model)
-        assert differences(found, trained(make())) == []
-        assert set(found.entries.values()) == {ONCE}
+        record = trained(model)
+        assert differences(record, trained(make())) == []
+        assert set(record.entries.values()) == {ONCE}
         assert is_on(model)
 
 
@@ -110,7 +110,7 @@ def test_what_the_options_leave_out_stays_as_it_was() -> None:
     assert way.offloader is not None
     assert way.options.preserve_rng_state is True
     assert dict(way.more) == {"determinism_check": "none"}
-    assert [one is None for one in ways(model)] == [False, True, False]
+    assert [function is None for function in ways(model)] == [False, True, False]
     assert surgery.stats is not None
 
 
@@ -126,7 +126,7 @@ def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) 
     assert way is not None
     assert way.offloader is not None
     assert way.options.preserve_rng_state == "unsafe"
-    assert [one is None for one in ways(model)] == [False, True, False]
+    assert [function is None for function in ways(model)] == [False, True, False]
 
 
 @pytest.mark.parametrize("value", [False, "unsafe"])
@@ -149,9 +149,9 @@ def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced
 
 
 def one_way_of(model: Any) -> Checkpointing:
-    found = vars(model.layers[0])[FUNCTION]
-    assert isinstance(found, Checkpointing)
-    return found
+    function = vars(model.layers[0])[FUNCTION]
+    assert isinstance(function, Checkpointing)
+    return function
 
 
 @only_in_5
@@ -160,9 +160,9 @@ def test_every_nth_layer_counts_in_each_stack(name: str) -> None:
     model = small_llama()
     wrap_blocks(model)
     enable(model, name, every_n_layers=2)
-    found = trained(model)
-    assert list(found.entries.values()) == [ONCE, KEPT, ONCE]
-    assert differences(found, trained(small_llama())) == []
+    record = trained(model)
+    assert list(record.entries.values()) == [ONCE, KEPT, ONCE]
+    assert differences(record, trained(small_llama())) == []
     enable(model, name)
     assert set(trained(model).entries.values()) == {ONCE}
 
@@ -174,9 +174,9 @@ def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     surgery = wrap_blocks(model)
     enable(model, name, {"use_reentrant": False}, offload=True)
     inputs = tokens(8)
-    found = step(model, inputs, blocks=layers_of(model))
-    assert differences(found, step(small_llama(), inputs, blocks=layers_of(model))) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model, inputs, blocks=layers_of(model))
+    assert differences(record, step(small_llama(), inputs, blocks=layers_of(model))) == []
+    assert set(record.entries.values()) == {ONCE}
     assert surgery.stats is not None
     assert surgery.stats.tensors == 2
     assert surgery.stats.bytes == 2 * 8 * LENGTH * 16 * 8
@@ -190,9 +190,9 @@ def test_disabling_runs_the_blocks_as_they_are(make: Callable[[], Any], name: st
     assert is_on(model)
     disable(model, name)
     assert not is_on(model)
-    found = trained(model)
-    assert set(found.entries.values()) == {KEPT}
-    assert differences(found, trained(make())) == []
+    record = trained(model)
+    assert set(record.entries.values()) == {KEPT}
+    assert differences(record, trained(make())) == []
     assert "switched off" in str(surgery)
     enable(model, name)
     assert is_on(model)
@@ -218,8 +218,8 @@ def test_flags_are_true_to_the_facts_where_only_some_blocks_are_wanted() -> None
 
     def flags() -> tuple[bool, bool, bool]:
         return tuple(  # type: ignore[return-value]
-            any(getattr(module, "gradient_checkpointing", False) for module in one.modules())
-            for one in (model, text, vision)
+            any(getattr(submodule, "gradient_checkpointing", False) for submodule in module.modules())
+            for module in (model, text, vision)
         )
 
     assert flags() == (True, False, True)
@@ -241,8 +241,8 @@ def test_a_submodel_is_switched_by_itself() -> None:
     disable(model)
     enable(model.decoder, options={"use_reentrant": False})
     blocks = {f"{side}.{n}": getattr(model, side).block[n] for side in ("encoder", "decoder") for n in range(2)}
-    found = step(model, tokens(), blocks=blocks)
-    assert list(found.entries.values()) == [KEPT, KEPT, ONCE, ONCE]
+    record = step(model, tokens(), blocks=blocks)
+    assert list(record.entries.values()) == [KEPT, KEPT, ONCE, ONCE]
     disable(model.decoder)
     enable(model.encoder, options={"use_reentrant": True})
     assert list(step(model, tokens(), blocks=blocks).entries.values()) == [ONCE, ONCE, KEPT, KEPT]
@@ -271,12 +271,12 @@ class Foreign:
 def test_a_foreign_function_finds_the_block_and_keeps_working(make: Callable[[], Any], frozen: bool) -> None:
     model, plain, foreign = make(), make(), Foreign()
     surgery = wrap_blocks(model)
-    for one in (model, plain):
-        one.get_input_embeddings().requires_grad_(not frozen)
+    for module in (model, plain):
+        module.get_input_embeddings().requires_grad_(not frozen)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=foreign)
-    found = trained(model)
-    assert differences(found, trained(plain)) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = trained(model)
+    assert differences(record, trained(plain)) == []
+    assert set(record.entries.values()) == {ONCE}
     assert foreign.asked == list(layers_of(model).values())
     assert "checkpointed by Foreign" in str(surgery)
     enable(model, options={"use_reentrant": False})
@@ -293,8 +293,8 @@ def test_a_foreign_function_is_called_through_every_enable() -> None:
 
     wrap_blocks(model)
     model._set_gradient_checkpointing(True, partial(own, note="mine"))
-    found = trained(model)
-    assert differences(found, trained(small_llama())) == []
+    record = trained(model)
+    assert differences(record, trained(small_llama())) == []
     assert calls == ["mine"] * 3
 
 
@@ -332,16 +332,16 @@ def losses_of_a_trainer(model: Any, folder: Path, **options: Any) -> list[float]
 def test_transformers_trainer_trains_with_every_block_recomputed(
     make: Callable[[], Any], options: dict[str, Any] | None, tmp_path: Path
 ) -> None:
-    wanted = losses_of_a_trainer(make(), tmp_path / "plain")
+    expected = losses_of_a_trainer(make(), tmp_path / "plain")
     model = make()
     surgery = wrap_blocks(model)
     with counted(layers_of(model)) as entered:
-        found = losses_of_a_trainer(
+        losses = losses_of_a_trainer(
             model, tmp_path / "ours", gradient_checkpointing=True, gradient_checkpointing_kwargs=options
         )
-    assert len(wanted) == 3
-    assert wanted[0] != wanted[2]
-    assert found == pytest.approx(wanted, rel=1e-9)
+    assert len(expected) == 3
+    assert expected[0] != expected[2]
+    assert losses == pytest.approx(expected, rel=1e-9)
     assert dict(entered) == dict.fromkeys(layers_of(model), 3 * 2)
     assert is_on(model)
     surgery.undo()

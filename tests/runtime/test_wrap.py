@@ -77,10 +77,10 @@ def towers() -> Towers:
 def recomputed(model: nn.Module) -> list[str]:
     """Which of the blocks of `Towers` a step recomputes; the gradients have to be right."""
     blocks = {name: model.get_submodule(name) for name in [*BLOCKS, *PLAIN]}
-    found, plain = step(model, blocks=blocks), step(towers(), blocks=blocks)
-    assert differences(found, plain) == []
-    assert set(found.entries.values()) <= {ONCE, KEPT}
-    return [name for name, entries in found.entries.items() if entries == ONCE]
+    record, plain = step(model, blocks=blocks), step(towers(), blocks=blocks)
+    assert differences(record, plain) == []
+    assert set(record.entries.values()) <= {ONCE, KEPT}
+    return [name for name, entries in record.entries.items() if entries == ONCE]
 
 
 def test_the_signature_is_the_documented_one() -> None:
@@ -187,26 +187,26 @@ def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() ->
 def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool, mode: own.Mode) -> None:
     model, plain = towers(), towers()
     surgery = wrap_blocks(model, skip_frozen=skip, use_reentrant=mode == "reentrant")
-    for one in (model, plain):
-        one.first.requires_grad_(False)
-        one.vision.requires_grad_(False)
+    for network in (model, plain):
+        network.first.requires_grad_(False)
+        network.vision.requires_grad_(False)
     blocks = {name: model.get_submodule(name) for name in BLOCKS}
-    found = step(model, blocks=blocks)
-    assert differences(found, step(plain, blocks=blocks)) == []
+    record = step(model, blocks=blocks)
+    assert differences(record, step(plain, blocks=blocks)) == []
     # nothing leads back to a frozen block, so that even where it is checkpointed nothing asks for its recompute
-    assert [found.entries[name] for name in BLOCKS] == [ONCE] * 4 + [KEPT] * 3 + [ONCE]
+    assert [record.entries[name] for name in BLOCKS] == [ONCE] * 4 + [KEPT] * 3 + [ONCE]
     assert ("frozen: while its inputs" in str(surgery)) == skip
 
 
 def test_a_frozen_tower_with_gradient_in_its_inputs_is_checkpointed() -> None:
     model, plain = towers(), towers()
     wrap_blocks(model)
-    for one in (model, plain):
-        one.vision.requires_grad_(False)
+    for network in (model, plain):
+        network.vision.requires_grad_(False)
     blocks = {name: model.get_submodule(name) for name in BLOCKS}
-    found = step(model, blocks=blocks)
-    assert differences(found, step(plain, blocks=blocks)) == []
-    assert set(found.entries.values()) == {ONCE}
+    record = step(model, blocks=blocks)
+    assert differences(record, step(plain, blocks=blocks)) == []
+    assert set(record.entries.values()) == {ONCE}
 
 
 def test_a_selective_policy_decides_what_is_saved() -> None:
@@ -390,10 +390,10 @@ def test_a_second_call_leaves_the_handles_of_embedding_hooks() -> None:
 def test_what_was_checkpointed_before_is_so_again_after_undo() -> None:
     model = model_of(Layer, Layer, by_keyword=True)
     switch_checkpointing(model, "reentrant")
-    wanted = step(model)
+    expected = step(model)
     with wrap_blocks(model):
-        assert differences(step(model), wanted) != []
-    assert differences(step(model), wanted) == []
+        assert differences(step(model), expected) != []
+    assert differences(step(model), expected) == []
 
 
 def test_undo_twice_is_an_error() -> None:
@@ -569,6 +569,6 @@ def test_a_released_model_trains_as_without(make: Callable[[], Any]) -> None:
     model, plain = make(), make()
     wrap_blocks(model)
     for seed in range(2):
-        found = step(model, tokens(), seed=seed, blocks=layers_of(model))
-        assert differences(found, step(plain, tokens(), seed=seed, blocks=layers_of(plain))) == []
-        assert set(found.entries.values()) == {ONCE}
+        record = step(model, tokens(), seed=seed, blocks=layers_of(model))
+        assert differences(record, step(plain, tokens(), seed=seed, blocks=layers_of(plain))) == []
+        assert set(record.entries.values()) == {ONCE}

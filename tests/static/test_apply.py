@@ -98,8 +98,8 @@ ALL = INLINE.replace(
 def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> None:
     root = tree(tmp_path, {FOO: ALL, "models/plain/modeling_plain.py": PLAIN})
     result = repair(root, select=(code,), unsafe=True)
-    assert {one for change in result.changes for one in change.codes} <= {code}
-    assert not [one for one in found(root, code) if one.applicability is Applicability.SAFE]
+    assert {rule_code for change in result.changes for rule_code in change.codes} <= {code}
+    assert not [finding for finding in found(root, code) if finding.applicability is Applicability.SAFE]
     after = texts(root)
     kept = {
         "CKPT001": "class FooLayer(nn.Module)" in after["models/plain/modeling_plain.py"],
@@ -107,7 +107,7 @@ def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> Non
         "CKPT003": "hidden_states=hidden_states" in after[FOO],
         "CKPT004": "attention_mask, past_key_values)" in after[FOO],
     }
-    assert kept == {one: one != code for one in kept}
+    assert kept == {rule_code: rule_code != code for rule_code in kept}
 
 
 def test_past_state_alone_leaves_gradient_arguments_by_position(tmp_path: Path) -> None:

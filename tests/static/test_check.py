@@ -46,8 +46,8 @@ def test_a_repaired_file_has_no_findings(tmp_path: Path) -> None:
 def test_findings_come_sorted_by_place(tmp_path: Path) -> None:
     tree(tmp_path, {FOO: INLINE, "models/a/modeling_a.py": BY_POSITION, "models/z/modeling_z.py": BY_KEYWORD})
     findings = check([tmp_path], jobs=1).findings
-    assert [one.sort_key for one in findings] == sorted(one.sort_key for one in findings)
-    assert Counter(one.code for one in findings) == {"CKPT002": 1, "CKPT003": 2, "CKPT004": 1}
+    assert [finding.sort_key for finding in findings] == sorted(finding.sort_key for finding in findings)
+    assert Counter(finding.code for finding in findings) == {"CKPT002": 1, "CKPT003": 2, "CKPT004": 1}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_one_bad_file_leaves_the_others_checked(tmp_path: Path) -> None:
     (root / "models/deep/modeling_deep.py").write_text("x = " + "(" * 5000 + ")" * 5000)
     for _ in range(2):
         result = check([root, tmp_path / "missing"], jobs=1)
-        assert [one.code for one in result.findings] == ["CKPT001"]
+        assert [finding.code for finding in result.findings] == ["CKPT001"]
         assert len(result.problems) == 3
         assert all("\n" not in str(problem) for problem in result.problems)
 
@@ -110,9 +110,9 @@ def test_nothing_that_is_read_is_run(tmp_path: Path) -> None:
 def test_workers_find_the_same(tmp_path: Path) -> None:
     files = {f"models/m{n}/modeling_m{n}.py": (PLAIN, INLINE, BY_KEYWORD)[n % 3] for n in range(30)}
     root = tree(tmp_path, files)
-    one, two = check([root], jobs=1, cache=False), check([root], jobs=2, cache=False)
-    assert one.findings == two.findings
-    assert len(one.findings) == 40
+    serial, parallel = check([root], jobs=1, cache=False), check([root], jobs=2, cache=False)
+    assert serial.findings == parallel.findings
+    assert len(serial.findings) == 40
 
 
 # -- the parent in another file

@@ -16,9 +16,9 @@ from tests.codemods.tools import FOO, tree
 
 
 def source(root: Path, text: str = PLAIN) -> SourceFile:
-    found = read_source(tree(root, text) / FOO)
-    assert isinstance(found, SourceFile)
-    return found
+    source_file = read_source(tree(root, text) / FOO)
+    assert isinstance(source_file, SourceFile)
+    return source_file
 
 
 def test_the_second_time_facts_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

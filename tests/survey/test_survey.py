@@ -375,7 +375,7 @@ class TestAModelThatIsNot:
         assert faults(broken).keys() == {mode}
         assert faults(broken)[mode].startswith("run: the step to end / ")
         assert seen in faults(broken)[mode]
-        by_mode = {found.mode: found for found in broken.modes}
+        by_mode = {mode_report.mode: mode_report for mode_report in broken.modes}
         assert by_mode.keys() == {*MODES}
         assert by_mode[mode].outcomes["run"] == "failed"  # type: ignore[index]
         assert by_mode[mode].outcomes["set"] == "skipped"  # type: ignore[index]
@@ -502,10 +502,10 @@ class TestTheOrder:
         assert shown(look(*self.NAMES, workers=3)) == alone
 
     def test_progress_counts_to_the_end(self, look: Look) -> None:
-        told: list[tuple[str, int, int]] = []
-        look(*self.NAMES, progress=lambda *what: told.append(what))
-        assert [(done, total) for _, done, total in told] == [(n, 7) for n in range(8)]
-        assert told[-1][0] == "2 ok, 3 failed, 1 unsupported, 1 not built"
+        events: list[tuple[str, int, int]] = []
+        look(*self.NAMES, progress=lambda *what: events.append(what))
+        assert [(done, total) for _, done, total in events] == [(n, 7) for n in range(8)]
+        assert events[-1][0] == "2 ok, 3 failed, 1 unsupported, 1 not built"
 
     @pytest.mark.parametrize(
         ("lengths", "own", "begun", "chosen"),
@@ -564,9 +564,9 @@ class TestResuming:
             time.sleep(0.01)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        told: list[int] = []
-        reports = look("good", "lost", "sleeps", resume=file, progress=lambda _, n, __: told.append(n))
-        assert told == [2, 3]
+        events: list[int] = []
+        reports = look("good", "lost", "sleeps", resume=file, progress=lambda _, n, __: events.append(n))
+        assert events == [2, 3]
         assert [report.status for report in reports] == ["ok", "failed", "not built"]
 
     def test_a_torn_last_line_is_done_again(self, look: Look, tmp_path: Path) -> None:
@@ -603,21 +603,21 @@ class TestResuming:
     def test_a_factory_that_was_never_imported_is_run_again(self, look: Look, tmp_path: Path) -> None:
         file = tmp_path / "kept.jsonl"
         for _ in range(2):
-            told: list[int] = []
-            look("good", "hangs_while_built", resume=file, progress=lambda _, n, __, told=told: told.append(n))
-        assert told == [1, 2]
+            events: list[int] = []
+            look("good", "hangs_while_built", resume=file, progress=lambda _, n, __, events=events: events.append(n))
+        assert events == [1, 2]
 
     def test_what_did_not_end_is_tried_again_with_more_time_and_only_then(
         self, look: Look, tmp_path: Path, log: Path
     ) -> None:
         file = tmp_path / "kept.jsonl"
         look("hangs_in_c", "good", resume=file, timeout=50)
-        told: list[int] = []
-        look("hangs_in_c", resume=file, timeout=50, progress=lambda _, n, __: told.append(n))
-        look("hangs_in_c", resume=file, timeout=40, progress=lambda _, n, __: told.append(n))
-        assert told == [1, 1]
-        again = look("hangs_in_c", "good", resume=file, timeout=70, progress=lambda _, n, __: told.append(n))
-        assert told == [1, 1, 1, 2]
+        events: list[int] = []
+        look("hangs_in_c", resume=file, timeout=50, progress=lambda _, n, __: events.append(n))
+        look("hangs_in_c", resume=file, timeout=40, progress=lambda _, n, __: events.append(n))
+        assert events == [1, 1]
+        again = look("hangs_in_c", "good", resume=file, timeout=70, progress=lambda _, n, __: events.append(n))
+        assert events == [1, 1, 1, 2]
         assert "within 70 s" in faults(again[0])["non_reentrant"]
 
     @pytest.mark.parametrize(
@@ -719,12 +719,12 @@ def workers_of(pool: WorkerPool) -> list[str]:
 
 def running(group: int) -> list[str]:
     """The processes of a group, without those that are dead and only not collected."""
-    found = []
+    processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _parent, process_group = file.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
         except OSError:
             continue
         if int(process_group) == group and state not in "ZX":
-            found.append(file.parent.name)
-    return found
+            processes.append(file.parent.name)
+    return processes

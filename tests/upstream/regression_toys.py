@@ -209,8 +209,8 @@ class Trees:
 
     def tests(self, tree: Path) -> dict[str, bytes]:
         """All that lies under `tests`, compiled files left out."""
-        found = sorted((tree / "tests").rglob("*.py"))
-        return {path.relative_to(tree).as_posix(): path.read_bytes() for path in found}
+        paths = sorted((tree / "tests").rglob("*.py"))
+        return {path.relative_to(tree).as_posix(): path.read_bytes() for path in paths}
 
 
 def damaged(damage: Damage) -> str:
@@ -288,6 +288,6 @@ def _selects(arguments: Sequence[str], name: str) -> bool:
     """As pytest's ids and `-k` do, for the little that is used of them."""
     ids = [word.partition("::")[2] for word in arguments if "::" in word]
     if "-k" in arguments:
-        wanted = re.split(r" or ", arguments[arguments.index("-k") + 1])
-        return any(word in name for word in wanted)
+        expected = re.split(r" or ", arguments[arguments.index("-k") + 1])
+        return any(word in name for word in expected)
     return name in ids if ids else True

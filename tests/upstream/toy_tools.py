@@ -94,32 +94,32 @@ def overwrite(path: Path, text: str, fix: bool) -> bool:
 def modular_conversion(fix: bool, check_all: bool, files: list[str]) -> bool:
     """Generate the modeling files of the models in the diff, and of those that inherit from one."""
     changed = changed_models()
-    found = False
+    changes = False
     for modular in [Path(file) for file in files] or sorted(MODELS.glob("*/modular_*.py")):
         parents = set(re.findall(r"^from \.\.(\w+)", modular.read_text(encoding="utf-8"), re.MULTILINE))
         if check_all or (parents | {modular.parent.name}) & changed:
-            found |= overwrite(modular.with_name(f"modeling_{modular.parent.name}.py"), generate(modular), fix)
-    return found
+            changes |= overwrite(modular.with_name(f"modeling_{modular.parent.name}.py"), generate(modular), fix)
+    return changes
 
 
 def copies(fix: bool) -> bool:
     """Hold copied classes against what they are copied from."""
-    found = False
+    changes = False
     for path in sorted(MODELS.glob("*/modeling_*.py")):
         text = source = path.read_text(encoding="utf-8")
         for match in COPIED.finditer(source):
             family, name, old, new = match.groups()
             original = classes(MODELS / family / f"modeling_{family}.py")[name]
-            wanted = original.replace(old, new) if old else original
-            here = classes(path)[wanted.split("(")[0].removeprefix("class ")]
-            if here != wanted:
-                text = text.replace(here, wanted)
-                line = wanted.split("\n")[0]
+            expected = original.replace(old, new) if old else original
+            here = classes(path)[expected.split("(")[0].removeprefix("class ")]
+            if here != expected:
+                text = text.replace(here, expected)
+                line = expected.split("\n")[0]
                 if f"({LAYER})" in line and f"import {LAYER}" not in text:
                     late = "from ...modeling_utils"
                     text = text.replace(late, f"from ...modeling_layers import {LAYER}\n{late}", 1)
-        found |= overwrite(path, text, fix)
-    return found
+        changes |= overwrite(path, text, fix)
+    return changes
 
 
 def complains(name: str) -> bool:
@@ -165,11 +165,11 @@ def script(name: str) -> None:
 
 def checkers(cache_option: str = "") -> None:
     """The command line of the one runner for all checkers. With a cache, it leaves a file unless told not to."""
-    known = {"--fix", "--keep-going", "--list", cache_option}
+    known_options = {"--fix", "--keep-going", "--list", cache_option}
     options = {word for word in sys.argv[1:] if word.startswith("-")}
     words = [word for word in sys.argv[1:] if word not in options]
-    if options - known or not words:
-        sys.exit(f"usage: checkers.py {' '.join(sorted(known))} checkers [checkers ...]")
+    if options - known_options or not words:
+        sys.exit(f"usage: checkers.py {' '.join(sorted(known_options))} checkers [checkers ...]")
     if "--list" in options:
         for name in sorted(CHECKERS):
             print(f"  {name:25s} The {name} (custom, {'fixable' if name in FIXABLE else 'check-only'})")

@@ -54,28 +54,28 @@ def train(run: Run, prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]
     numbers of blocks that the steps entered in the backward.
     """
     model = run.model
-    wanted = [mean_gradients(model, batches) for batches in run.steps]
+    expected = [mean_gradients(model, batches) for batches in run.steps]
     blocks = {block.name: block.module for block in find_blocks(model)}
-    told: dict[str, Any] = {"error": "", "difference": 0.0, "gradients": 0, "wrong": [], "recomputed": []}
+    result: dict[str, Any] = {"error": "", "difference": 0.0, "gradients": 0, "wrong": [], "recomputed": []}
     outer = prepare(model)
     try:
-        for batches, mean in zip(run.steps, wanted, strict=True):
+        for batches, mean in zip(run.steps, expected, strict=True):
             outer.zero_grad()
             with EntryCounter(model, blocks) as counter:
                 torch.manual_seed(0)
                 loss = loss_of(outer(**batches[dist.get_rank()]))
                 counter.start_backward()
                 loss.backward()  # type: ignore[no-untyped-call]
-            found = gradients(model)
-            told["recomputed"].append(sum(entries.backward > 0 for entries in counter.entries().values()))
+            actual = gradients(model)
+            result["recomputed"].append(sum(entries.backward > 0 for entries in counter.entries().values()))
             scale = max(float(gradient.abs().max()) for gradient in mean.values() if gradient is not None)
-            differences = [apart(mean[name], found[name]) / scale for name in mean]
-            told["wrong"].append(sum(difference > CLOSE for difference in differences))
-            told["difference"] = max(told["difference"], *differences)
-            told["gradients"] = sum(gradient is not None for gradient in found.values())
+            differences = [apart(mean[name], actual[name]) / scale for name in mean]
+            result["wrong"].append(sum(difference > CLOSE for difference in differences))
+            result["difference"] = max(result["difference"], *differences)
+            result["gradients"] = sum(gradient is not None for gradient in actual.values())
     except (RuntimeError, ValueError) as error:
-        told["error"] = " ".join(str(error).split())
-    return told
+        result["error"] = " ".join(str(error).split())
+    return result
 
 
 def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:

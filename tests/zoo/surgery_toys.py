@@ -92,11 +92,11 @@ def _first_leaf(block: nn.Module) -> nn.Module:
 
 def differences(some: Step, others: Step, *, relative: float = 1e-9) -> list[str]:
     """The names of gradients and buffers that differ by more than rounding, and "loss"."""
-    found = [] if _close(torch.tensor(some.loss), torch.tensor(others.loss), relative) else ["loss"]
+    differing = [] if _close(torch.tensor(some.loss), torch.tensor(others.loss), relative) else ["loss"]
     for ours, theirs in ((some.gradients, others.gradients), (some.buffers, others.buffers)):
         assert ours.keys() == theirs.keys()
-        found += [name for name in ours if not _close(ours[name], theirs[name], relative)]
-    return found
+        differing += [name for name in ours if not _close(ours[name], theirs[name], relative)]
+    return differing
 
 
 def _close(ours: Tensor | None, theirs: Tensor | None, relative: float) -> bool:
@@ -198,19 +198,19 @@ class Collecting(Model):
     early = False
 
     def forward(self, values: Tensor) -> Any:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         routers = [module for module in self.modules() if isinstance(module, Router)]
         if self.early:
-            handles = [r.register_forward_pre_hook(lambda _, args: found.append(args[0])) for r in routers]
+            handles = [r.register_forward_pre_hook(lambda _, args: tensors.append(args[0])) for r in routers]
         else:
             handles = [
-                r.register_forward_hook(lambda _, args, out: found.append(args[0] if self.inputs else out))
+                r.register_forward_hook(lambda _, args, out: tensors.append(args[0] if self.inputs else out))
                 for r in routers
             ]
         result = super().forward(values)
         for handle in handles:
             handle.remove()
-        return {"loss": result.sum() + torch.stack(found).square().sum()}
+        return {"loss": result.sum() + torch.stack(tensors).square().sum()}
 
 
 class CollectingInputs(Collecting):

@@ -71,8 +71,8 @@ def adapted() -> nn.Module:
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter)
-    found: nn.Module = model.double().train()
-    return found
+    module: nn.Module = model.double().train()
+    return module
 
 
 SIZES = {
@@ -141,8 +141,8 @@ def gradients_of(
     result = (run or module)(values)
     if result.requires_grad:
         torch.autograd.backward(result.square().sum())
-    found = {"result": result.detach(), "values": values.grad, **{n: p.grad for n, p in module.named_parameters()}}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
+    results = {"result": result.detach(), "values": values.grad, **{n: p.grad for n, p in module.named_parameters()}}
+    return {name: gradient for name, gradient in results.items() if gradient is not None}
 
 
 def farthest(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:

@@ -35,6 +35,6 @@ def test_a_block_of_a_model_without_the_flag_waits_for_its_call_as_well(
     root = tree(tmp_path, before)
     result = apply([root], include_unsupported=True, jobs=1)
     blocks = [finding for finding in result.findings if finding.code == "CKPT001"]
-    assert [one.applicability for one in blocks] == [Applicability.SAFE if after else Applicability.UNSAFE]
+    assert [block.applicability for block in blocks] == [Applicability.SAFE if after else Applicability.UNSAFE]
     assert ("FooModel passes `past_key_values` to FooLayer" in blocks[0].message) is not bool(after)
     assert list(texts(root).values()) == [unflagged(LAYERED, given, after) if after else before]

@@ -81,5 +81,5 @@ def test_every_prelude_is_used() -> None:
 def test_each_rule_has_a_case_that_it_finds_and_one_that_it_does_not(rule: Rule) -> None:
     cases = [case for case in (*UNCHANGED, *CHANGED) if case.parent.name == rule.name]
     codes = [{finding.code for finding in files_of(read(case)[0])[0]} for case in cases]
-    assert any(rule.code in found for found in codes)
-    assert any(rule.code not in found for found in codes)
+    assert any(rule.code in case_codes for case_codes in codes)
+    assert any(rule.code not in case_codes for case_codes in codes)

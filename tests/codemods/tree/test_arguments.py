@@ -24,9 +24,9 @@ NOTHING = FamilyFacts()
 
 
 def forward(signature: str) -> ForwardSignature:
-    found = extract(f"class Foo:\n    def forward(self, {signature}): ...\n").classes[0].forward
-    assert found is not None
-    return found
+    parsed = extract(f"class Foo:\n    def forward(self, {signature}): ...\n").classes[0].forward
+    assert parsed is not None
+    return parsed
 
 
 def arguments(call: str) -> tuple[Argument, ...]:
@@ -106,7 +106,7 @@ def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
     result = written(signature, call, gradient=gradient, past=past)
     if not result:
         return
-    before, after = (bind(arguments(one), forward(signature)) for one in (call, f"f({result})"))
+    before, after = (bind(arguments(source), forward(signature)) for source in (call, f"f({result})"))
     assert not isinstance(before, Unknown)
     assert not isinstance(after, Unknown)
     old, new = arguments(call), arguments(f"f({result})")
@@ -119,8 +119,8 @@ def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
 
 
 def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
-    found = planned(f"{H}, past_key_values=None, {E}=None", "f(a, p, e)")
-    assert (found.blocked, found.positional_past) == ((E,), ("past_key_values",))
+    plan = planned(f"{H}, past_key_values=None, {E}=None", "f(a, p, e)")
+    assert (plan.blocked, plan.positional_past) == ((E,), ("past_key_values",))
 
 
 @pytest.mark.parametrize(

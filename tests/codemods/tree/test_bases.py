@@ -45,5 +45,9 @@ def test_a_base_class_is_followed_into_another_file(line: str) -> None:
 def test_the_nearest_forward_runs() -> None:
     text = "class A:\n    def forward(self, a): ...\nclass B(A): ...\nclass C(B):\n    def forward(self, c): ...\n"
     tree = source_tree({FOO: text})
-    found = {name: tree.bases.forward(class_named(tree, name)) for name in "ABC"}
-    assert {name: one[0].name for name, one in found.items() if one} == {"A": "A", "B": "A", "C": "C"}
+    forwards = {name: tree.bases.forward(class_named(tree, name)) for name in "ABC"}
+    assert {name: definition[0].name for name, definition in forwards.items() if definition} == {
+        "A": "A",
+        "B": "A",
+        "C": "C",
+    }

@@ -36,14 +36,14 @@ CIRCLES: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("files", CIRCLES.values(), ids=CIRCLES)
 def test_circles_end(files: Mapping[str, str]) -> None:
     tree = source_tree(files)
-    for one in list(tree.names.checked_classes()):
-        tree.bases.is_layer(one)
-        tree.bases.chain(one)
-        tree.containers.parts(one)
-        tree.bases.forward(one)
-        tree.bases.heirs(one)
+    for ref in list(tree.names.checked_classes()):
+        tree.bases.is_layer(ref)
+        tree.bases.chain(ref)
+        tree.containers.parts(ref)
+        tree.bases.forward(ref)
+        tree.bases.heirs(ref)
         for name in ("a", "b", "c"):
-            tree.containers.reached(one, (name, "*", "*"))
+            tree.containers.reached(ref, (name, "*", "*"))
         tree.names.named(FOO, "A")
     assert tree.containers.supported == frozenset()
 
@@ -55,7 +55,7 @@ def test_a_model_is_made_of_what_it_holds_at_any_depth() -> None:
         "class E:\n    def __init__(self):\n        self.layers = ModuleList([[L() for _ in x] for _ in y])\n"
         "class L: ...\nclass Other: ...\n"
     )
-    assert {one.name for one in source_tree({FOO: text}).containers.supported} == {"M", "E", "L"}
+    assert {ref.name for ref in source_tree({FOO: text}).containers.supported} == {"M", "E", "L"}
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])

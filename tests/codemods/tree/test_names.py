@@ -9,7 +9,7 @@ from tests.codemods.tree.trees import BAR, FOO, class_named, source_tree
 def test_both_definitions_under_a_guard_are_meant() -> None:
     text = "if fast:\n    class A: ...\nelse:\n    class A(GradientCheckpointingLayer): ...\n"
     tree = source_tree({FOO: text})
-    assert [tree.bases.is_layer(one) for one in tree.names.named(FOO, "A") if isinstance(one, ClassRef)] == [
+    assert [tree.bases.is_layer(ref) for ref in tree.names.named(FOO, "A") if isinstance(ref, ClassRef)] == [
         Answer.NO,
         Answer.YES,
     ]
@@ -24,4 +24,4 @@ def test_what_is_not_at_hand_is_external() -> None:
 def test_files_loaded_to_understand_others_are_not_checked() -> None:
     tree = source_tree({FOO: "from ..bar.modeling_bar import B\nclass A(B): ..."}, {BAR: "class B: ..."})
     assert tree.bases.is_layer(class_named(tree, "A")) is Answer.NO
-    assert [one.name for one in tree.names.checked_classes()] == ["A"]
+    assert [ref.name for ref in tree.names.checked_classes()] == ["A"]

@@ -170,15 +170,15 @@ class TestText:
         assert statistics_lines(shown()) == []
 
 
-def applied(found: tuple[Finding, ...], left: tuple[Finding, ...], **other: Any) -> ApplyResult:
+def applied(findings: tuple[Finding, ...], left: tuple[Finding, ...], **other: Any) -> ApplyResult:
     values = {"problems": (), "notes": (), "files": 9, "written": True, "seconds": 2.0, **other}
-    return ApplyResult((FileChange("a.py", "a\n", "b\n", ("CKPT003",)),), found, left, **values)
+    return ApplyResult((FileChange("a.py", "a\n", "b\n", ("CKPT003",)),), findings, left, **values)
 
 
 class TestApplySummary:
     def test_it_counts_repaired_and_left_by_rule_and_says_why(self) -> None:
-        found = (finding(), finding(line=2), finding("CKPT004", UNSAFE, edits=EDITS), finding("CKPT001", UNSAFE))
-        lines = apply_lines(applied(found, found[1:], notes=("a.py: the copy comment went",)), RULES, width=200)
+        findings = (finding(), finding(line=2), finding("CKPT004", UNSAFE, edits=EDITS), finding("CKPT001", UNSAFE))
+        lines = apply_lines(applied(findings, findings[1:], notes=("a.py: the copy comment went",)), RULES, width=200)
         assert lines == [
             "Changed 1 of 9 files in 2.0 s.",
             "  CKPT001 plain_block: 0 repaired, left: 1 to be repaired by hand",

@@ -242,12 +242,12 @@ def every_kind() -> dict[str, Evidence]:
 def large(families: int = 20) -> Evidence:
     """A series of many families, in which one class is as before."""
     names = [f"family{number}" for number in range(families)]
-    found = [row for name in names for row in rows(name, f"{name.capitalize()}Model")]
-    found[-1] = replace(found[-1], after=found[-1].before, faults_after=found[-1].faults_before)
+    all_rows = [row for name in names for row in rows(name, f"{name.capitalize()}Model")]
+    all_rows[-1] = replace(all_rows[-1], after=all_rows[-1].before, faults_after=all_rows[-1].faults_before)
     made = replace(
         ready(),
         commits=tuple(commit(name, f"{at:040x}") for at, name in enumerate(names)),
-        rows=tuple(found),
+        rows=tuple(all_rows),
         checks=tuple(
             CheckerResult(f"tests/models/{name}", CheckStatus.OK, CommandRun(f"pytest tests/models/{name}", 0))
             for name in names
@@ -327,16 +327,16 @@ def shown(inline: Token) -> str:
 
 def tables(page: str) -> list[list[list[str]]]:
     """Every table of a page as a reader sees it: its rows, the header first."""
-    found: list[list[list[str]]] = []
+    all_tables: list[list[list[str]]] = []
     tokens = parsed(page)
     for at, token in enumerate(tokens):
         if token.type == "table_open":
-            found.append([])
+            all_tables.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
+            all_tables[-1].append([])
         elif token.type in ("th_open", "td_open"):
-            found[-1][-1].append(shown(tokens[at + 1]))
-    return found
+            all_tables[-1][-1].append(shown(tokens[at + 1]))
+    return all_tables
 
 
 def fences(page: str) -> list[str]:
@@ -356,8 +356,8 @@ def headings(page: str) -> list[str]:
 
 def folds(page: str) -> dict[str, str]:
     """What is folded on a page, by the line that opens it."""
-    found = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
-    return {summary: body.strip() for summary, body in found}
+    sections = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
+    return {summary: body.strip() for summary, body in sections}
 
 
 def in_sight(page: str) -> str:
@@ -367,5 +367,5 @@ def in_sight(page: str) -> str:
 
 def turned(evidence: Evidence) -> Evidence:
     """The same evidence with its mappings the other way round."""
-    versions, rules = (dict(reversed(list(known.items()))) for known in (evidence.versions, evidence.rules))
+    versions, rules = (dict(reversed(list(mapping.items()))) for mapping in (evidence.versions, evidence.rules))
     return replace(evidence, versions=versions, rules=rules)

@@ -50,13 +50,13 @@ def test_no_box_is_ticked_and_none_is_lost() -> None:
 def test_the_human_has_four_places_and_they_are_where_they_should_be() -> None:
     page = body(cases.ready())
     lines = page.splitlines()
-    found = [at for at, line in enumerate(lines) if HUMAN_PLACE in line]
-    assert len(found) == page.count(PLACE) == page.count(HUMAN_PLACE) == 4
-    assert lines[found[0]] == PLACE
-    assert lines[found[0] - 2] == "-->"
-    assert lines[found[0] + 1].startswith(ASKED[0])
-    assert [lines[at].startswith(asked) for at, asked in zip(found[1:], ASKED[1:], strict=True)] == [True] * 3
-    assert found[0] < lines.index("## Evidence") < lines.index("### Disclosure") < found[1] < lines.index("## Rules")
+    places = [at for at, line in enumerate(lines) if HUMAN_PLACE in line]
+    assert len(places) == page.count(PLACE) == page.count(HUMAN_PLACE) == 4
+    assert lines[places[0]] == PLACE
+    assert lines[places[0] - 2] == "-->"
+    assert lines[places[0] + 1].startswith(ASKED[0])
+    assert [lines[at].startswith(asked) for at, asked in zip(places[1:], ASKED[1:], strict=True)] == [True] * 3
+    assert places[0] < lines.index("## Evidence") < lines.index("### Disclosure") < places[1] < lines.index("## Rules")
 
 
 def test_an_empty_place_is_seen_by_who_reads_the_description() -> None:

@@ -119,29 +119,29 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, str]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
     made, status, reason = WAYS[way]
-    found = judged(made(), (), applies=True)
-    assert (found.status, found.reasons) == (status, (reason,))
+    judgement = judged(made(), (), applies=True)
+    assert (judgement.status, judgement.reasons) == (status, (reason,))
 
 
 def test_a_series_without_a_fault_is_ready_without_a_reason() -> None:
-    found = judged(changed(status=SeriesStatus.NOT_READY, reasons=("an old one",)), (), applies=True)
-    assert (found.status, found.reasons) == ("ready", ())
+    judgement = judged(changed(status=SeriesStatus.NOT_READY, reasons=("an old one",)), (), applies=True)
+    assert (judgement.status, judgement.reasons) == ("ready", ())
 
 
 def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
-    found = judged(cases.ready(), (), applies=False)
-    assert found.status == SeriesStatus.NOT_READY
-    assert found.reasons == ("git am of the patches on the base does not give the tree of the branch",)
+    judgement = judged(cases.ready(), (), applies=False)
+    assert judgement.status == SeriesStatus.NOT_READY
+    assert judgement.reasons == ("git am of the patches on the base does not give the tree of the branch",)
 
 
 def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
-    found = judged(cases.ready(), ("zamba2",), applies=True)
-    assert (found.status, found.reasons) == ("ready", (IN_ANYWAY,))
+    judgement = judged(cases.ready(), ("zamba2",), applies=True)
+    assert (judgement.status, judgement.reasons) == ("ready", (IN_ANYWAY,))
 
 
 def test_a_test_that_shows_nothing_is_a_caution_where_there_is_nothing_to_show() -> None:
-    found = judged(no_test(before=WENT), ("zamba2",), applies=True)
-    assert (found.status, found.reasons) == (
+    judgement = judged(no_test(before=WENT), ("zamba2",), applies=True)
+    assert (judgement.status, judgement.reasons) == (
         SeriesStatus.READY,
         (IN_ANYWAY, "no regression test of zamba2: it passes on the base"),
     )
@@ -157,28 +157,28 @@ def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
 
 
 def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
-    found = judged(cases.ready(), (), applies=True, lost=["clvp"])
+    judgement = judged(cases.ready(), (), applies=True, lost=["clvp"])
     why = "clvp: what its commit repaired is not repaired on the finished series"
-    assert (found.status, found.reasons) == ("not ready", (why,))
+    assert (judgement.status, judgement.reasons) == ("not ready", (why,))
 
 
 def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
-    found = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
-    assert found.status == SeriesStatus.UNCHECKED
-    assert found.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
+    judgement = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
+    assert judgement.status == SeriesStatus.UNCHECKED
+    assert judgement.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
 
 
 def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
-    found = judged(changed(rows=()), (), applies=True)
-    assert found.status == SeriesStatus.UNCHECKED
-    assert found.reasons[0].endswith("no class of it was measured")
+    judgement = judged(changed(rows=()), (), applies=True)
+    assert judgement.status == SeriesStatus.UNCHECKED
+    assert judgement.reasons[0].endswith("no class of it was measured")
 
 
 def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
     check = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
-    found = judged(changed(checks=(check,)), (), applies=True)
-    assert found.status == SeriesStatus.UNCHECKED
-    assert found.reasons == ("repo fails, and fails on the base too, with another output: compare the two",)
+    judgement = judged(changed(checks=(check,)), (), applies=True)
+    assert judgement.status == SeriesStatus.UNCHECKED
+    assert judgement.reasons == ("repo fails, and fails on the base too, with another output: compare the two",)
 
 
 def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
@@ -203,9 +203,9 @@ def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions(
             RegressionTest("zamba2", RegressionKind.NONE, before=WENT, reason="it passes on the base"),
         ),
     )
-    found = judged(made, ("mllama",), applies=False)
-    assert found.status == SeriesStatus.NOT_READY
-    assert [reason.partition(" (")[0] for reason in found.reasons] == [
+    judgement = judged(made, ("mllama",), applies=False)
+    assert judgement.status == SeriesStatus.NOT_READY
+    assert [reason.partition(" (")[0] for reason in judgement.reasons] == [
         "git am of the patches on the base does not give the tree of the branch",
         "ClvpEncoder",
         "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",

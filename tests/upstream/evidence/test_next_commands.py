@@ -26,14 +26,14 @@ def lines(evidence: Evidence) -> list[str]:
 
 def commands(evidence: Evidence) -> list[list[str]]:
     """The next commands as a shell would split them, without what is to be read first."""
-    return [shlex.split(one) for one in lines(evidence)[1:]]
+    return [shlex.split(line) for line in lines(evidence)[1:]]
 
 
 @pytest.mark.parametrize("name", cases.every_kind())
 def test_upstreams_own_rules_come_first_and_break_no_shell(name: str) -> None:
-    first, *_ = found = lines(cases.every_kind()[name])
+    first, *_ = shown = lines(cases.every_kind()[name])
     assert first.startswith("# Read CONTRIBUTING.md of transformers first")
-    script = "\n".join(found)
+    script = "\n".join(shown)
     assert subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False).stderr == b""
 
 
@@ -46,21 +46,21 @@ def test_a_series_that_is_not_ready_is_only_to_be_looked_at_and_finished(name: s
         "bare": ["PYTHONPATH=src", "python", "-m", "pytest", "tests/models/clvp"],
     }
     for evidence in (made, replace(made, coordination="")):
-        found = commands(evidence)
-        assert [one[3] for one in found if one[:2] == ["git", "-C"]] == ["log", "diff", "worktree"]
-        assert found[3:] == [["cd", WORKTREE], left[name]]
+        steps = commands(evidence)
+        assert [command[3] for command in steps if command[:2] == ["git", "-C"]] == ["log", "diff", "worktree"]
+        assert steps[3:] == [["cd", WORKTREE], left[name]]
 
 
 def test_where_no_command_is_left_to_run_no_worktree_is_made() -> None:
     evidence = replace(cases.unchecked(), checks=cases.unchecked().checks[:1])
-    assert [one[3] for one in commands(evidence)] == ["log", "diff"]
+    assert [command[3] for command in commands(evidence)] == ["log", "diff"]
 
 
 def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
-    found = commands(cases.uncoordinated())
-    assert found[-1] == ["gh", "issue", "create", "--repo", "huggingface/transformers", "--web"]
-    assert found[0][:3] == ["gh", "issue", "list"]
-    assert not any({"push", "create", "fork"} & set(one) for one in found[:-1])
+    steps = commands(cases.uncoordinated())
+    assert steps[-1] == ["gh", "issue", "create", "--repo", "huggingface/transformers", "--web"]
+    assert steps[0][:3] == ["gh", "issue", "list"]
+    assert not any({"push", "create", "fork"} & set(command) for command in steps[:-1])
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -77,6 +77,6 @@ def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bo
 
 
 def test_relative_folders_are_found_from_the_worktree_too() -> None:
-    found = next_commands(cases.ready(), Path("out"), Path("checkout"))
-    assert shlex.split(found[-1])[-1] == str(Path("out").absolute() / "body.md")
-    assert f"cd {shlex.quote(str(Path('transformers-all').absolute()))}" in found
+    text = next_commands(cases.ready(), Path("out"), Path("checkout"))
+    assert shlex.split(text[-1])[-1] == str(Path("out").absolute() / "body.md")
+    assert f"cd {shlex.quote(str(Path('transformers-all').absolute()))}" in text

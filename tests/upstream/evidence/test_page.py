@@ -14,8 +14,8 @@ from tests.upstream.evidence import evidence_cases as cases
 
 def section(page: str, title: str) -> str:
     """The part of the page under one of its headings."""
-    (found,) = re.findall(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    return str(found)
+    (body,) = re.findall(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return str(body)
 
 
 def under(evidence: Evidence, title: str) -> str:

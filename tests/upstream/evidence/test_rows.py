@@ -38,34 +38,36 @@ def unclaimed(*levels: Level) -> Report:
 def row(before: Report | None, after: Report | None) -> ModelRow:
     """The row of two runs in the one mode that their reports have."""
     sides = [[side] if side else [] for side in (before, after)]
-    found, _ = rows_of("toy", *sides)
-    return found
+    rows, _ = rows_of("toy", *sides)
+    return rows
 
 
 def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> None:
-    found = row(report("cost", "recompute", kept=80), report(kept=20))
-    assert (found.family, found.model, found.mode, found.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
-    assert (found.before, found.after, found.problem) == (("recompute", "cost"), (), "")
-    assert found.faults_before == (str(fault_at("cost", "layers.0", explanation=WHY)), str(PLAIN))
-    assert found.faults_after == ()
-    assert (found.kept_before, found.kept_after) == (80, 20)
+    result = row(report("cost", "recompute", kept=80), report(kept=20))
+    assert (result.family, result.model, result.mode, result.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
+    assert (result.before, result.after, result.problem) == (("recompute", "cost"), (), "")
+    assert result.faults_before == (str(fault_at("cost", "layers.0", explanation=WHY)), str(PLAIN))
+    assert result.faults_after == ()
+    assert (result.kept_before, result.kept_after) == (80, 20)
 
 
 def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired() -> None:
     (mode,) = report("values").modes
     after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
-    found = row(report("recompute", "values"), after)
-    assert (found.after, found.verdict) == (("recompute", "values"), "as before")
+    result = row(report("recompute", "values"), after)
+    assert (result.after, result.verdict) == (("recompute", "values"), "as before")
 
 
 def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
     variant = replace(report(), variant="router loss")
     other = replace(report(), model="Another")
-    found = rows_of("toy", [variant, report(), other], [other, variant, report()])
-    labels = [(one.model, one.mode) for one in found]
+    entries = rows_of("toy", [variant, report(), other], [other, variant, report()])
+    labels = [(measured.model, measured.mode) for measured in entries]
     names = ("Another", "Toy", "Toy (router loss)")
     assert labels == [(name, mode) for name in names for mode in ("non_reentrant", "reentrant")]
-    assert {one.problem for one in found if one.mode == "reentrant"} == {"it was not examined in the mode reentrant"}
+    assert {measured.problem for measured in entries if measured.mode == "reentrant"} == {
+        "it was not examined in the mode reentrant"
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,16 +99,16 @@ def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mod
 def test_only_what_is_measured_on_both_sides_can_be_repaired(
     before: Report | None, after: Report | None, verdict: str
 ) -> None:
-    found = row(before, after)
-    assert found.verdict == verdict
-    assert reproduced([found]) == (verdict == RowVerdict.PARTLY_REPAIRED)
-    assert bool(found.problem) == (verdict == RowVerdict.NOT_MEASURED)
+    result = row(before, after)
+    assert result.verdict == verdict
+    assert reproduced([result]) == (verdict == RowVerdict.PARTLY_REPAIRED)
+    assert bool(result.problem) == (verdict == RowVerdict.NOT_MEASURED)
 
 
 def test_a_class_that_is_not_built_any_more_says_why() -> None:
-    found = row(report("recompute", kept=80), UNBUILT)
-    assert (found.after, found.faults_after) == (("run",), (UNBUILT.problem,))
-    assert (found.kept_before, found.kept_after) == (80, 0)
+    result = row(report("recompute", kept=80), UNBUILT)
+    assert (result.after, result.faults_after) == (("run",), (UNBUILT.problem,))
+    assert (result.kept_before, result.kept_after) == (80, 0)
     assert row(report(), None).faults_after == ("there is no Toy",)
 
 

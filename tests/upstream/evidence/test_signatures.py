@@ -117,7 +117,7 @@ def changed(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> tu
 
 def between(tmp_path: Path, before: str, after: str) -> tuple[SignatureChange, ...]:
     """What a change of the toy block's parameters comes to."""
-    return changed(tmp_path, *({TOY: BLOCK.replace("PARAMETERS", one) + MODEL} for one in (before, after)))
+    return changed(tmp_path, *({TOY: BLOCK.replace("PARAMETERS", signature) + MODEL} for signature in (before, after)))
 
 
 def place(path: str, text: str, comment: str) -> str:
@@ -127,18 +127,18 @@ def place(path: str, text: str, comment: str) -> str:
 
 
 def test_a_new_order_is_told_without_self_and_annotations_and_with_its_line(tmp_path: Path) -> None:
-    (found,) = between(tmp_path, BEFORE, AFTER)
-    assert (found.path, found.class_name, found.line) == (TOY, "ToyBlock", 7)
-    assert found.before == "hidden_states, layer_past=None, mask=None, flag=False"
-    assert found.after == "hidden_states, mask=None, layer_past=None, flag=False"
+    (change,) = between(tmp_path, BEFORE, AFTER)
+    assert (change.path, change.class_name, change.line) == (TOY, "ToyBlock", 7)
+    assert change.before == "hidden_states, layer_past=None, mask=None, flag=False"
+    assert change.after == "hidden_states, mask=None, layer_past=None, flag=False"
 
 
 def test_every_call_in_the_checkout_is_a_caller_and_no_other_class_s_is(tmp_path: Path) -> None:
     toy = BLOCK.replace("PARAMETERS", AFTER) + MODEL
     before = {TOY: BLOCK.replace("PARAMETERS", BEFORE) + MODEL, OTHER: ELSEWHERE, TEST: UNBOUND}
-    (found,) = changed(tmp_path, before, {TOY: toy, OTHER: ELSEWHERE, TEST: UNBOUND})
+    (change,) = changed(tmp_path, before, {TOY: toy, OTHER: ELSEWHERE, TEST: UNBOUND})
     inside = [place(TOY, toy, name) for name in ("stack", "checkpoint", "element", "attribute", "dotted", "parent")]
-    assert found.callers == (place(OTHER, ELSEWHERE, "imported"), *inside, place(TEST, UNBOUND, "unbound"))
+    assert change.callers == (place(OTHER, ELSEWHERE, "imported"), *inside, place(TEST, UNBOUND, "unbound"))
 
 
 def test_a_call_that_a_model_inherits_reaches_the_blocks_that_it_put_there(tmp_path: Path) -> None:
@@ -166,11 +166,12 @@ class OwnWayModel(ToyModel):
     toy = BLOCK.replace("PARAMETERS", BEFORE) + MODEL
     modular = OTHER.replace("modeling", "modular")
     before, after = (
-        {TOY: toy, **dict.fromkeys((OTHER, modular), heir.replace("PARAMETERS", one))} for one in (BEFORE, AFTER)
+        {TOY: toy, **dict.fromkeys((OTHER, modular), heir.replace("PARAMETERS", signature))}
+        for signature in (BEFORE, AFTER)
     )
-    found, never_run = changed(tmp_path, before, after)
-    assert (found.path, found.class_name) == (OTHER, "SpecialBlock")
-    assert set(found.callers) == {place(TOY, toy, name) for name in ("stack", "checkpoint", "element")}
+    change, never_run = changed(tmp_path, before, after)
+    assert (change.path, change.class_name) == (OTHER, "SpecialBlock")
+    assert set(change.callers) == {place(TOY, toy, name) for name in ("stack", "checkpoint", "element")}
     assert (never_run.path, never_run.callers) == (modular, ())
 
 
@@ -202,7 +203,7 @@ def test_what_breaks_no_positional_caller_is_not_told(tmp_path: Path, after: str
     ids=["renamed", "lost", "by keyword only", "no default any more", "one in front"],
 )
 def test_what_breaks_a_positional_caller_is_told(tmp_path: Path, after: str) -> None:
-    assert [one.class_name for one in between(tmp_path, BEFORE, after)] == ["ToyBlock"]
+    assert [change.class_name for change in between(tmp_path, BEFORE, after)] == ["ToyBlock"]
 
 
 def test_a_lost_rest_is_told_and_a_new_required_one_too(tmp_path: Path) -> None:
@@ -220,8 +221,11 @@ def test_a_class_or_file_of_one_tree_alone_has_nothing_to_compare(tmp_path: Path
 def test_a_generated_class_is_told_beside_the_one_it_is_generated_from(tmp_path: Path) -> None:
     header = "# This file was automatically generated from src/transformers/models/toy/modular_toy.py.\n"
     before, after = (
-        {MODULAR: BLOCK.replace("PARAMETERS", one) + MODEL, TOY: header + BLOCK.replace("PARAMETERS", one) + MODEL}
-        for one in (BEFORE, AFTER)
+        {
+            MODULAR: BLOCK.replace("PARAMETERS", signature) + MODEL,
+            TOY: header + BLOCK.replace("PARAMETERS", signature) + MODEL,
+        }
+        for signature in (BEFORE, AFTER)
     )
     generated, modular = changed(tmp_path, before, after)
     assert (generated.path, generated.line, modular.path, modular.line) == (TOY, 8, MODULAR, 7)
@@ -235,8 +239,8 @@ def test_two_classes_of_one_name_are_compared_each_with_its_own(tmp_path: Path) 
     text += "else:\n    class ToyBlock:\n        def forward(SECOND): pass\n"
     before = text.replace("FIRST", "self, b, c").replace("SECOND", "self, a")
     after = text.replace("FIRST", "self, c, b").replace("SECOND", "self, a")
-    (found,) = changed(tmp_path, {TOY: before}, {TOY: after})
-    assert (found.line, found.before, found.after) == (3, "b, c", "c, b")
+    (change,) = changed(tmp_path, {TOY: before}, {TOY: after})
+    assert (change.line, change.before, change.after) == (3, "b, c", "c, b")
 
 
 def test_the_reordered_blocks_of_a_release_are_told_with_the_calls_that_followed(tmp_path: Path) -> None:
@@ -250,14 +254,14 @@ def test_the_reordered_blocks_of_a_release_are_told_with_the_calls_that_followed
             shutil.copytree(models / family, tmp_path / side / MODELS / family)
     apply([tmp_path / "after" / MODELS], unsafe=True, select=["CKPT005"], cache=False)
     files = [f"{MODELS.as_posix()}/{family}/modeling_{family}.py" for family in families]
-    found = changed_signatures(tmp_path / "before", tmp_path / "after", files)
-    assert [(one.path, one.class_name) for one in found] == list(
+    changes = changed_signatures(tmp_path / "before", tmp_path / "after", files)
+    assert [(change.path, change.class_name) for change in changes] == list(
         zip(files, ("DecisionTransformerGPT2Block", "GPT2Block", "ImageGPTBlock"), strict=True)
     )
-    for one in found:
-        assert one.before.index("encoder_hidden_states") > one.before.index("attention_mask")
-        assert one.after.startswith("hidden_states, encoder_hidden_states=None, ")
-        (caller,) = one.callers
+    for change in changes:
+        assert change.before.index("encoder_hidden_states") > change.before.index("attention_mask")
+        assert change.after.startswith("hidden_states, encoder_hidden_states=None, ")
+        (caller,) = change.callers
         path, _, line = caller.partition(":")
-        assert path == one.path
+        assert path == change.path
         assert "= block(" in (tmp_path / "after" / path).read_text().split("\n")[int(line) - 1]

@@ -58,7 +58,7 @@ class Toy:
         return drift(self.tools, self.python, self.tree, modular)
 
     def check(self) -> dict[str, CheckerResult]:
-        return {one.name: one for one in check(self.tools, self.python, self.tree, self.base)}
+        return {outcome.name: outcome for outcome in check(self.tools, self.python, self.tree, self.base)}
 
     def text(self, name: str) -> str:
         return (self.tree / name).read_text(encoding="utf-8")
@@ -111,11 +111,11 @@ def test_what_is_generated_and_what_is_copied_follows(maker: Maker, generation: 
     toy = maker(generation=generation)
     toy.repair()
     ran = toy.fix()
-    assert all(one.ok for one in ran)
+    assert all(command_run.ok for command_run in ran)
     assert ran[0].command == f"python {CONVERTED[generation]}"
     # the copies changed birch, so the converter has another turn, and changes nothing more
     order = ("modular", "copies", "modular", "docstrings", "ruff check", "ruff format")
-    assert all(word in one.command for word, one in zip(order, ran, strict=True))
+    assert all(word in command_run.command for word, command_run in zip(order, ran, strict=True))
     assert "class BirchLayer(GradientCheckpointingLayer):" in toy.text(BIRCH)
     assert "class CedarLayer(GradientCheckpointingLayer):" in toy.text(CEDAR)
     assert toy.changed() == [ASH, BIRCH, CEDAR]
@@ -139,7 +139,7 @@ def test_what_is_generated_from_a_copy_is_generated_again(maker: Maker) -> None:
     git(toy.tree, "branch", "--force", "main")
     toy.repair()
     ran = toy.fix()
-    assert [("modular" in one.command, "copies" in one.command) for one in ran[:4]] == [
+    assert [("modular" in command_run.command, "copies" in command_run.command) for command_run in ran[:4]] == [
         (True, False),
         (False, True),
     ] * 2
@@ -157,7 +157,7 @@ if "--fix" in sys.argv:
 print("  copies  (it)\\n  modular_conversion  (it)")
 """
     ran = maker(scripts={"utils/checkers.py": restless}).fix()
-    assert ["copies" in one.command for one in ran[:-2]] == [False, True] * 3
+    assert ["copies" in command_run.command for command_run in ran[:-2]] == [False, True] * 3
 
 
 def test_only_changed_files_are_formatted(maker: Maker) -> None:
@@ -171,7 +171,7 @@ def test_only_changed_files_are_formatted(maker: Maker) -> None:
 
 def test_nothing_is_done_where_nothing_differs(maker: Maker) -> None:
     toy = maker()
-    assert not any("ruff" in one.command for one in toy.fix())
+    assert not any("ruff" in command_run.command for command_run in toy.fix())
     assert toy.changed() == []
 
 
@@ -186,7 +186,7 @@ def test_a_checkout_without_tools_is_left_alone(maker: Maker) -> None:
 def test_a_ruff_that_is_not_the_pinned_one_formats_nothing(maker: Maker) -> None:
     toy = maker(ruff="0.1.0")
     toy.repair()
-    commands = [one.command for one in toy.fix()]
+    commands = [command_run.command for command_run in toy.fix()]
     assert commands[-1] == "python utils/checkers.py docstrings --fix"
     assert not any(command.startswith("ruff") for command in commands)
     assert "class CedarLayer(GradientCheckpointingLayer):" in toy.text(CEDAR)
@@ -195,20 +195,23 @@ def test_a_ruff_that_is_not_the_pinned_one_formats_nothing(maker: Maker) -> None
 def test_without_a_pin_any_ruff_will_do(maker: Maker) -> None:
     toy = maker(ruff="0.1.0", scripts={"setup.py": ""})
     toy.repair()
-    assert [one.command.split(" src")[0] for one in toy.fix()][-2:] == ["ruff check --fix", "ruff format"]
-    assert {one.status for one in toy.check().values()} == {"ok"}
+    assert [command_run.command.split(" src")[0] for command_run in toy.fix()][-2:] == [
+        "ruff check --fix",
+        "ruff format",
+    ]
+    assert {outcome.status for outcome in toy.check().values()} == {"ok"}
 
 
 @pytest.mark.parametrize(
-    ("setup", "wanted"), [('"ruff==1.2"', "ruff==1.2"), ("", "ruff")], ids=["pinned", "not pinned"]
+    ("setup", "expected"), [('"ruff==1.2"', "ruff==1.2"), ("", "ruff")], ids=["pinned", "not pinned"]
 )
-def test_the_converter_cannot_do_without_ruff(maker: Maker, setup: str, wanted: str) -> None:
+def test_the_converter_cannot_do_without_ruff(maker: Maker, setup: str, expected: str) -> None:
     toy = maker(ruff=None, scripts={"setup.py": setup})
     python = f"{toy.tree}/.venv/bin/python"
     with pytest.raises(UpstreamError) as caught:
         toy.fix()
     assert str(caught.value) == (
-        f"upstream's converter needs {wanted}, and {python} has none: {python} -m pip install {wanted}"
+        f"upstream's converter needs {expected}, and {python} has none: {python} -m pip install {expected}"
     )
 
 
@@ -221,16 +224,16 @@ def test_the_converter_cannot_do_without_a_branch_main(maker: Maker) -> None:
 
 @pytest.mark.parametrize("name", ["modular_conversion", "docstrings"])
 def test_a_converter_or_a_fixer_that_fails_is_shown_as_such(maker: Maker, name: str) -> None:
-    failed = [one for one in maker(failing_before=[name]).fix() if not one.ok]
-    told = f"{name}: something is wrong here\n1 failed: {name}"
-    assert failed == [CommandRun(f"python utils/checkers.py {name} --fix", 1, told)]
+    failed = [command_run for command_run in maker(failing_before=[name]).fix() if not command_run.ok]
+    message = f"{name}: something is wrong here\n1 failed: {name}"
+    assert failed == [CommandRun(f"python utils/checkers.py {name} --fix", 1, message)]
 
 
 def test_a_converter_of_scripts_that_fails_is_shown_as_such(maker: Maker) -> None:
     first, *rest = maker(generation="scripts", failing_before=["modular_conversion"]).fix()
     assert (first.command, first.code) == (f"python {CONVERTED['scripts']}", 1)
     assert first.output.endswith("modular_conversion found something")
-    assert all(one.ok for one in rest), "the others are run all the same"
+    assert all(command_run.ok for command_run in rest), "the others are run all the same"
 
 
 def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) -> None:
@@ -281,17 +284,19 @@ def test_the_worktree_is_put_back_where_a_fixer_cannot_be_run(maker: Maker) -> N
 
 def test_every_checker_is_run_once_and_told_of(maker: Maker) -> None:
     toy = maker()
-    told: list[str] = []
-    checks = check(toy.tools, toy.python, toy.tree, toy.base, step=told.append)
-    assert told == [one.name for one in checks] == NAMES
-    assert {(one.status, one.reason, one.before) for one in checks} == {("ok", "", None)}
-    assert [one.ran.command for one in checks if one.ran] == [f"python utils/checkers.py {name}" for name in NAMES]
+    reported: list[str] = []
+    checks = check(toy.tools, toy.python, toy.tree, toy.base, step=reported.append)
+    assert reported == [outcome.name for outcome in checks] == NAMES
+    assert {(outcome.status, outcome.reason, outcome.before) for outcome in checks} == {("ok", "", None)}
+    assert [outcome.ran.command for outcome in checks if outcome.ran] == [
+        f"python utils/checkers.py {name}" for name in NAMES
+    ]
 
 
 def test_the_scripts_are_run_one_by_one(maker: Maker) -> None:
     checks = maker(generation="scripts", scripts={"Makefile": MAKEFILE}).check()
-    assert {one.status for one in checks.values()} == {"ok"}
-    assert [one.ran.command for one in checks.values() if one.ran] == [
+    assert {outcome.status for outcome in checks.values()} == {"ok"}
+    assert [outcome.ran.command for outcome in checks.values() if outcome.ran] == [
         "python -c 'from transformers import *'",
         "python utils/check_copies.py",
         "python utils/check_modular_conversion.py",
@@ -321,13 +326,13 @@ def test_a_script_that_would_change_files_is_no_checker(maker: Maker) -> None:
 def test_what_the_series_breaks_has_failed(maker: Maker, generation: str) -> None:
     toy = maker(generation=generation, failing=["repo"])
     toy.repair()
-    found = toy.check()
-    assert {name for name, one in found.items() if one.status == CheckStatus.FAILED} == {
+    checks = toy.check()
+    assert {name for name, outcome in checks.items() if outcome.status == CheckStatus.FAILED} == {
         "copies",
         "modular_conversion",
         "repo",
     }
-    repo = found["repo"]
+    repo = checks["repo"]
     assert repo.reason == "it passes on the base"
     assert repo.ran is not None
     assert repo.before is not None
@@ -336,8 +341,8 @@ def test_what_the_series_breaks_has_failed(maker: Maker, generation: str) -> Non
 
 
 def test_what_was_broken_before_is_told_apart(maker: Maker) -> None:
-    found = maker(**FEWER, failing_before=["inits"]).check()
-    assert {name: one.status for name, one in found.items() if name not in FORMATTED} == {
+    outcomes = maker(**FEWER, failing_before=["inits"]).check()
+    assert {name: outcome.status for name, outcome in outcomes.items() if name not in FORMATTED} == {
         "imports": "ok",
         "repo": "ok",
         "inits": "failed before too",
@@ -407,9 +412,9 @@ def test_what_depends_on_ruff_is_not_run_with_another_one(
     maker: Maker, generation: str, ruff: str | None, has: str
 ) -> None:
     toy = maker(generation=generation, ruff=ruff)
-    found = toy.check()
-    assert {name for name, one in found.items() if one.status == CheckStatus.NOT_RUN} == FORMATTED
-    assert {one.reason for one in found.values()} == {
+    outcomes = toy.check()
+    assert {name for name, outcome in outcomes.items() if outcome.status == CheckStatus.NOT_RUN} == FORMATTED
+    assert {outcome.reason for outcome in outcomes.values()} == {
         "",
         f"setup.py pins ruff=={RUFF}, and the interpreter {has}: python -m pip install ruff=={RUFF}",
     }
@@ -418,22 +423,26 @@ def test_what_depends_on_ruff_is_not_run_with_another_one(
 def test_what_compares_with_main_is_not_run_without_it(maker: Maker) -> None:
     toy = maker(generation="scripts")
     git(toy.tree, "branch", "--move", "main", "trunk")
-    found = toy.check()
-    converter = found.pop("modular_conversion")
+    outcomes = toy.check()
+    converter = outcomes.pop("modular_conversion")
     assert (converter.status, converter.ran) == ("not run", None)
     assert converter.reason == (
         "it compares with a local branch main, and this checkout has none: git branch main makes one"
     )
-    assert {one.status for one in found.values()} == {"ok"}
+    assert {outcome.status for outcome in outcomes.values()} == {"ok"}
 
 
 def test_a_cache_is_neither_believed_nor_left(maker: Maker) -> None:
     toy = maker(cache=True)
     toy.repair()
-    fixed, found = toy.fix(), toy.check()
-    assert {one.status for one in found.values()} == {"ok"}, "what the fixers do is what the checkers ask for"
-    ran = [*fixed, *(one.ran for one in found.values() if one.ran)]
-    assert all(one.command.endswith(" --no-cache") for one in ran if "checkers.py" in one.command)
+    fixed, outcomes = toy.fix(), toy.check()
+    assert {outcome.status for outcome in outcomes.values()} == {"ok"}, (
+        "what the fixers do is what the checkers ask for"
+    )
+    ran = [*fixed, *(outcome.ran for outcome in outcomes.values() if outcome.ran)]
+    assert all(
+        command_run.command.endswith(" --no-cache") for command_run in ran if "checkers.py" in command_run.command
+    )
     assert toy.changed() == [ASH, BIRCH, CEDAR]
     toy.python.run(["utils/checkers.py", "repo"], toy.tree)
     assert "utils/.checkers_cache.json" in toy.changed(), "the toy would leave one"

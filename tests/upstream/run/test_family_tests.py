@@ -49,31 +49,31 @@ def test_failures_of_a_family_are_held_against_the_base(
     trees: Trees, base: Answers, series: Answers, status: str
 ) -> None:
     python = Scripted(Path("python"), lambda tree: plain(tree, base, series))
-    found = family_tests("elm", trees.base, trees.series, python)
-    assert (found.name, found.status) == ("tests/models/elm", status)
+    result = family_tests("elm", trees.base, trees.series, python)
+    assert (result.name, result.status) == ("tests/models/elm", status)
     bad = [name for name, outcome in series.items() if outcome in ("failed", "error")]
     ran_before = status.startswith("failed")
-    assert (found.before is not None) == ran_before
-    assert bool(found.reason) == (status != CheckStatus.OK)
+    assert (result.before is not None) == ran_before
+    assert bool(result.reason) == (status != CheckStatus.OK)
     assert python.shown[0] == "series: python -m pytest tests/models/elm"
     assert python.shown[1:] == (
         ["base: python -m pytest " + " ".join(f"{ELM}::{n}" for n in bad)] if ran_before else []
     )
-    assert found.ran is not None
+    assert result.ran is not None
 
 
 def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Trees) -> None:
     half: Answers = {"T::a": "passed", BROKE_OFF: "error"}
     python = Scripted(Path("python"), lambda tree: plain(tree, {"T::a": "passed"}, half))
-    found = family_tests("elm", trees.base, trees.series, python)
-    assert (found.status, found.reason) == (
+    result = family_tests("elm", trees.base, trees.series, python)
+    assert (result.status, result.reason) == (
         "failed",
         "on the series alone: pytest itself, which stops with an internal error",
     )
     assert python.shown[1] == "base: python -m pytest tests/models/elm"
     python = Scripted(Path("python"), lambda _: half)
-    found = family_tests("elm", trees.base, trees.series, python)
-    assert (found.status, found.reason) == (
+    result = family_tests("elm", trees.base, trees.series, python)
+    assert (result.status, result.reason) == (
         "failed before too",
         "on the base as well: pytest itself, which stops with an internal error",
     )
@@ -82,8 +82,8 @@ def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Tre
 def test_a_test_that_the_series_repairs_may_not_fail_whatever_it_does_on_the_base(trees: Trees) -> None:
     both: Answers = {"T::shown": "failed", "T::other": "failed"}
     python = Scripted(Path("python"), lambda _: both)
-    found = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])
-    assert (found.status, found.reason) == ("failed", f"on the series alone: {ELM}::T::shown")
+    result = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])
+    assert (result.status, result.reason) == ("failed", f"on the series alone: {ELM}::T::shown")
 
 
 def test_a_run_that_ends_early_with_nothing_but_green_is_not_ok(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +94,8 @@ def test_a_run_that_ends_early_with_nothing_but_green_is_not_ok(trees: Trees, mo
         return replace(whole(self, *arguments, **options), code=2)
 
     monkeypatch.setattr(Scripted, "run", early)
-    found = family_tests("elm", trees.base, trees.series, python)
-    assert (found.status, found.reason) == ("not run", "pytest ended early, with exit code 2")
+    result = family_tests("elm", trees.base, trees.series, python)
+    assert (result.status, result.reason) == ("not run", "pytest ended early, with exit code 2")
 
 
 def test_a_new_failure_is_named_among_old_ones(trees: Trees) -> None:
@@ -109,5 +109,5 @@ def test_a_new_failure_is_named_among_old_ones(trees: Trees) -> None:
 
 
 def test_a_family_without_tests_is_not_run(trees: Trees) -> None:
-    found = family_tests("oak", trees.base, trees.series, Scripted(Path("python")))
-    assert (found.status, found.ran, found.reason) == ("not run", None, "the checkout has no tests/models/oak")
+    result = family_tests("oak", trees.base, trees.series, Scripted(Path("python")))
+    assert (result.status, result.ran, result.reason) == ("not run", None, "the checkout has no tests/models/oak")

@@ -125,8 +125,8 @@ def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
         monkeypatch.setenv(name, "/elsewhere")
     monkeypatch.setenv("KEPT", "yes")
     code = "import os\nfor name in os.environ:\n    if name.startswith(('GIT_', 'PYT', 'KEPT')): print(name)"
-    found = set(said(python, tree, code).split())
-    assert found == {"KEPT", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8"}
+    variables = set(said(python, tree, code).split())
+    assert variables == {"KEPT", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8"}
 
 
 def test_a_variable_that_is_asked_for_is_there(tree: Path, python: Interpreter) -> None:

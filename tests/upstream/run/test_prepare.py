@@ -150,7 +150,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def reasons(outcome: PrepareResult) -> str:
-    return "\n".join(reason for one in outcome.series for reason in one.evidence.reasons)
+    return "\n".join(reason for series in outcome.series for reason in series.evidence.reasons)
 
 
 # --- what is made -----------------------------------------------------------------------------------------
@@ -261,20 +261,20 @@ def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_sai
 ) -> None:
     toy = toy_checkout.make(tmp_path / "transformers", generation="none")
     outcome = made(toy)
-    (one,) = outcome.series
-    assert one.evidence.status == SeriesStatus.UNCHECKED
+    (prepared,) = outcome.series
+    assert prepared.evidence.status == SeriesStatus.UNCHECKED
     assert "upstream's checkers: not run (this checkout has neither" in reasons(outcome)
-    assert all(commit.regenerated == () for commit in one.evidence.commits)
-    text = git(toy, "show", f"{one.evidence.branch}:{MODELS}/cedar/modeling_cedar.py")
+    assert all(commit.regenerated == () for commit in prepared.evidence.commits)
+    text = git(toy, "show", f"{prepared.evidence.branch}:{MODELS}/cedar/modeling_cedar.py")
     assert "class CedarLayer(GradientCheckpointingLayer)" in text
     assert "# Checkpointed classes: 0" in text
 
 
 def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, quick: None) -> None:
-    (one,) = made(toy, "birch").series
-    told = {sibling.family: (sibling.included, sibling.reason) for sibling in one.evidence.siblings}
-    assert told["birch"] == (True, "changed in this series")
-    assert told["ash"] == told["cedar"] == (False, "not asked for")
+    (prepared,) = made(toy, "birch").series
+    sibling_reasons = {sibling.family: (sibling.included, sibling.reason) for sibling in prepared.evidence.siblings}
+    assert sibling_reasons["birch"] == (True, "changed in this series")
+    assert sibling_reasons["ash"] == sibling_reasons["cedar"] == (False, "not asked for")
 
 
 def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
@@ -291,27 +291,27 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
         text = text.replace(old, new)
     path.write_text(text)
     toy_checkout.commit(untied, "Past state comes first")
-    (one,) = made(untied, "birch").series
-    (sentence,) = one.evidence.unsafe  # the new base class waits for the new signature, and that is in
+    (prepared,) = made(untied, "birch").series
+    (sentence,) = prepared.evidence.unsafe  # the new base class waits for the new signature, and that is in
     assert sentence.startswith(f"CKPT005 in {MODELS}/birch/modeling_birch.py: BirchLayer.forward takes")
-    (signature,) = one.evidence.signatures
+    (signature,) = prepared.evidence.signatures
     assert (signature.class_name, signature.after) == (
         "BirchLayer",
         "hidden_states, encoder_hidden_states=None, layer_past=None",
     )
     assert [caller.rpartition(":")[0] for caller in signature.callers] == [signature.path]
-    assert sentence in (one.folder / "evidence.md").read_text()
+    assert sentence in (prepared.folder / "evidence.md").read_text()
 
 
 def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy, group_by=GroupBy.FAMILY)
-    assert [one.evidence.branch for one in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
+    assert [prepared.evidence.branch for prepared in outcome.series] == ["ckpt-surgery/ash", "ckpt-surgery/birch"]
     base = git(toy, "rev-parse", "main")
-    for one in outcome.series:
-        assert git(toy, "rev-parse", f"{one.evidence.branch}~{len(one.evidence.commits)}") == base
+    for prepared in outcome.series:
+        assert git(toy, "rev-parse", f"{prepared.evidence.branch}~{len(prepared.evidence.commits)}") == base
     birch = outcome.series[1].evidence
-    told = {sibling.family: sibling.reason for sibling in birch.siblings}
-    assert told["ash"] == "belongs to the series ash, if its repair can be shown"
+    sibling_reasons = {sibling.family: sibling.reason for sibling in birch.siblings}
+    assert sibling_reasons["ash"] == "belongs to the series ash, if its repair can be shown"
     # the copy parts from a source that stays as it is, and the comment that says otherwise goes
     assert "Copied from" not in git(toy, "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py")
     assert "is gone" in "".join(birch.notes)
@@ -377,9 +377,12 @@ def test_what_upstreams_tests_leave_is_in_no_commit(toy: Path, verify: Verify) -
         path.read_text().replace(start, f"{start}{junk}").replace("def test_forward", "def test_checkpointing")
     )
     toy_checkout.commit(toy, "Tests that write")
-    (one,) = made(toy, "birch").series
-    assert one.evidence.files == (f"{MODELS}/birch/modeling_birch.py", "tests/models/birch/test_modeling_birch.py")
-    assert (one.evidence.status, one.evidence.reasons) == ("ready", ())
+    (prepared,) = made(toy, "birch").series
+    assert prepared.evidence.files == (
+        f"{MODELS}/birch/modeling_birch.py",
+        "tests/models/birch/test_modeling_birch.py",
+    )
+    assert (prepared.evidence.status, prepared.evidence.reasons) == ("ready", ())
 
 
 def test_a_file_in_another_encoding_keeps_it(toy: Path, verify: Verify, quick: None) -> None:
@@ -414,11 +417,11 @@ def test_a_file_that_is_a_link_is_refused(toy: Path, verify: Verify, quick: None
 def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
     outcome = made(untied, group_by=GroupBy.ALL)
-    (one,) = outcome.series
-    assert one.evidence.families == ("ash", "cedar")
+    (prepared,) = outcome.series
+    assert prepared.evidence.families == ("ash", "cedar")
     assert list(outcome.left_out) == ["birch"]
     assert "verify finds no fault in it as it is" in outcome.left_out["birch"].text
-    assert "birch" in (one.folder / "siblings.md").read_text()
+    assert "birch" in (prepared.folder / "siblings.md").read_text()
 
 
 def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_back(
@@ -435,8 +438,8 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
 ) -> None:
     verify.right = ("birch",)
     outcome = made(toy, "birch", include_unreproduced=True)
-    (one,) = outcome.series
-    assert one.evidence.families == ("birch",)
+    (prepared,) = outcome.series
+    assert prepared.evidence.families == ("birch",)
     assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
 
 
@@ -458,26 +461,26 @@ def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verif
 
 def test_siblings_name_no_series_that_cannot_be_made(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("birch",)
-    (one,) = made(toy, group_by=GroupBy.FAMILY).series
-    told = {sibling.family: sibling.reason for sibling in one.evidence.siblings}
-    assert told["ash"] == "changed in this series"
+    (prepared,) = made(toy, group_by=GroupBy.FAMILY).series
+    sibling_reasons = {sibling.family: sibling.reason for sibling in prepared.evidence.siblings}
+    assert sibling_reasons["ash"] == "changed in this series"
     # birch is brought along as a copy of ash's layer, although it has no series of its own
-    assert told["birch"] == "changed in this series"
+    assert sibling_reasons["birch"] == "changed in this series"
 
 
 def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
     toy: Path, verify: Verify, quick: None
 ) -> None:
     issue = "https://github.com/huggingface/transformers/issues/1"
-    (one,) = made(toy, "birch", coordination=issue).series
-    body = (one.folder / "body.md").read_text()
+    (prepared,) = made(toy, "birch", coordination=issue).series
+    body = (prepared.folder / "body.md").read_text()
     assert issue in body
     assert "- [ ] The issue was discussed." in body
-    assert f"--coordination {issue}" in one.evidence.command
-    assert any("gh pr create" in line for line in one.next)
-    (one,) = made(toy, "birch").series
-    assert "- [ ]" not in (one.folder / "body.md").read_text()
-    assert not any("gh pr create" in line for line in one.next)
+    assert f"--coordination {issue}" in prepared.evidence.command
+    assert any("gh pr create" in line for line in prepared.next)
+    (prepared,) = made(toy, "birch").series
+    assert "- [ ]" not in (prepared.folder / "body.md").read_text()
+    assert not any("gh pr create" in line for line in prepared.next)
 
 
 def test_nothing_is_pushed_and_nothing_is_opened(
@@ -504,8 +507,8 @@ def test_only_the_chosen_rules_are_used(toy: Path, verify: Verify, quick: None) 
 # --- what ends early --------------------------------------------------------------------------------------
 
 
-def left_behind(toy: Path, known: Iterable[Path]) -> list[Path]:
-    return [path for path in toy.parent.iterdir() if path not in known]
+def left_behind(toy: Path, existing: Iterable[Path]) -> list[Path]:
+    return [path for path in toy.parent.iterdir() if path not in existing]
 
 
 @pytest.mark.parametrize("where", ["build_series", "check", "evidence_markdown", "set_branch", "the move"])
@@ -527,11 +530,11 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
         monkeypatch.setattr(series_evidence, "check", fail)
     else:
         monkeypatch.setattr(module, where, fail)
-    before, known = state(toy), list(toy.parent.iterdir())
+    before, existing = state(toy), list(toy.parent.iterdir())
     with pytest.raises((KeyboardInterrupt, OSError, UpstreamError)):
         made(toy, "birch")
     assert state(toy) == before
-    assert left_behind(toy, known) == []
+    assert left_behind(toy, existing) == []
     assert git(toy, "worktree", "list").count("\n") == 0
 
 
@@ -549,7 +552,7 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
     monkeypatch.setattr(module, "build_series", once)
     options = PrepareOptions(out=toy.parent / "out", group_by=GroupBy.FAMILY)
     with pytest.raises(KeyboardInterrupt):
-        prepare(toy, options, finished=lambda one: finished.append(one.evidence.branch))
+        prepare(toy, options, finished=lambda prepared: finished.append(prepared.evidence.branch))
     assert finished == ["ckpt-surgery/ash"]
     assert git(toy, "rev-parse", "ckpt-surgery/ash")
     assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]

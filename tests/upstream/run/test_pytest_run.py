@@ -113,13 +113,13 @@ def test_the_ids_are_taken_back_by_pytest(run: PytestRun, tree: Path) -> None:
 
 
 def test_names_select_tests(tree: Path) -> None:
-    found = run_pytest(PYTHON, tree, [FILE], names="plain or skip")
-    assert [name.rpartition("::")[2] for name in found.results] == ["test_plain", "test_skip"]
-    assert found.ran.command == f"python -m pytest {FILE} -k 'plain or skip'"
+    pytest_run = run_pytest(PYTHON, tree, [FILE], names="plain or skip")
+    assert [name.rpartition("::")[2] for name in pytest_run.results] == ["test_plain", "test_skip"]
+    assert pytest_run.ran.command == f"python -m pytest {FILE} -k 'plain or skip'"
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "reason"),
     [
         (
             "far",
@@ -129,24 +129,27 @@ def test_names_select_tests(tree: Path) -> None:
         ("none", "selects no test"),
     ],
 )
-def test_a_run_without_a_test_says_why(tree: Path, file: str, told: str) -> None:
-    found = run_pytest(PYTHON, tree, [f"tests/models/oak/test_modeling_{file}.py"])
-    assert found.problem == f"`{found.ran.command}` {told}"
+def test_a_run_without_a_test_says_why(tree: Path, file: str, reason: str) -> None:
+    pytest_run = run_pytest(PYTHON, tree, [f"tests/models/oak/test_modeling_{file}.py"])
+    assert pytest_run.problem == f"`{pytest_run.ran.command}` {reason}"
 
 
 def test_a_hook_that_nobody_knows_names_the_plugin_it_belongs_to(tree: Path) -> None:
     conftest = tree / "conftest.py"
     conftest.write_text("def pytest_configure_node(node):\n    pass\n")
     try:
-        found = run_pytest(PYTHON, tree, [FILE], options=["-p", "no:xdist"])
+        pytest_run = run_pytest(PYTHON, tree, [FILE], options=["-p", "no:xdist"])
     finally:
         conftest.unlink()
-    assert "python -m pip install pytest-xdist" in (found.problem or "")
+    assert "python -m pip install pytest-xdist" in (pytest_run.problem or "")
 
 
 def test_a_run_that_is_cut_off_has_no_results(tree: Path) -> None:
-    found = run_pytest(PYTHON, tree, [FILE], timeout=0.01)
-    assert (found.results, found.problem) == ({}, f"`{found.ran.command}` did not end in time and was stopped")
+    pytest_run = run_pytest(PYTHON, tree, [FILE], timeout=0.01)
+    assert (pytest_run.results, pytest_run.problem) == (
+        {},
+        f"`{pytest_run.ran.command}` did not end in time and was stopped",
+    )
 
 
 def test_without_pytest_the_package_to_install_is_named(tmp_path: Path) -> None:

@@ -76,11 +76,15 @@ def ours(tree: Path) -> Answers:
 
 def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees: Trees) -> None:
     before = trees.tests(trees.base)
-    found, shown = run(trees, lambda tree: plain(tree, {UPSTREAM: "failed"}, {UPSTREAM: "passed"}))
-    assert (found.kind, found.paths, found.tests) == ("covered", (ELM,), (f"{ELM}::{UPSTREAM}",))
-    assert found.before is not None
-    assert found.after is not None
-    assert (found.before.code, found.after.code) == (1, 0)
+    regression_test, shown = run(trees, lambda tree: plain(tree, {UPSTREAM: "failed"}, {UPSTREAM: "passed"}))
+    assert (regression_test.kind, regression_test.paths, regression_test.tests) == (
+        "covered",
+        (ELM,),
+        (f"{ELM}::{UPSTREAM}",),
+    )
+    assert regression_test.before is not None
+    assert regression_test.after is not None
+    assert (regression_test.before.code, regression_test.after.code) == (1, 0)
     sweep, test = f"python -m pytest {ELM} -k checkpointing", f"python -m pytest {ELM}::{UPSTREAM}"
     assert shown == [f"base: {sweep}", f"series: {sweep}", f"base: {test}", f"series: {test}"]
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
@@ -102,10 +106,10 @@ def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees:
 def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, series: str) -> None:
     before = trees.tests(trees.base)
     other: Answers = {"ElmOtherTest::test_checkpointing": "passed"}
-    found, _ = run(trees, lambda tree: {**other, UPSTREAM: base if tree.name == "base" else series})
-    assert (found.kind, found.tests) == ("none", ())
-    assert found.before is not None
-    assert found.after is not None
+    regression_test, _ = run(trees, lambda tree: {**other, UPSTREAM: base if tree.name == "base" else series})
+    assert (regression_test.kind, regression_test.tests) == ("none", ())
+    assert regression_test.before is not None
+    assert regression_test.after is not None
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
@@ -124,10 +128,10 @@ def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
 
 def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees) -> None:
     base = trees.tests(trees.base)
-    found, _ = run(trees, excused)
-    assert (found.kind, found.paths) == ("exception removed", (ELM, COMMON))
-    assert found.tests == (f"{ELM}::ElmModelTest::{SWITCH}",)
-    assert found.reason == (
+    regression_test, _ = run(trees, excused)
+    assert (regression_test.kind, regression_test.paths) == ("exception removed", (ELM, COMMON))
+    assert regression_test.tests == (f"{ELM}::ElmModelTest::{SWITCH}",)
+    assert regression_test.reason == (
         f"removed: the expected failure of ElmModelTest.{SWITCH} ({ELM}); the exclusion of elm in {SWITCH} ({COMMON})"
     )
     assert (trees.series / ELM).read_text() == BARE
@@ -157,8 +161,8 @@ def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str,
         outcome = (base if tree.name == "base" else series) if free else "xfailed"
         return {f"ElmModelTest::{SWITCH}": outcome}
 
-    found, _ = run(trees, answer)
-    assert found.kind == RegressionKind.NONE
+    regression_test, _ = run(trees, answer)
+    assert regression_test.kind == RegressionKind.NONE
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
@@ -176,8 +180,8 @@ def test_only_the_excuses_that_hide_the_repair_go(trees: Trees) -> None:
             f"ElmBigModelTest::{SWITCH}": "xfailed" if "# Another" in text else "failed",
         }
 
-    found, _ = run(trees, answer)
-    assert (found.kind, found.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
+    regression_test, _ = run(trees, answer)
+    assert (regression_test.kind, regression_test.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
     assert (trees.series / ELM).read_text() == both.replace(OVERRIDE, "").rstrip() + "\n"
 
 
@@ -195,8 +199,12 @@ def test_what_an_earlier_run_took_out_is_still_called_by_its_name(trees: Trees) 
 def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> None:
     trees.write(ELM, BARE)
     base = trees.tests(trees.base)
-    found, _ = run(trees, ours)
-    assert (found.kind, found.paths, found.tests) == ("added", (ELM,), (f"{ELM}::ElmModelTest::{TEST}",))
+    regression_test, _ = run(trees, ours)
+    assert (regression_test.kind, regression_test.paths, regression_test.tests) == (
+        "added",
+        (ELM,),
+        (f"{ELM}::ElmModelTest::{TEST}",),
+    )
     text = (trees.series / ELM).read_text()
     assert text.count(f"def {TEST}(self)") == 1
     assert 'plain_blocks = {"ElmLayer"}' in text
@@ -206,18 +214,18 @@ def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> Non
 
 def test_it_is_given_to_the_last_class_that_shows_the_repair(trees: Trees) -> None:
     trees.write(ELM, TWO_CLASSES)
-    found, _ = run(trees, ours)
-    assert found.tests == (f"{ELM}::ElmBigModelTest::{TEST}",)
+    regression_test, _ = run(trees, ours)
+    assert regression_test.tests == (f"{ELM}::ElmBigModelTest::{TEST}",)
     assert (trees.series / ELM).read_text().count(f"def {TEST}") == 1
 
     trees.write(ELM, TWO_CLASSES)
-    found, _ = run(
+    regression_test, _ = run(
         trees,
         lambda tree: (
             {**ours(tree), f"ElmBigModelTest::{TEST}": "passed"} if "ElmBig" in str(ours(tree)) else ours(tree)
         ),
     )
-    assert found.tests == (f"{ELM}::ElmModelTest::{TEST}",)
+    assert regression_test.tests == (f"{ELM}::ElmModelTest::{TEST}",)
 
 
 def test_it_tries_one_mode_where_both_do_not_pass(trees: Trees) -> None:
@@ -226,8 +234,8 @@ def test_it_tries_one_mode_where_both_do_not_pass(trees: Trees) -> None:
     def answer(tree: Path) -> Answers:
         return dict.fromkeys(ours(tree), "failed") if "(False, True)" in (tree / ELM).read_text() else ours(tree)
 
-    found, _ = run(trees, answer)
-    assert found.kind == RegressionKind.ADDED
+    regression_test, _ = run(trees, answer)
+    assert regression_test.kind == RegressionKind.ADDED
     assert "for use_reentrant in (False,):" in (trees.series / ELM).read_text()
 
 
@@ -237,41 +245,44 @@ def test_it_is_not_given_twice(trees: Trees) -> None:
     after = trees.tests(trees.series)
     assert run(trees, ours)[0].kind == RegressionKind.ADDED
     assert trees.tests(trees.series) == after
-    found, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), "passed"))
-    assert (found.kind, found.reason.partition(",")[0]) == ("none", "a test that every block is recomputed")
+    regression_test, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), "passed"))
+    assert (regression_test.kind, regression_test.reason.partition(",")[0]) == (
+        "none",
+        "a test that every block is recomputed",
+    )
     assert trees.tests(trees.series) == after
 
 
 @pytest.mark.parametrize(
-    ("base", "series", "told"),
+    ("base", "series", "reason"),
     [
         ("passed", "passed", "passes on the base already (ElmModelTest)"),
         ("failed", "failed", "fails on the series too (ElmModelTest)"),
         ("skipped", "skipped", f"is skipped (why {TEST} skipped)"),
     ],
 )
-def test_without_a_test_the_reason_and_the_runs_are_told(trees: Trees, base: str, series: str, told: str) -> None:
+def test_without_a_test_the_reason_and_the_runs_are_told(trees: Trees, base: str, series: str, reason: str) -> None:
     trees.write(ELM, BARE)
     before = trees.tests(trees.base)
-    found, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), base if tree.name == "base" else series))
-    assert found.kind == RegressionKind.NONE
-    assert found.reason == f"a test that every block is recomputed, with the same gradients, {told}"
-    assert found.before is not None
-    assert found.after is not None
-    assert TEST in found.before.command
+    regression_test, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), base if tree.name == "base" else series))
+    assert regression_test.kind == RegressionKind.NONE
+    assert regression_test.reason == f"a test that every block is recomputed, with the same gradients, {reason}"
+    assert regression_test.before is not None
+    assert regression_test.after is not None
+    assert TEST in regression_test.before.command
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
 def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> None:
     trees.write(COMMON, COMMON_TEXT.replace('["elm"]', '["oak"]'))
     trees.write(ELM, BARE)
-    found, shown = run(trees, ours, modes=())
-    assert (found.kind, len(shown)) == ("none", 2)
-    assert "verify still finds a fault in every mode" in found.reason
+    regression_test, shown = run(trees, ours, modes=())
+    assert (regression_test.kind, len(shown)) == ("none", 2)
+    assert "verify still finds a fault in every mode" in regression_test.reason
     trees.write(ELM, "import unittest\n")
-    found, shown = run(trees, ours)
-    assert (found.kind, len(shown)) == ("none", 2)
-    assert found.reason == f"no class in {ELM} has upstream's generic model tests"
+    regression_test, shown = run(trees, ours)
+    assert (regression_test.kind, len(shown)) == ("none", 2)
+    assert regression_test.reason == f"no class in {ELM} has upstream's generic model tests"
 
 
 # -- nothing can be run
@@ -279,15 +290,15 @@ def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> 
 
 def test_a_checkout_without_tests_of_the_family_is_told(trees: Trees) -> None:
     (trees.series / ELM).rename(trees.series / "tests/models/elm/test_modeling_tf_elm.py")
-    found, shown = run(trees, excused)
-    assert (found.kind, shown) == ("none", [])
-    assert found.reason == "the checkout has no tests/models/elm/test_modeling_*.py"
+    regression_test, shown = run(trees, excused)
+    assert (regression_test.kind, shown) == ("none", [])
+    assert regression_test.reason == "the checkout has no tests/models/elm/test_modeling_*.py"
 
 
 def test_where_pytest_comes_to_no_test_nothing_is_claimed(trees: Trees) -> None:
-    found, shown = run(trees, lambda _: 2)
-    assert (found.kind, found.before, found.after, len(shown)) == ("none", None, None, 2)
-    assert found.reason.endswith("reached no test (exit code 2): the end")
+    regression_test, shown = run(trees, lambda _: 2)
+    assert (regression_test.kind, regression_test.before, regression_test.after, len(shown)) == ("none", None, None, 2)
+    assert regression_test.reason.endswith("reached no test (exit code 2): the end")
 
 
 @pytest.mark.parametrize("text", [TEST_TEXT, BARE], ids=["taking excuses out", "adding a test"])

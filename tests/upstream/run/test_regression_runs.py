@@ -48,11 +48,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PytestRun]:
         )
         files |= {f"{top}/models/{family}/__init__.py": "" for top in ("src/transformers", "tests")}
     tree = make(tmp_path_factory.mktemp("checkout"), files=files).series
-    found: dict[str, PytestRun] = {}
+    results: dict[str, PytestRun] = {}
     for some in (["elm", "plain", "nested"], ["keyword", "forgetful"]):
         run = run_pytest(PYTHON, tree, [f"tests/models/{family}" for family in some], names=TEST)
-        found |= dict.fromkeys(some, run)
-    return found
+        results |= dict.fromkeys(some, run)
+    return results
 
 
 def outcomes(run: PytestRun, family: str) -> list[str]:
@@ -65,7 +65,7 @@ def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "told"),
+    ("family", "reason"),
     [
         ("plain", "blocks that are not recomputed"),
         ("keyword", "Trying to backward through the graph a second time"),
@@ -73,20 +73,20 @@ def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
         ("forgetful", "gradients that checkpointing changes"),
     ],
 )
-def test_it_fails_where_something_is_broken(runs: dict[str, PytestRun], family: str, told: str) -> None:
+def test_it_fails_where_something_is_broken(runs: dict[str, PytestRun], family: str, reason: str) -> None:
     assert outcomes(runs[family], family) == ["failed"]
-    assert told in runs[family].ran.output
+    assert reason in runs[family].ran.output
 
 
 @pytest.mark.slow
 def test_a_whole_regression_with_excuses_taken_out(tmp_path: Path) -> None:
     trees = make(tmp_path, PLAIN)
-    found = regression("elm", trees.base, trees.series, PYTHON, blocks=["ElmLayer"], modes=BOTH)
-    assert (found.kind, len(found.tests)) == ("exception removed", 1)
-    assert found.before is not None
-    assert found.after is not None
-    assert "1 failed" in found.before.output
-    assert "1 passed" in found.after.output
+    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=["ElmLayer"], modes=BOTH)
+    assert (outcome.kind, len(outcome.tests)) == ("exception removed", 1)
+    assert outcome.before is not None
+    assert outcome.after is not None
+    assert "1 failed" in outcome.before.output
+    assert "1 passed" in outcome.after.output
     assert family_tests("elm", trees.base, trees.series, PYTHON).status == CheckStatus.OK
 
 
@@ -95,7 +95,7 @@ def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
     free = COMMON_TEXT.replace('["elm"]', '["oak"]')
     trees = make(tmp_path, NESTED, files={COMMON: free})
     before = trees.tests(trees.base)
-    found = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
-    assert (found.kind, found.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
+    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
+    assert (outcome.kind, outcome.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
     assert trees.tests(trees.base) == before
     assert (trees.base / COMMON).read_text() == (trees.series / COMMON).read_text() == free

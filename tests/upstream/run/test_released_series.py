@@ -42,8 +42,8 @@ class Made:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "evidence.json").read_text(encoding="utf-8"))
-        return found
+        document: dict[str, Any] = json.loads((self.folder / "evidence.json").read_text(encoding="utf-8"))
+        return document
 
     def patches(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.folder.glob("*.patch")}
@@ -88,10 +88,10 @@ def test_every_class_of_the_six_checkpoints_afterwards_with_what_upstreams_own_r
         ("zamba2", "reentrant", "recompute"),
     }
     assert {row["family"] for row in rows if row["verdict"] in ("repaired", "partly repaired")} == REPRODUCED
-    told = "\n".join(six.evidence["reasons"])
+    text = "\n".join(six.evidence["reasons"])
     zamba = "ZambaForCausalLM, ZambaForSequenceClassification and ZambaModel (reentrant)"
-    assert f"{zamba}: failing after the repair and not before: recompute" in told
-    assert "clvp, xlstm, zamba and zamba2: verify shows no fault that the repair removes" in told
+    assert f"{zamba}: failing after the repair and not before: recompute" in text
+    assert "clvp, xlstm, zamba and zamba2: verify shows no fault that the repair removes" in text
 
 
 def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:

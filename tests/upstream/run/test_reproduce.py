@@ -199,23 +199,23 @@ def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: P
     before, after = (verify_tree(HERE, top, families) for top in (base, tree))
     assert tuple(before) == tuple(after) == families
     rows = rows_of("gpt_bigcode", before["gpt_bigcode"], after["gpt_bigcode"])
-    assert {one.model for one in rows} >= {"GPTBigCodeForCausalLM", "GPTBigCodeModel"}
-    for one in rows:
-        assert (one.before, one.after, one.verdict) == (("recompute", "cost"), (), "repaired")
-        assert 0 < one.kept_after < one.kept_before / 2
-        assert "GPTBigCodeBlock" in one.faults_before[0]
+    assert {row.model for row in rows} >= {"GPTBigCodeForCausalLM", "GPTBigCodeModel"}
+    for row in rows:
+        assert (row.before, row.after, row.verdict) == (("recompute", "cost"), (), "repaired")
+        assert 0 < row.kept_after < row.kept_before / 2
+        assert "GPTBigCodeBlock" in row.faults_before[0]
     assert reproduced(rows)
 
     rows = rows_of("swiftformer", before["swiftformer"], after["swiftformer"])
-    assert {one.verdict for one in rows} == {"as before"}
+    assert {row.verdict for row in rows} == {"as before"}
     assert not reproduced(rows)
-    for one in rows:
-        assert (one.before, one.faults_before, one.kept_before) == (one.after, one.faults_after, one.kept_after)
+    for row in rows:
+        assert (row.before, row.faults_before, row.kept_before) == (row.after, row.faults_after, row.kept_after)
 
     # inline branches are right as far as they go; repaired, a layer inside a layer is recomputed twice if reentrant
     rows = rows_of("zamba", before["zamba"], after["zamba"])
-    assert {one.verdict for one in rows if one.mode == "non_reentrant"} == {"ok before"}
-    assert {one.verdict for one in rows if one.mode == "reentrant"} == {"worse"}
+    assert {row.verdict for row in rows if row.mode == "non_reentrant"} == {"ok before"}
+    assert {row.verdict for row in rows if row.mode == "reentrant"} == {"worse"}
     assert not reproduced(rows)
 
 
@@ -236,20 +236,20 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
     assert steps[-1] == ("3 ok, 2 not built", 5, 5)
 
     rows = rows_of("clvp", before["clvp"], after["clvp"])
-    assert [one.model for one in rows[::2]] == ["ClvpDecoder", "ClvpEncoder", "ClvpModelForConditionalGeneration"]
-    assert {one.verdict for one in rows} == {"repaired"}
+    assert [row.model for row in rows[::2]] == ["ClvpDecoder", "ClvpEncoder", "ClvpModelForConditionalGeneration"]
+    assert {row.verdict for row in rows} == {"repaired"}
 
     rows = rows_of("xlstm", before["xlstm"], after["xlstm"])
-    assert [one.model for one in rows[::2]] == ["xLSTMForCausalLM", "xLSTMModel"]
-    assert {one.verdict for one in rows} == {"worse"}
-    for one in rows:
-        assert one.after == ("run",)
-        assert f"cannot import this from {broken}" in one.faults_after[0]
-        assert str(tmp_path) not in one.faults_after[0]
+    assert [row.model for row in rows[::2]] == ["xLSTMForCausalLM", "xLSTMModel"]
+    assert {row.verdict for row in rows} == {"worse"}
+    for row in rows:
+        assert row.after == ("run",)
+        assert f"cannot import this from {broken}" in row.faults_after[0]
+        assert str(tmp_path) not in row.faults_after[0]
 
 
 @pytest.mark.torch
 def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -> None:
-    found = examine.targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
-    assert [job["variant"] for job in found["mixtral"]] == ["", "router loss"]
-    assert found["none"] == []
+    targets = examine.targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
+    assert [job["variant"] for job in targets["mixtral"]] == ["", "router loss"]
+    assert targets["none"] == []
