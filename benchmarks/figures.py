@@ -1,7 +1,8 @@
-"""What a benchmark measured, what it should have measured, and how it says so in the end."""
+"""The figures of a benchmark, their targets, and the verdicts printed at its end."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -18,10 +19,14 @@ from rich.table import Table
 from benchmarks.screen import console_of
 from ckpt_surgery.measure.versions import installed_versions
 
+ROOT = Path(__file__).resolve().parent.parent
+PLAIN_WIDTH = 120
+"""Columns of the tables where there is no terminal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure has to be: at most the limit, or at least."""
+    """The limit that a figure must not exceed or, if `at_least`, must reach."""
 
     limit: float
     at_least: bool = False
@@ -36,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity: a value for each round, its unit, and its target where it has one."""
+    """A measured quantity: a value for each round, the unit, and the target if it has one."""
 
     name: str
     values: tuple[float, ...]
@@ -50,26 +55,28 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """ok, missed, or nothing where there is no target."""
+        """`ok`, `missed`, or an empty string without a target."""
         if self.target is None:
             return ""
         return "ok" if self.target.met_by(self.median) else "missed"
 
 
 def plain_table(title: str, measured: Sequence[Figure]) -> Table:
-    """The figures, each with its target and whether it is met."""
+    """The figures with their medians, targets and verdicts."""
     grid = Table(title=title, title_style="bold")
     grid.add_column("figure", no_wrap=True)
     grid.add_column("median", justify="right", no_wrap=True)
     for heading in ("unit", "target", ""):
         grid.add_column(heading, no_wrap=True)
     for figure in measured:
-        grid.add_row(figure.name, f"{figure.median:.4g}", figure.unit, str(figure.target or ""), figure.verdict)
+        median = f"{figure.median:,}" if isinstance(figure.median, int) else f"{figure.median:.4g}"
+        style = "bold red" if figure.verdict == "missed" else ""
+        grid.add_row(figure.name, median, figure.unit, str(figure.target or ""), figure.verdict, style=style)
     return grid
 
 
 def document(measured: Sequence[Figure], **more: object) -> str:
-    """The json of the figures with all their values, of versions, and of `more` that they were measured with."""
+    """The figures with all their values as json, with the installed versions and `more` settings of the run."""
     figures = {
         figure.name: {
             "values": figure.values,
@@ -85,24 +92,46 @@ def document(measured: Sequence[Figure], **more: object) -> str:
 
 
 def machine() -> str:
-    """What a benchmark ran on, without an accelerator."""
+    """The machine of a run without an accelerator."""
     return f"{platform.machine()}, {os.cpu_count()} processors"
 
 
 def lacking(program: str, *packages: str) -> bool:
-    """Whether a package is not installed; then it is named."""
+    """Whether a package is missing; its name is printed."""
     missing = next((name for name in packages if find_spec(name) is None), "")
     if missing:
         print(f"{program}: No module named '{missing}'.", file=sys.stderr)
     return bool(missing)
 
 
-def finish(
-    program: str, measured: Sequence[Figure], text: str, out: Path, shown: Sequence[RenderableType], width: int
-) -> int:
-    """Write `text`, the json, into `out`, and print what is to be `shown`, `width` columns wide without a terminal.
+def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
+    """A parser described by the first line of the module's docstring, with the option `--out`."""
+    parser = argparse.ArgumentParser(prog=program, description=(doc or "").partition("\n")[0])
+    name = f"{program}.json"
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "out" / name, help=f"the json to write (default: out/{name})"
+    )
+    return parser
 
-    Returns the exit code: 0; 1 where a target is missed; 2 where the json cannot be written.
+
+def rounds_option(text: str) -> int:
+    """The value of an option that counts rounds. Raises ArgumentTypeError unless it is 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds: give 1 or more")
+    return int(text)
+
+
+def finish(
+    program: str,
+    measured: Sequence[Figure],
+    text: str,
+    out: Path,
+    shown: Sequence[RenderableType],
+    width: int = PLAIN_WIDTH,
+) -> int:
+    """Write `text`, the json, to `out` and print what is `shown`, `width` columns wide without a terminal.
+
+    Returns the exit code: 0; 1 if a target is missed; 2 if the json cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,5 +142,5 @@ def finish(
     console = console_of(width)
     for part in shown:
         console.print(part, soft_wrap=isinstance(part, str), highlight=False)
-    console.print(f"The json lies in {out}", soft_wrap=True, highlight=False)
+    console.print(f"Figures written to {out}", soft_wrap=True, highlight=False)
     return 1 if any(figure.verdict == "missed" for figure in measured) else 0

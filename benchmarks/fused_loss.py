@@ -20,13 +20,12 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import PROCESSOR, Device, device_of
-from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PLAIN_WIDTH = 120
 MEBIBYTE = 2**20
 PEAK = Target(5.0, at_least=True)
 TIME = Target(1.6)
@@ -73,15 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = [plain_table(f"fused loss: {device.name}", measured)]
     size = {"tokens": head.tokens, "hidden_size": head.hidden, "vocabulary": head.vocabulary}
     text = document(measured, device=device.name, **size)
-    return finish("fused_loss", measured, text, options.out, shown, PLAIN_WIDTH)
+    return finish("fused_loss", measured, text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fused_loss", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("fused_loss", __doc__)
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
     parser.add_argument("--toy", action="store_true", help="toy sizes, on the processor")
-    target = ROOT / "out" / "fused-loss.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/fused-loss.json)")
     return parser.parse_args(arguments)
 
 

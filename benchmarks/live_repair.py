@@ -7,7 +7,6 @@ trains a model of StarCoder's shape for one step on the CPU. Writes json; `docs/
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import lacking, machine
+from benchmarks.figures import lacking, machine, option_parser
 
 WAYS = ("without", "enabled", "wrapped")
 TINY = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4}
@@ -33,10 +32,7 @@ LAYERS, WIDTH, BATCH, TOKENS = 12, 768, 4, 1024
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0, or 2 where it could not run."""
-    parser = argparse.ArgumentParser(prog="live_repair", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "out" / "live_repair.json", help="the json (default: out/live_repair.json)"
-    )
+    parser = option_parser("live_repair", __doc__)
     parser.add_argument("--peak", choices=WAYS, help="only train in this process, and print what it needed")
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

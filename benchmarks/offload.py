@@ -26,12 +26,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import Device, device_of
-from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, machine, option_parser, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PLAIN_WIDTH = 120
 GIGABYTE = 10**9
 """The unit of memory here."""
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -84,11 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     small = {**SMALL, "layers": options.layers, "tokens": SHORT}
     name = device.name if device else ""
     text = document(measured, device=name, small=small, large={**sizes, "layers": LAYERS})
-    return finish("offload", measured, text, options.out, shown, PLAIN_WIDTH)
+    return finish("offload", measured, text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="offload", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("offload", __doc__)
     parser.add_argument(
         "--layers", type=int, default=LAYERS, metavar="N", help=f"of the part on the CPU (default: {LAYERS})"
     )
@@ -97,8 +96,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths on the GPU")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
-    target = ROOT / "out" / "offload.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/offload.json)")
     return parser.parse_args(arguments)
 
 

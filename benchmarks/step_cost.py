@@ -1,7 +1,7 @@
 """What does a checkpointed training step cost: bytes, FLOPs, time, and Python around each call of a block?
 
 No checkpointing, transformers' own, torch's checkpoint_wrapper on the same blocks, and `wrap_blocks`, on tiny models
-of several families, on one thread of the processor or on a GPU. Prints what each way costs and which goals are met;
+of several families, on one thread of the processor or on a GPU. Prints what each way costs and which targets are met;
 writes json. Works on transformers 4 and 5, and takes about a minute on an idle core.
 """
 
@@ -18,20 +18,20 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import finish
+from benchmarks.figures import finish, option_parser, plain_table, rounds_option
 
 PLAIN_WIDTH = 140
 _LAYERS = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Return 0; 1 where a goal is missed; 2 where it could not run."""
+    """Run the benchmark. Return 0; 1 if a target is missed; 2 where it could not run."""
     options = _options(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     import transformers
 
-    from benchmarks.step_cost_report import as_json, cost_table, figures, goal_table
+    from benchmarks.step_cost_report import as_json, cost_table, figures
     from benchmarks.step_cost_runs import FAMILIES, measure, price_of_calls
 
     unknown = set(options.families) - {family.name for family in FAMILIES}
@@ -54,24 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(family.name)
             families.append(measure(family, options.rounds, device))
     measured = figures(families, calls)
-    shown = [cost_table(families, options.rounds), goal_table(measured)]
+    shown = [cost_table(families, options.rounds), plain_table("targets", measured)]
     return finish("step_cost", measured, as_json(families, calls, measured), options.out, shown, PLAIN_WIDTH)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="step_cost", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("step_cost", __doc__)
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="only these, such as Llama or Swin")
-    parser.add_argument("--rounds", type=_rounds, default=20, metavar="N", help="timed steps of each (default: 20)")
+    parser.add_argument(
+        "--rounds", type=rounds_option, default=20, metavar="N", help="timed steps of each (default: 20)"
+    )
     parser.add_argument("--gpu", action="store_true", help="on the GPU; the seconds are the host's")
-    target = ROOT / "out" / "step-cost.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/step-cost.json)")
     return parser.parse_args(arguments)
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of rounds: give 1 or more")
-    return int(text)
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the benchmark of steps makes of its measurements: goals that are met or missed, tables and json."""
+"""What the benchmark of steps makes of its measurements: figures with targets, a table and json."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LESS = Target(-1)
 
 
 def figures(families: Sequence[Measured], calls: Measured) -> list[Figure]:
-    """Everything that has a goal: the price of a call, and for every family and mode bytes, FLOPs and faults."""
+    """All figures with a target: the price of a call, and for every family and mode bytes, FLOPs and faults."""
     prices = [
         Figure(
             f"{calls.family}, {_words(mode)}: over transformers' own", overhead(calls, mode), "us a call", DEAREST_CALL
         )
         for mode in MODES
     ]
-    return prices + [figure for family in families for mode in MODES for figure in _goals(family, mode)]
+    return prices + [figure for family in families for mode in MODES for figure in _targeted(family, mode)]
 
 
-def _goals(measured: Measured, mode: Mode) -> Iterator[Figure]:
+def _targeted(measured: Measured, mode: Mode) -> Iterator[Figure]:
     ours = measured.costs[Way("wrap_blocks", mode)]
     others = {way: cost for way, cost in measured.costs.items() if way.mode == mode and way.whose != "wrap_blocks"}
     theirs = others[Way("transformers", mode)]
@@ -90,21 +90,6 @@ def _cells(measured: Measured, way: Way, cost: Cost) -> tuple[str, ...]:
         f"{statistics.median(price):+.0f}" if price else "",
         "" if way == NONE else "no" if cost.faults else "yes",
     )
-
-
-def goal_table(measured: Sequence[Figure]) -> Table:
-    """The goals, and whether they are met."""
-    grid = Table(title="goals", title_style="bold")
-    grid.add_column("figure", no_wrap=True)
-    grid.add_column("value", justify="right", no_wrap=True)
-    for name in ("unit", "goal", ""):
-        grid.add_column(name, no_wrap=True)
-    for figure in measured:
-        style = "bold red" if figure.verdict == "missed" else ""
-        verdict = "met" if figure.verdict == "ok" else figure.verdict
-        value = f"{figure.median:,.0f}" if isinstance(figure.median, int) else f"{figure.median:.1f}"
-        grid.add_row(figure.name, value, figure.unit, str(figure.target), verdict, style=style)
-    return grid
 
 
 def as_json(families: Sequence[Measured], calls: Measured, measured: Sequence[Figure]) -> str:

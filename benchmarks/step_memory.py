@@ -22,14 +22,13 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import Device, device_of
-from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from benchmarks.step_cost_runs import Way
 
-PLAIN_WIDTH = 120
 GIGABYTE = 10**9
 TOKENS, TOY_TOKENS = 8 * 1024, 64
 _WARM_UP = 2
@@ -63,15 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = figures(costs)
     shown = [plain_table(f"a step of {tokens} tokens: {device.name}", measured)]
     text = document(measured, device=device.name, tokens=tokens, layers=LAYERS, sizes=sizes)
-    return finish("step_memory", measured, text, options.out, shown, PLAIN_WIDTH)
+    return finish("step_memory", measured, text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="step_memory", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("step_memory", __doc__)
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
-    target = ROOT / "out" / "step-memory.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/step-memory.json)")
     return parser.parse_args(arguments)
 
 

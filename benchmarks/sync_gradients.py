@@ -23,13 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, lacking, machine, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, machine, option_parser, plain_table
 from benchmarks.stopwatch import high_water
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PLAIN_WIDTH = 120
 MEGABYTE = 10**6
 RANKS = 2
 LOOP, OURS = "a loop of all_reduce", "sync_gradients"
@@ -80,16 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sync_gradients: {part.name}", file=sys.stderr, flush=True)
         measured += figures(part, *measure(part, options.rounds))
     shown = [plain_table(f"averaging gradients on {RANKS} gloo ranks: {machine()}", measured)]
-    return finish("sync_gradients", measured, document(measured, ranks=RANKS), options.out, shown, PLAIN_WIDTH)
+    return finish("sync_gradients", measured, document(measured, ranks=RANKS), options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="sync_gradients", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("sync_gradients", __doc__)
     parser.add_argument(
         "--rounds", type=int, default=15, metavar="N", help="timed rounds; the median counts (default: 15)"
     )
-    target = ROOT / "out" / "sync_gradients.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/sync_gradients.json)")
     return parser.parse_args(arguments)
 
 
@@ -110,7 +107,7 @@ def _processes(part: Part, ways: Sequence[str], rounds: int) -> tuple[dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         ready = (part, tuple(ways), rounds, folder)
         mp.start_processes(_rank, ready, RANKS, start_method="spawn")  # type: ignore[attr-defined,no-untyped-call]
-        result = json.loads((Path(folder) / "told").read_text(encoding="utf-8"))
+        result = json.loads((Path(folder) / "result").read_text(encoding="utf-8"))
     costs = {way: Cost(tuple(cost["seconds"]), cost["collectives"], cost["extra"]) for way, cost in result[0].items()}
     return costs, result[1]
 
@@ -125,7 +122,7 @@ def _rank(rank: int, part: Part, ways: Sequence[str], rounds: int, folder: str) 
     dist.init_process_group("gloo", meet, timeout=timedelta(seconds=_SECONDS), rank=rank, world_size=RANKS)
     result = _turns(part, ways, rounds, _ways())
     if rank == 0:
-        (Path(folder) / "told").write_text(json.dumps(result), encoding="utf-8")
+        (Path(folder) / "result").write_text(json.dumps(result), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -21,12 +21,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import PROCESSOR, Device, device_of
-from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PLAIN_WIDTH = 120
 MEBIBYTE = 2**20
 SHARDS = (4, 16, 64)
 AIM = 16
@@ -97,18 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured += figures(name, costs(part, size, device, options.rounds))
     shown = [plain_table(f"tiled MLPs: {device.name}", measured)]
     text = document(measured, device=device.name, tokens=size.tokens, sizes=size.options)
-    return finish("tiled_mlp", measured, text, options.out, shown, PLAIN_WIDTH)
+    return finish("tiled_mlp", measured, text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tiled_mlp", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("tiled_mlp", __doc__)
     parser.add_argument(
         "--rounds", type=int, default=7, metavar="N", help="timed rounds; the median counts (default: 7)"
     )
     parser.add_argument("--toy", action="store_true", help="toy sizes")
     parser.add_argument("--gpu", action="store_true", help="on the GPU, at the size of an 8-billion-parameter model")
-    target = ROOT / "out" / "tiled-mlp.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/tiled-mlp.json)")
     return parser.parse_args(arguments)
 
 

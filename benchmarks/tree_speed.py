@@ -21,13 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, finish
+from benchmarks.figures import Figure, finish, option_parser, rounds_option
 from benchmarks.releases import ReleaseError, fetch
 from benchmarks.stopwatch import CommandFailed, Run
 from benchmarks.tree_speed_report import as_json, figures, table
 from benchmarks.tree_speed_runs import CHECKED, GROUPS, Contestant, contestants
-
-PLAIN_WIDTH = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,24 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tree_speed: {error.filename}: {error.strerror or error}.", file=sys.stderr)
         return 2
     text = as_json(measured, samples, options.runs)
-    return finish("tree_speed", measured, text, options.out, [table(measured, options.runs)], PLAIN_WIDTH)
+    return finish("tree_speed", measured, text, options.out, [table(measured, options.runs)])
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tree_speed", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", type=_positive, default=3, metavar="N", help="rounds (default: 3)")
+    parser = option_parser("tree_speed", __doc__)
+    parser.add_argument("--runs", type=rounds_option, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, help="run these, not all")
     parser.add_argument("--kept", action="store_true", help="also time ast.parse with all trees kept (slow)")
     parser.add_argument("--profile", action="store_true", help="also time the phases of one check in one process")
-    target = ROOT / "out" / "tree-speed.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/tree-speed.json)")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds: give 1 or more")
-    return int(text)
 
 
 def play(everyone: Sequence[Contestant], rounds: int, scratch: Path) -> dict[str, list[Run]]:

@@ -28,10 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, finish, plain_table
+from benchmarks.figures import Figure, Target, finish, option_parser, plain_table
 from benchmarks.stopwatch import CommandFailed, children
 
-PLAIN_WIDTH = 120
 ONE_TYPE = "gpt_bigcode"
 _SAMPLE_SECONDS = 0.5
 _LONGEST = 10
@@ -63,15 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = figures(one, many, options.jobs, whole=not options.shard)
     shown: list[RenderableType] = [table(measured, many), *longest(many.document["reports"])]
     text = as_json(measured, many, options.jobs, options.shard)
-    return finish("verify_speed", measured, text, options.out, shown, PLAIN_WIDTH)
+    return finish("verify_speed", measured, text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="verify_speed", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("verify_speed", __doc__)
     parser.add_argument("--shard", default="", metavar="I/N", help="only this part of the models; no target then")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
-    target = ROOT / "out" / "verify-speed.json"
-    parser.add_argument("--out", type=Path, default=target, help="the json (default: out/verify-speed.json)")
     return parser.parse_args(arguments)
 
 
@@ -120,7 +117,7 @@ def _peak(process: subprocess.Popen[bytes]) -> int:
 def tree_memory(root: int) -> int:
     """The memory of a process and of all below it, in bytes: a page that several share counts once in all.
 
-    It is the proportional set size of proc(5); 0 where that is not told.
+    It is the proportional set size of proc(5); 0 where that is not available.
     """
     total, waiting = 0, [root]
     while waiting:

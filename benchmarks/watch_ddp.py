@@ -22,12 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.figures import Figure, Target, document, finish, lacking, plain_table
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
     from torch import nn
 
-PLAIN_WIDTH = 120
 MANY = 500
 """Parameters of the model that shows the price of one."""
 TOKENS, LAYERS, HIDDEN = 512, 6, 256
@@ -53,15 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.collect()  # a reducer must not be the last to hold its process group
         dist.destroy_process_group()
     shown = [plain_table(f"watch_ddp: medians of {options.rounds} steps", measured)]
-    return finish("watch_ddp", measured, document(measured), options.out, shown, PLAIN_WIDTH)
+    return finish("watch_ddp", measured, document(measured), options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="watch_ddp", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = option_parser("watch_ddp", __doc__)
     parser.add_argument("--rounds", type=int, default=60, metavar="N", help="steps of each kind (default: 60)")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "out" / "watch_ddp.json", help="the json (default: out/watch_ddp.json)"
-    )
     return parser.parse_args(arguments)
 
 

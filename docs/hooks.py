@@ -1,4 +1,4 @@
-"""What mkdocs needs to be told about our pages."""
+"""Hooks with which mkdocs renders our pages."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def with_rules(navigation: list[Any]) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Render the Markdown inside folded parts; GitHub does so without being told."""
+    """Render the Markdown inside folded parts; GitHub does so by default."""
     return markdown.replace("<details>", '<details markdown="1">')

@@ -1,6 +1,6 @@
-"""Which tests run where: what is installed decides, a test that cannot run is skipped with the reason.
+"""Skip the tests that the installed packages cannot run, with the reason.
 
-With `--fail-if-none-ran`, a run in which every test was skipped is a failure and not a success.
+With `--fail-if-none-ran`, a run in which every test was skipped fails.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option with which an environment that tests nothing fails."""
+    """Add `--fail-if-none-ran`."""
     parser.addoption(
-        "--fail-if-none-ran", action="store_true", help="exit with 5 where every test was skipped or deselected"
+        "--fail-if-none-ran", action="store_true", help="exit with 5 if every test was skipped or deselected"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs another transformers, or a torch that is not here; on several workers, begin with slow files."""
+    """Skip what needs another transformers, or a torch that is missing; on several workers, start with slow files."""
     if hasattr(config, "workerinput"):
         items.sort(key=start_order(items))
     transformers = installed_major("transformers")
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def start_order(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, int, Path]]:
     """The key that sorts files with a slow test first, then files with many tests, and keeps each file together.
 
-    xdist hands out whole files. One of minutes that comes last leaves every other worker without work.
+    xdist schedules whole files: a slow file that starts last leaves the other workers idle.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     count = Counter(item.path for item in items)
@@ -49,11 +49,13 @@ def gpu_is_there() -> bool:
     """Whether tests marked `gpu` can run: on a CUDA GPU, or on the processor in a dry run."""
     import torch
 
-    return bool(os.environ.get("CKPT_SURGERY_GPU_DRY")) or torch.cuda.is_available()
+    from benchmarks.gpu import DRY_RUN
+
+    return bool(os.environ.get(DRY_RUN)) or torch.cuda.is_available()
 
 
 def installed_major(distribution: str) -> int:
-    """The first number of an installed distribution's version; 0 where it is not installed."""
+    """The major version of a distribution; 0 if it is not installed."""
     try:
         return int(importlib.metadata.version(distribution).split(".")[0])
     except importlib.metadata.PackageNotFoundError:
@@ -61,13 +63,13 @@ def installed_major(distribution: str) -> int:
 
 
 def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool = False) -> str:
-    """Why a test with these marks cannot run with this major version of transformers; empty where it can."""
+    """Why a test with these marks cannot run with this major version of transformers; empty if it can."""
     installed = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
     live = marks & {"torch", "transformers4", "both", "gpu"}
     if live and not torch:
         return "needs torch, which is not installed"
     if "gpu" in marks and not gpu:
-        return "needs a CUDA GPU; CKPT_SURGERY_GPU_DRY=1 runs it on the processor"
+        return "needs a CUDA GPU"
     if "both" in marks:
         return "" if transformers in (4, 5) else f"needs transformers 4 or 5; {installed}"
     if "transformers4" in marks:

@@ -1,4 +1,4 @@
-"""Runs the tests marked `gpu` and writes what became of them as json, like a benchmark's figures."""
+"""Run the tests marked `gpu` and write their outcomes as json, like the figures of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ import pytest
 
 from benchmarks.device import device_of
 from benchmarks.figures import Figure, Target, document
+from benchmarks.gpu import DRY_RUN
 
 ROOT = Path(__file__).resolve().parents[2]
-DRY = "CKPT_SURGERY_GPU_DRY"
-"""Where this is set, tests marked `gpu` run on the processor."""
 
 
 class Outcomes:
-    """A pytest plugin that counts what became of the tests and remembers which failed."""
+    """A pytest plugin that counts the outcomes of the tests and collects those that failed."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once: when it was called, or where it was skipped or broke before."""
+        """Count a test once: when it was called, or when its setup was skipped or failed."""
         if report.when == "call" or not report.passed:
             self.counts[report.outcome] += 1
             if report.failed:
@@ -35,13 +34,13 @@ class Outcomes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tests. Return 0; 1 where one failed or none passed."""
+    """Run the tests. Return 0; 1 if one failed or none passed."""
     parser = argparse.ArgumentParser(prog="gpu tests", description=__doc__)
     parser.add_argument("--dry", action="store_true", help="on the processor")
     parser.add_argument("--out", type=Path, required=True, help="the json")
     options = parser.parse_args(arguments)
     if options.dry:
-        os.environ[DRY] = "1"
+        os.environ[DRY_RUN] = "1"
     outcomes = Outcomes()
     pytest.main(["-q", "-p", "no:cacheprovider", "-m", "gpu", str(ROOT / "tests" / "gpu")], plugins=[outcomes])
     figures = [

@@ -75,7 +75,7 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
     does not parse.
     """
     for folder in (before, after):
-        Tree(folder, family)  # raises at once what would otherwise be told after minutes
+        Tree(folder, family)  # fails at once, not after minutes
     with tempfile.TemporaryDirectory(prefix="replay-") as scratch:
         copy = Path(scratch) / "transformers"
         shutil.copytree(before.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -20,7 +20,7 @@ OTHER = Path("src/transformers/models/other/modeling_other.py")
 
 
 class FakeApply:
-    """Stands for `ckpt_surgery.apply`: replaces a word in the toy model, and reports what it is told to."""
+    """Stands for `ckpt_surgery.apply`: replaces a word in the toy model and gives a prepared report."""
 
     def __init__(self, *, problems: tuple[Problem, ...] = (), pretended: str = "") -> None:
         self.problems = problems

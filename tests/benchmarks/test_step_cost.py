@@ -1,4 +1,4 @@
-"""The benchmark of a step: what is counted is exact, every goal can be missed, and times never decide a test."""
+"""The benchmark of a step: what is counted is exact, every target can be missed, and times never decide a test."""
 
 from __future__ import annotations
 
@@ -93,20 +93,20 @@ def missed(family: Measured, calls: Measured | None = None) -> list[str]:
     return [figure.name for figure in figures([family], calls or measured()) if figure.verdict == "missed"]
 
 
-def test_equal_bytes_and_work_meet_every_goal() -> None:
+def test_equal_bytes_and_work_meet_every_target() -> None:
     assert missed(measured()) == []
 
 
 @pytest.mark.parametrize(
-    ("ours", "goal"),
+    ("ours", "name"),
     [
         (cost(kept=101), "kept over the best of the others"),
         (cost(work=301), "work over the best of the others"),
         (cost(faults=("a gradient is lost",)), "faults"),
     ],
 )
-def test_one_byte_one_flop_or_one_fault_misses_a_goal(ours: Cost, goal: str) -> None:
-    assert missed(measured(wrap_blocks=ours)) == [f"Toy, non-reentrant: {goal}"]
+def test_one_byte_one_flop_or_one_fault_misses_a_target(ours: Cost, name: str) -> None:
+    assert missed(measured(wrap_blocks=ours)) == [f"Toy, non-reentrant: {name}"]
 
 
 def test_only_ways_that_are_right_set_a_mark() -> None:
@@ -151,7 +151,7 @@ class TestTheScript:
         monkeypatch.setattr(step_cost_runs, "price_of_calls", lambda *_: measured())
 
     @pytest.mark.parametrize(("kept", "code"), [(100, 0), (101, 1)])
-    def test_prints_tables_writes_json_and_ends_with_1_where_a_goal_is_missed(
+    def test_prints_tables_writes_json_and_ends_with_1_where_a_target_is_missed(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int, code: int
     ) -> None:
         monkeypatch.setattr(step_cost_runs, "measure", lambda *_: measured(wrap_blocks=cost(kept=kept)))

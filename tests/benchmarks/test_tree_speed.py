@@ -60,7 +60,7 @@ GOOD: Mapping[str, float] = {
 
 
 def rounds(seconds: Mapping[str, float], peak: int = 0, main: int = 0, worker: int = 0) -> dict[str, list[Run]]:
-    """One round of runs that took so long, each process as heavy as told."""
+    """One round of runs with these times, and these sizes of their processes."""
     return {name: [Run(value, 0.0, peak, main, worker)] for name, value in seconds.items()}
 
 

@@ -21,7 +21,7 @@ from tests.cli.stand_ins import (
 
 
 class FakeTerminal:
-    """A stream that says it is a terminal, over one that is none."""
+    """A stream that claims to be a terminal, over one that is not."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

@@ -67,7 +67,7 @@ def _file(text: str) -> dict[str, _Part]:
 
 
 def _class(node: ast.ClassDef, text: str, lines: Sequence[str]) -> tuple[str, dict[str, _Part]]:
-    """The head of a class, and its members by name; `pass` and `...` are none."""
+    """The head of a class, and its members by name; `pass` and `...` do not count."""
     first = node.body[0]
     arguments = [*node.bases, *(keyword.value for keyword in node.keywords)]
     end = max([node.lineno, *(argument.end_lineno or 0 for argument in arguments)])

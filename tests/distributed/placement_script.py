@@ -99,7 +99,7 @@ def in_tensor_parallel() -> tuple[nn.Module, nn.Module]:
 
 
 def said(action: Callable[[], Any]) -> str:
-    """What the refusal says; empty where there is none."""
+    """The message of the refusal; empty if there is none."""
     try:
         action()
     except PlacementError as error:

@@ -57,7 +57,7 @@ def start_group() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let torch see so many accelerators, through the names of one of its releases."""
+    """Let torch report this number of accelerators, through the API of one of its releases."""
 
     def see(count: int, current: int = 0, api: str = "current_device_index") -> None:
         names = {"device_count": lambda: count, api: lambda: current}

@@ -258,7 +258,7 @@ def test_a_module_is_tiled_once_until_it_is_undone() -> None:
 
 
 class Odd(Gated):
-    """Returns what it is told to, or does what it is told to its input and itself."""
+    """Applies a given function to its input and itself."""
 
     def __init__(self, act: Callable[[Odd, Tensor, Tensor], Any]) -> None:
         super().__init__()

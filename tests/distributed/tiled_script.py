@@ -53,7 +53,7 @@ class Naive(torch.autograd.Function):
 
 
 class Deferred(Naive):
-    """The first mend: gradients of all shards but the last are set aside, so that parameters hear of the last only."""
+    """The first repair: gradients of all shards but the last are set aside, so that hooks fire for the last only."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
@@ -90,7 +90,7 @@ def below_of(leaf: Tensor) -> Tensor:
 
 
 def set_aside(module: nn.Module, shards: list[Shard]) -> list[Tensor]:
-    """The gradients of the leaves; those of parameters are added to what they have, and nobody is told."""
+    """The gradients of the leaves; those of parameters are accumulated without any hook being called."""
     parameters, below = list(module.parameters()), []
     for leaf, result, above in shards:
         own, *others = torch.autograd.grad(result, [leaf, *parameters], above)

@@ -134,7 +134,7 @@ def ignored_outputs(training: Training) -> None:
 
 
 def metrics_before(training: Training) -> None:
-    """A forward with gradients that nobody uses, then the inner model: DDP averages all the same."""
+    """A forward whose outputs go unused, then the inner model: DDP still averages."""
     training.loss()
     backward(training.bypass())
 
@@ -325,7 +325,7 @@ def scenarios(kind: str) -> dict[str, Scenario]:
 
 
 def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
-    """What the watch says, its first words, and whether the gradients are equal in the end."""
+    """The messages of the watch, cut to their first words, and whether the final gradients are equal."""
     training = Training(**options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -398,7 +398,7 @@ def random_steps() -> list[str]:
 
 
 def unfinished() -> dict[str, Any]:
-    """A parameter that no loss reaches, and nobody told DDP: the step is made of each rank's own gradients."""
+    """A parameter that no loss reaches, unknown to DDP: each rank steps on its own gradients."""
     training = Training(when="step")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -24,7 +24,7 @@ from tests.docs.checkout import CALL, FOO, MODELS, plant
 from tests.docs.commands import ROOT, Command, command_faults, commands, options, ours, run
 
 CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT011"}
-"""The rules that there are, the start of codes in the example of a configuration, and the rule that is made up."""
+"""All rules, the code prefix in the example configuration, and the invented example rule."""
 DOCUMENTS = ("body.md", "evidence.md", "siblings.md")
 """What `ckpt_surgery pr` writes."""
 

@@ -1,4 +1,4 @@
-"""Faults for tests: any kind, with details made up where the test is not about them. Needs no torch."""
+"""Faults for tests: any kind, with default details where a test does not care. Needs no torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ABOUT_ANOTHER = {FaultKind.IRREPRODUCIBLE, FaultKind.RANKS_DISAGREE}
 
 
 def why(kind: Observation | CauseKind, **names: str) -> Explanation:
-    """An explanation of this kind, with names made up where none are given."""
+    """An explanation of this kind, with default names where none are given."""
     return Explanation(kind, {**NAMES, **names})
 
 

@@ -1,4 +1,4 @@
-"""Every check of `compare` fails on the fault that it is there for, and passes where there is none."""
+"""Every check of `compare` fails on its own fault and passes without it."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 BOTH = ("non_reentrant", "reentrant")
 REENTRANT = ("reentrant",)
 HEALTHY = ("LlamaForCausalLM", "BertModel", "T5ForConditionalGeneration", "MixtralForCausalLM")
-EVERY = 40
-"""Of the classes that a page says are fine, every so manieth is looked at again."""
+STRIDE = 40
+"""Of the classes that a page lists as sound, one in 40 is verified again."""
 BROKEN = re.compile(r"What is broken|What claims no checkpointing, and would be broken")
 Known = tuple[str, tuple[str, ...], str, str]  # class, modes, level, and what the fault's text says
 
@@ -77,7 +77,7 @@ NAMED = frozenset(name for name, *_ in (*IN_5, *IN_4))
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says: how many classes came out how, every fault as (class, mode, level), and the sound classes.
+    """The contents of a page: the number of classes by verdict, each fault as (class, mode, level), the sound classes.
 
     `after` is what became of broken classes after `wrap_blocks`, as (class, modes, verdict).
     """
@@ -124,7 +124,7 @@ def page() -> Page:
 @pytest.fixture(scope="module")
 def reports(page: Page) -> Mapping[str, Report]:
     """Classes that the page says are broken, some of those that it says are sound, and the healthy ones."""
-    labels = {label for label, *_ in page.faults} | {*page.sound[::EVERY], *HEALTHY}
+    labels = {label for label, *_ in page.faults} | {*page.sound[::STRIDE], *HEALTHY}
     targets = resolve(sorted({label.partition(" ")[0] for label in labels}))
     return {report.label: report for report in survey(examined(targets, page, labels), fix=True)}
 

@@ -108,7 +108,7 @@ def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Modul
 
 
 def plain_blocks_sharded_first() -> dict[str, Any]:
-    """FSDP2 gives every block a class of torch's own, and they are blocks all the same."""
+    """FSDP2 replaces the class of every block by one of its own; they are still found as blocks."""
     model = TowerTwice()
     for layer in model.layers:
         fully_shard(layer)

@@ -239,7 +239,7 @@ def make(
 
     `failing` names checkers (copies, modular_conversion, docstrings, repo, inits) that fail once a model uses
     GradientCheckpointingLayer, `failing_before` those that always do. setup.py pins ruff RUFF; `ruff` is the version
-    of the one in `.venv/bin`, None leaves it out. With `cache`, the runner writes a cache unless told not to.
+    of the one in `.venv/bin`, None leaves it out. With `cache`, the runner writes a cache unless given `--no-cache`.
     `torch` puts a stand-in of torch beside the interpreter; without `python` there is no `.venv` at all. Without
     `site` the interpreter has none of the packages that are installed in ours, and starts faster.
     """

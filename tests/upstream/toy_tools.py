@@ -123,7 +123,7 @@ def copies(fix: bool) -> bool:
 
 
 def complains(name: str) -> bool:
-    """Whether the checker has been told to fail: always, or where a model has been repaired."""
+    """Whether the checker is configured to fail: always, or once a model is repaired."""
     import toy_settings  # type: ignore[import-not-found]  # stands beside this file where it runs
 
     if name in toy_settings.FAILING_BEFORE:
@@ -164,7 +164,7 @@ def script(name: str) -> None:
 
 
 def checkers(cache_option: str = "") -> None:
-    """The command line of the one runner for all checkers. With a cache, it leaves a file unless told not to."""
+    """The command line of the runner of all checkers. With a cache, it leaves a file unless `--no-cache` is given."""
     known_options = {"--fix", "--keep-going", "--list", cache_option}
     options = {word for word in sys.argv[1:] if word.startswith("-")}
     words = [word for word in sys.argv[1:] if word not in options]

@@ -126,7 +126,7 @@ def gated(**options: Any) -> Gated:
 
 
 def given(*shape: int) -> Tensor:
-    """Input for it, with gradient: two sequences of seven tokens, unless a shape is told."""
+    """An input that requires gradient: two sequences of seven tokens by default."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(shape or (2, 7, WIDTH), generator=generator, dtype=torch.float64).requires_grad_()
 

@@ -1,4 +1,4 @@
-"""What a human is told to run next: as far as the series is ready, and no further."""
+"""The commands suggested to a person go as far as the series is ready, and no further."""
 
 from __future__ import annotations
 

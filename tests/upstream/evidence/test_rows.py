@@ -31,7 +31,7 @@ UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient 
 
 
 def unclaimed(*levels: Level) -> Report:
-    """A report on a class that claims no support and was examined all the same."""
+    """A report on a class that was verified although it claims no support."""
     return replace(report(*levels), supported=False)
 
 

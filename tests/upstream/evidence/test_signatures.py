@@ -1,4 +1,4 @@
-"""Changed forwards are told with their callers, and what breaks no caller is not told."""
+"""Changed forwards are reported with their callers; a change that breaks no caller is not reported."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def changed(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> tu
 
 
 def between(tmp_path: Path, before: str, after: str) -> tuple[SignatureChange, ...]:
-    """What a change of the toy block's parameters comes to."""
+    """The reported changes after a change of the toy block's parameters."""
     return changed(tmp_path, *({TOY: BLOCK.replace("PARAMETERS", signature) + MODEL} for signature in (before, after)))
 
 

@@ -90,7 +90,7 @@ def test_a_family_that_was_not_asked_for_stays_out(toy: Path) -> None:
         "ash",
         "birch",
         "cedar",
-    }  # siblings are known all the same
+    }  # siblings are listed regardless
 
 
 def test_what_a_repair_needs_elsewhere_comes_with_it(toy: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_converter_of_scripts_that_fails_is_shown_as_such(maker: Maker) -> Non
     first, *rest = maker(generation="scripts", failing_before=["modular_conversion"]).fix()
     assert (first.command, first.code) == (f"python {CONVERTED['scripts']}", 1)
     assert first.output.endswith("modular_conversion found something")
-    assert all(command_run.ok for command_run in rest), "the others are run all the same"
+    assert all(command_run.ok for command_run in rest), "the others still run"
 
 
 def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) -> None:

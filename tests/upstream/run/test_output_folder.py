@@ -39,7 +39,7 @@ def test_a_place_that_is_relative_is_meant_from_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with output_folder(Path("out"), "oak") as folder:
-        assert folder.is_absolute()  # git, in a folder of its own, is told where to write
+        assert folder.is_absolute()  # git runs in another folder
     assert (tmp_path / "out" / "oak").is_dir()
 
 
