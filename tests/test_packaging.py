@@ -11,6 +11,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -270,15 +271,63 @@ def test_pytest_runs_with_the_plugin_beside_packages_of_the_user(place: Place) -
     assert "2 passed" in done.stdout
 
 
-def test_the_linked_folders_are_links_and_hold_no_tests() -> None:
+def link_faults(root: Path) -> list[str]:
+    """Linked folders that are no links to their folder at top level, and test files in them, which pytest would run.
+
+    Were they no links, mypy and ruff would see two copies of each file.
+    """
+    faults = []
     for name in LINKED:
-        assert os.readlink(ROOT / PACKAGE / name) == f"../{name}"
-        assert [*(ROOT / name).rglob("test_*.py"), *(ROOT / name).rglob("*_test.py")] == []
+        link = root / PACKAGE / name
+        if not link.is_symlink() or os.readlink(link) != f"../{name}":
+            faults.append(f"no link: {PACKAGE}/{name}")
+        tests = sorted([*(root / name).rglob("test_*.py"), *(root / name).rglob("*_test.py")])
+        faults += [f"test file: {path.relative_to(root)}" for path in tests]
+    return faults
 
 
-def test_ruff_sees_each_file_once() -> None:
+def files_of_ruff(root: Path) -> list[str]:
+    """The real paths of the files that ruff checks, relative to `root`, as often as it checks them."""
     pytest.importorskip("ruff")
-    shown = subprocess.check_output([sys.executable, "-m", "ruff", "check", "--show-files", "."], cwd=ROOT, text=True)
-    real = [os.path.realpath(line) for line in shown.splitlines()]
-    assert len(real) == len({*real})
-    assert str(ROOT / "codemods/finding.py") in real
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
+    shown = subprocess.check_output(command, cwd=root, text=True)
+    return [os.path.relpath(os.path.realpath(line), root.resolve()) for line in shown.splitlines()]
+
+
+def duplicates(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+@pytest.fixture
+def linked_tree(tmp_path: Path) -> Path:
+    """A package with links as in this project, and a file in each linked folder."""
+    (tmp_path / PACKAGE).mkdir()
+    for name in LINKED:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "finding.py").write_text("")
+        (tmp_path / PACKAGE / name).symlink_to(f"../{name}", target_is_directory=True)
+    return tmp_path
+
+
+def test_the_linked_folders_are_links_and_hold_no_tests(linked_tree: Path) -> None:
+    assert link_faults(ROOT) == []
+    assert link_faults(linked_tree) == []
+
+
+def test_a_copy_in_place_of_a_link_and_a_test_in_a_linked_folder_are_seen(linked_tree: Path) -> None:
+    (linked_tree / PACKAGE / "codemods").unlink()
+    shutil.copytree(linked_tree / "codemods", linked_tree / PACKAGE / "codemods")
+    (linked_tree / "model_patches" / "test_it.py").write_text("")
+    assert link_faults(linked_tree) == [f"no link: {PACKAGE}/codemods", "test file: model_patches/test_it.py"]
+
+
+def test_ruff_sees_each_file_once(linked_tree: Path) -> None:
+    files = files_of_ruff(ROOT)
+    assert duplicates(files) == []
+    assert "codemods/finding.py" in files
+    assert sorted(files_of_ruff(linked_tree)) == [f"{name}/finding.py" for name in LINKED]
+
+
+def test_a_file_that_ruff_sees_twice_is_noticed(linked_tree: Path) -> None:
+    (linked_tree / PACKAGE / "again.py").symlink_to("../codemods/finding.py")  # ruff follows links to files
+    assert duplicates(files_of_ruff(linked_tree)) == ["codemods/finding.py"]

@@ -19,6 +19,8 @@ from ckpt_surgery.cli.options import (
     Output,
     Select,
     analysis_options,
+    choice_names,
+    choice_of,
 )
 from ckpt_surgery.cli.terminal import PLAIN_WIDTH, progress_bar, say, width_of, write_document, write_report
 from ckpt_surgery.version import __version__
@@ -35,7 +37,12 @@ def check_command(
             help="Files, folders or a transformers checkout (default: the installed transformers).",
         ),
     ] = None,
-    output_format: Annotated[OutputFormat | None, typer.Option(help="How to report (default: text).")] = None,
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option(
+            parser=choice_of(OutputFormat), metavar=choice_names(OutputFormat), help="How to report (default: text)."
+        ),
+    ] = None,
     output: Output = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Counts by rule instead of findings.")] = False,
     select: Select = None,

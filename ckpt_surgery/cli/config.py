@@ -17,6 +17,7 @@ from pathlib import Path
 from ckpt_surgery.errors import CkptSurgeryError
 
 TABLE = "ckpt_surgery"
+_CLOSE = 0.8  # codes share their first four characters: less than this is no likeness
 
 
 class ConfigError(CkptSurgeryError, ValueError):
@@ -91,7 +92,7 @@ def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tu
         raise ConfigError(f"{where} names no rule: give a code or the start of one, such as CKPT003 or CKPT0")
     for prefix in prefixes:
         if not any(code.startswith(prefix) for code in codes):
-            near = get_close_matches(prefix, codes, n=1)
+            near = get_close_matches(prefix, codes, n=1, cutoff=_CLOSE)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(f"{where}: no rule has the code {prefix}: {hint}`ckpt_surgery rule` lists them all")
     return tuple(code for code in codes if code.startswith(tuple(prefixes)))

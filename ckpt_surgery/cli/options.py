@@ -1,15 +1,49 @@
-"""The long options that several commands take, each declared once, and what `check` and `apply` make of them."""
+"""The options that several commands share, each declared once, and the values that options take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, TypeAlias, TypedDict, TypeVar
 
 import typer
 
 from ckpt_surgery.cli.config import Config, ConfigError, expand_codes
 from ckpt_surgery.measure import TIMEOUT_HELP
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def choice_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
+    """The parser of an option that takes one of `choices`."""
+
+    def parse(text: str) -> _Choice:
+        try:
+            return choices(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}") from None
+
+    return parse
+
+
+def choice_names(choices: type[StrEnum]) -> str:
+    """The choices of an option as the help shows them: `[text|json]`."""
+    return f"[{'|'.join(choices)}]"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds") from None
+
 
 Select: TypeAlias = Annotated[
     list[str] | None,
@@ -25,11 +59,13 @@ IncludeUnsupported: TypeAlias = Annotated[
 ]
 NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Ignore the cache.")]
 Jobs: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Worker processes (default: one for each core).")
+    int | None, typer.Option(parser=_count, metavar="N", help="Worker processes (default: one for each core).")
 ]
 Output: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file.")]
 ExitZero: TypeAlias = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever is found.")]
-Timeout: TypeAlias = Annotated[float, typer.Option(metavar="SECONDS", help=TIMEOUT_HELP, show_default=False)]
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(parser=_seconds, metavar="SECONDS", help=TIMEOUT_HELP, show_default=False)
+]
 
 
 class AnalysisOptions(TypedDict):

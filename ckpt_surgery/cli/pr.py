@@ -13,7 +13,7 @@ import typer
 
 from ckpt_surgery.cli.config import ConfigError, expand_codes, load_config
 from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
-from ckpt_surgery.cli.options import Jobs, Select
+from ckpt_surgery.cli.options import Jobs, Select, choice_names, choice_of
 from ckpt_surgery.cli.terminal import progress_bar, say, write_lines
 from ckpt_surgery.upstream.layout import UPSTREAM
 from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
@@ -37,7 +37,11 @@ def pr_command(
     select: Select = None,
     group_by: Annotated[
         GroupBy,
-        typer.Option(help="One series per family, per model with its copies and heirs (root), or one for all."),
+        typer.Option(
+            parser=choice_of(GroupBy),
+            metavar=choice_names(GroupBy),
+            help="One series per family, per model with its copies and heirs (root), or one for all.",
+        ),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
     base: Annotated[str, typer.Option(metavar="BRANCH", help="The branch to build on.")] = "main",

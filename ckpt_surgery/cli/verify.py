@@ -17,7 +17,7 @@ import typer
 
 from ckpt_surgery.cli.config import ConfigError, load_config
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
-from ckpt_surgery.cli.options import ExitZero, Jobs, Output, Timeout
+from ckpt_surgery.cli.options import ExitZero, Jobs, Output, Timeout, choice_names, choice_of
 from ckpt_surgery.cli.terminal import (
     PLAIN_WIDTH,
     check_writable,
@@ -70,13 +70,18 @@ def verify_command(
     ] = None,
     levels: Annotated[
         list[str] | None,
-        typer.Option(metavar="LEVELS", help="all, or some of recompute, set, values, state, cost, ranks."),
+        typer.Option(metavar="LEVELS", help="all, or some of run, recompute, set, values, state, cost, ranks."),
     ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
     ] = False,
     output_format: Annotated[
-        VerifyFormat, typer.Option(help=f"How to report; html goes to {HTML_FILE} without --output.")
+        VerifyFormat,
+        typer.Option(
+            parser=choice_of(VerifyFormat),
+            metavar=choice_names(VerifyFormat),
+            help=f"How to report; html goes to {HTML_FILE} without --output.",
+        ),
     ] = VerifyFormat.TEXT,
     output: Output = None,
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only part I of N of the models.")] = None,

@@ -48,23 +48,21 @@ def _from_factory(target: SurveyTarget) -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise TargetError(f"{target.argument}: there is no module {error.name} here or on the path") from None
+        raise TargetError(f"there is no module {error.name} here or on the path") from None
     except AttributeError as error:
-        raise TargetError(f"{target.argument}: {error}") from None
+        raise TargetError(str(error)) from None
     if not callable(factory):
         kind = type(factory).__name__
-        raise TargetError(f"{target.argument} cannot be called ({kind}): it must be a function without arguments")
+        raise TargetError(f"it is an object of type {kind}: name a function without arguments")
     result = factory()
     if not isinstance(result, tuple):
-        return _with_inputs(target.argument, result)
+        return _with_inputs(result)
     if len(result) != 2:
-        raise TargetError(
-            f"{target.argument} returns a tuple of {len(result)}: it must return a model, or a model and its inputs"
-        )
+        raise TargetError(f"it returns a tuple of {len(result)}: it must return a model, or a model and its inputs")
     return result
 
 
-def _with_inputs(name: str, model: Any) -> tuple[Any, Any]:
+def _with_inputs(model: Any) -> tuple[Any, Any]:
     """A model that came without inputs, with inputs made for it."""
     from torch import nn
 
@@ -72,12 +70,10 @@ def _with_inputs(name: str, model: Any) -> tuple[Any, Any]:
 
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
-        raise TargetError(
-            f"{name} returns an object of type {kind}: it must return a model, or a model and its inputs"
-        )
+        raise TargetError(f"it returns an object of type {kind}: it must return a model, or a model and its inputs")
     if not hasattr(model, "config"):
         kind = type(model).__name__
-        raise TargetError(f"{name} returns a {kind} without a `config` to make inputs from: return (model, inputs)")
+        raise TargetError(f"it returns a {kind} without a `config` to make inputs from: return (model, inputs)")
     return model, tiny_inputs(model)
 
 
@@ -91,7 +87,7 @@ def _from_file(target: SurveyTarget, model_class: Any) -> Any:
         return config_class.from_dict(values)
     except Exception as error:  # third-party classes raise anything for a value they reject
         reason = f"no {config_class.__name__} can be made from it: {error_line(error)}"
-        raise TargetError(f"{target.argument}: {reason}: correct the values") from None
+        raise TargetError(f"{reason}: correct the values") from None
 
 
 def _from_folder(folder: str, reference: str) -> tuple[Any, Any]:

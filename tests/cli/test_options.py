@@ -111,6 +111,25 @@ def test_a_wrong_option_is_one_line(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("check --jobs 0", "'--jobs': '0' is not a whole number from 1 up"),
+        ("check --jobs many", "'--jobs': 'many' is not a whole number from 1 up"),
+        ("verify --timeout soon", "'--timeout': 'soon' is not a number of seconds"),
+        ("check --output-format xml", "'--output-format': 'xml' is not one of text, json, github, sarif"),
+        ("verify --output-format XML", "'--output-format': 'XML' is not one of text, json, html, markdown"),
+        ("pr . --group-by size", "'--group-by': 'size' is not one of family, root, all"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_in_our_words(
+    check: StandIn, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.endswith(f"{message}\n")
+    assert check.calls == []
+
+
 @pytest.mark.parametrize("command", ["check", "apply m.py"])
 def test_a_broken_configuration_is_one_line(
     check: StandIn, apply: StandIn, capsys: pytest.CaptureFixture[str], command: str
