@@ -40,7 +40,8 @@ def check(
         exclude: glob patterns of files and folders that a folder walk leaves out.
         per_file_ignores: glob patterns, each with the codes that are not reported there.
         include_unsupported: also look at models without `supports_gradient_checkpointing = True`.
-        jobs: worker processes; None for one per core.
+        jobs: worker processes; None for one per core. Where they are not forked, a script that calls this needs an
+            `if __name__ == "__main__":` guard, or 1, which starts no process.
         cache: keep what files say in the user's cache folder, keyed by their content.
         progress: called as files are read.
 
