@@ -18,7 +18,15 @@ from ckpt_surgery.cli import pr as pr_command
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
-from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, Evidence, ModelRow, SeriesStatus
+from ckpt_surgery.upstream.evidence.results import (
+    CommandRun,
+    Commit,
+    Evidence,
+    ModelRow,
+    Reason,
+    ReasonCode,
+    SeriesStatus,
+)
 from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.run import prepare as preparing
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult
@@ -183,7 +191,9 @@ def test_what_is_not_made_is_told(
 def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], status: SeriesStatus, code: int
 ) -> None:
-    evidence = replace(EVIDENCE, status=status, reasons=("upstream's checker repo fails",))
+    evidence = replace(
+        EVIDENCE, status=status, reasons=(Reason(ReasonCode.CHECKER_FAILED, "upstream's checker repo fails"),)
+    )
     prepare.outcome = PrepareResult((replace(OAK, evidence=evidence, notice="body.md holds words of yours"),), {}, {})
     exit_code, out, _ = said(capsys, "transformers", "--all")
     assert exit_code == code

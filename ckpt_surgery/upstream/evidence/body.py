@@ -65,7 +65,7 @@ def _banner(evidence: Evidence) -> str:
     """What has to be done before it is opened, above everything else; empty for a series that is ready."""
     if evidence.status not in _BANNERS:
         return ""
-    lines = [_BANNERS[evidence.status], "", *bullets(map(prose, evidence.reasons)).splitlines()]
+    lines = [_BANNERS[evidence.status], "", *bullets(prose(reason.text) for reason in evidence.reasons).splitlines()]
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 

@@ -12,6 +12,8 @@ from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
     Evidence,
     ModelRow,
+    Reason,
+    ReasonCode,
     RegressionKind,
     RegressionTest,
     RowVerdict,
@@ -40,73 +42,87 @@ def judged(
     """
     failed, unchecked = [*_failed(evidence, unreproduced, applies)], [*_unchecked(evidence)]
     if lost:
-        failed.insert(0, f"{listed(lost)}: what its commit repaired is not repaired on the finished series")
+        text = f"{listed(lost)}: what its commit repaired is not repaired on the finished series"
+        failed.insert(0, Reason(ReasonCode.REPAIR_LOST, text))
     if drifted:
         why = "upstream's fixers change it on the base already, so some of its changes may not be ours, or be missing"
-        unchecked.append(f"{listed(drifted)}: {why}")
+        unchecked.append(Reason(ReasonCode.FIXERS_CHANGE_BASE, f"{listed(drifted)}: {why}"))
     status = SeriesStatus.NOT_READY if failed else SeriesStatus.UNCHECKED if unchecked else SeriesStatus.READY
     return replace(evidence, status=status, reasons=(*failed, *unchecked, *_cautions(evidence, unreproduced)))
 
 
-def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) -> Iterator[str]:
+def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) -> Iterator[Reason]:
     if not applies:
-        yield "git am of the patches on the base does not give the tree of the branch"
+        text = "git am of the patches on the base does not give the tree of the branch"
+        yield Reason(ReasonCode.PATCHES_DIFFER, text)
     worse = [row for row in evidence.rows if row.verdict is RowVerdict.WORSE]
-    yield from _by_family((row, f"failing after the repair and not before: {_levels(row)}") for row in worse)
+    clauses = ((row, f"failing after the repair and not before: {_levels(row)}") for row in worse)
+    yield from _by_family(ReasonCode.NEW_FAULT, clauses)
     for commit in evidence.commits:
         if commit.imported and not commit.imported.ok:
-            yield f"a module that the commit {commit.subject!r} changes cannot be imported"
-        yield from (f"{ran.command} failed with exit code {ran.code}" for ran in commit.fixes if not ran.ok)
-    yield from (f"upstream's checker {check.name} fails" for check in _checks(evidence, CheckStatus.FAILED))
+            text = f"a module that the commit {commit.subject!r} changes cannot be imported"
+            yield Reason(ReasonCode.IMPORT_FAILED, text)
+        for ran in commit.fixes:
+            if not ran.ok:
+                yield Reason(ReasonCode.FIXER_FAILED, f"{ran.command} failed with exit code {ran.code}")
+    for check in _checks(evidence, CheckStatus.FAILED):
+        yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's checker {check.name} fails")
     tests = (test for test in evidence.regressions if test.family not in unreproduced)
     yield from _untested(test for test in tests if test.before or test.after)
 
 
-def _unchecked(evidence: Evidence) -> Iterator[str]:
+def _unchecked(evidence: Evidence) -> Iterator[Reason]:
     measured = {row.family for row in evidence.rows if not row.problem}
     unmeasured = [family for family in evidence.families if family not in measured]
     if unmeasured:
-        yield f"{listed(unmeasured)}: no class of it was measured"
+        yield Reason(ReasonCode.NOT_MEASURED, f"{listed(unmeasured)}: no class of it was measured")
     for check in _checks(evidence, CheckStatus.FAILED_DIFFERENTLY):
-        yield f"{check.name} fails, and fails on the base too, with another output: compare the two"
-    yield from (f"{check.name}: not run ({check.reason})" for check in _checks(evidence, CheckStatus.NOT_RUN))
+        text = f"{check.name} fails, and fails on the base too, with another output: compare the two"
+        yield Reason(ReasonCode.CHECKER_FAILED_DIFFERENTLY, text)
+    for check in _checks(evidence, CheckStatus.NOT_RUN):
+        yield Reason(ReasonCode.CHECKER_NOT_RUN, f"{check.name}: not run ({check.reason})")
     yield from _untested(test for test in evidence.regressions if not (test.before or test.after))
-    yield from _by_family((row, f"not measured: {row.problem}") for row in evidence.rows if row.problem)
+    clauses = ((row, f"not measured: {row.problem}") for row in evidence.rows if row.problem)
+    yield from _by_family(ReasonCode.NOT_MEASURED, clauses)
 
 
-def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[str]:
-    yield from (f"{check.name} fails, on the base too" for check in _checks(evidence, CheckStatus.FAILED_BEFORE))
+def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Reason]:
+    for check in _checks(evidence, CheckStatus.FAILED_BEFORE):
+        yield Reason(ReasonCode.CHECKER_FAILED_BEFORE, f"{check.name} fails, on the base too")
     if unreproduced:
         why = "it is included because it was asked for, or because its repair is part of another family's"
-        yield f"{listed([*unreproduced])}: verify shows no fault that the repair removes; {why}"
+        text = f"{listed([*unreproduced])}: verify shows no fault that the repair removes; {why}"
+        yield Reason(ReasonCode.NOT_REPRODUCED, text)
     tests = (test for test in evidence.regressions if test.family in unreproduced)
     yield from _untested(test for test in tests if test.before or test.after)
     verdicts = [row for row in evidence.rows if row.after and not row.problem and row.verdict is not RowVerdict.WORSE]
     new = [row for row in verdicts if set(row.after) - set(row.before)]
-    yield from _by_family((row, f"still failing: {_levels(row)}") for row in verdicts if row not in new)
-    yield from _by_family((row, f"failing now: {_levels(row)}") for row in new)
+    still = ((row, f"still failing: {_levels(row)}") for row in verdicts if row not in new)
+    yield from _by_family(ReasonCode.FAULT_LEFT, still)
+    yield from _by_family(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
 
 
 def _checks(evidence: Evidence, status: CheckStatus) -> list[CheckerResult]:
     return [check for check in evidence.checks if check.status is status]
 
 
-def _untested(tests: Iterable[RegressionTest]) -> Iterator[str]:
+def _untested(tests: Iterable[RegressionTest]) -> Iterator[Reason]:
     families: dict[str, list[str]] = {}
     for test in tests:
         if test.kind is RegressionKind.NONE:
             families.setdefault(test.reason, []).append(test.family)
-    yield from (f"no regression test of {listed(names)}: {reason}" for reason, names in families.items())
+    for reason, names in families.items():
+        yield Reason(ReasonCode.NO_REGRESSION_TEST, f"no regression test of {listed(names)}: {reason}")
 
 
-def _by_family(clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[str]:
-    """One sentence for all classes of a family that share a clause."""
+def _by_family(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[Reason]:
+    """One reason for all classes of a family that share a clause."""
     rows: dict[tuple[str, str], list[ModelRow]] = {}
     for row, clause in clauses:
         rows.setdefault((row.family, clause), []).append(row)
     for (_, clause), group in rows.items():
         models, modes = dict.fromkeys(row.model for row in group), dict.fromkeys(row.mode for row in group)
-        yield f"{listed([*models])} ({listed([*modes])}): {clause}"
+        yield Reason(code, f"{listed([*models])} ({listed([*modes])}): {clause}")
 
 
 def _levels(row: ModelRow) -> str:

@@ -205,9 +205,48 @@ class Commit:
     fixes: tuple[CommandRun, ...] = ()
 
 
+class ReasonCode(StrEnum):
+    """What a reason is about. The values in `evidence.json` stay when sentences are reworded."""
+
+    PATCHES_DIFFER = "patches differ"
+    """`git am` of the patches does not give the branch."""
+    REPAIR_LOST = "repair lost"
+    """A later commit took back a repair."""
+    NEW_FAULT = "new fault"
+    """A model fails after the repair where it did not before."""
+    FAULT_LEFT = "fault left"
+    """A model fails after the repair as it did before, or at a level that was not reached before."""
+    NOT_REPRODUCED = "not reproduced"
+    """`verify` shows no fault that the repair removes."""
+    NOT_MEASURED = "not measured"
+    IMPORT_FAILED = "import failed"
+    """A changed module cannot be imported."""
+    FIXER_FAILED = "fixer failed"
+    FIXERS_CHANGE_BASE = "fixers change base"
+    """Upstream's fixers change a file on the base already."""
+    CHECKER_FAILED = "checker failed"
+    CHECKER_FAILED_DIFFERENTLY = "checker failed differently"
+    """A checker fails on the base too, with another output."""
+    CHECKER_FAILED_BEFORE = "checker failed before"
+    """A checker fails on the base too."""
+    CHECKER_NOT_RUN = "checker not run"
+    NO_REGRESSION_TEST = "no regression test"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a series is not ready, what was not checked, or a known limit: a stable code and a sentence."""
+
+    code: ReasonCode
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence for one series. `reasons` say why it is not ready, what was not checked, and its known limits."""
+    """The evidence for one series, with its status and the reasons for it."""
 
     group: str
     branch: str
@@ -215,7 +254,8 @@ class Evidence:
     """The commit that the series stands on, in full."""
     base_name: str
     status: SeriesStatus
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    """Why it is not ready, what was not checked, and its known limits, most serious first."""
     commits: tuple[Commit, ...]
     rows: tuple[ModelRow, ...]
     checks: tuple[CheckerResult, ...]

@@ -41,7 +41,7 @@ def status_lines(evidence: Evidence) -> str:
     if not evidence.reasons:
         return head
     title = "Known limits:" if evidence.status is SeriesStatus.READY else "Reasons, most serious first:"
-    return f"{head} {title}\n\n{bullets(map(prose, evidence.reasons))}"
+    return f"{head} {title}\n\n{bullets(prose(reason.text) for reason in evidence.reasons)}"
 
 
 def commits_table(evidence: Evidence) -> str:

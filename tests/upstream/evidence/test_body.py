@@ -11,7 +11,7 @@ from ckpt_surgery.upstream.evidence.body import pull_request_body
 from ckpt_surgery.upstream.evidence.measurements import before_and_after
 from ckpt_surgery.upstream.evidence.page import evidence_markdown
 from ckpt_surgery.upstream.evidence.placeholders import HUMAN_PLACE
-from ckpt_surgery.upstream.evidence.results import Evidence
+from ckpt_surgery.upstream.evidence.results import Evidence, Reason, ReasonCode
 from ckpt_surgery.upstream.evidence.siblings import siblings_markdown
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -94,7 +94,7 @@ def test_a_series_that_is_ready_has_no_banner_and_says_what_is_known() -> None:
     page = body(cases.cautious())
     assert not page.startswith(">")
     assert "**Status: ready**" in page
-    assert f"\n- {cases.cautious().reasons[0]}\n" in page
+    assert f"\n- {cases.cautious().reasons[0].text}\n" in page
 
 
 def test_a_class_has_one_line_as_on_the_page_of_the_evidence() -> None:
@@ -125,8 +125,8 @@ def test_without_a_template_the_headings_are_ours_and_it_is_said() -> None:
 
 
 def test_text_of_others_breaks_no_block_and_makes_no_heading() -> None:
-    noisy = replace(cases.not_ready(), reasons=(cases.NASTY,))
-    calm = replace(cases.not_ready(), reasons=("calm",))
+    noisy = replace(cases.not_ready(), reasons=(Reason(ReasonCode.CHECKER_FAILED, cases.NASTY),))
+    calm = replace(cases.not_ready(), reasons=(Reason(ReasonCode.CHECKER_FAILED, "calm"),))
     assert cases.headings(body(noisy)) == cases.headings(body(calm))
     assert "`@someone` `#12`" in body(noisy)
 

@@ -15,6 +15,8 @@ from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
     CommandRun,
     Evidence,
+    Reason,
+    ReasonCode,
     RegressionKind,
     RegressionTest,
     SeriesStatus,
@@ -27,6 +29,10 @@ IN_ANYWAY = (
     "zamba2: verify shows no fault that the repair removes; it is included because it was asked for, or because its "
     "repair is part of another family's"
 )
+
+
+def texts(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(reason.text for reason in evidence.reasons)
 
 
 def changed(**fields: Any) -> Evidence:
@@ -51,97 +57,113 @@ def no_test(**fields: Any) -> Evidence:
     )
 
 
-WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, str]] = {
+WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = {
     "a new fault": (
         lambda: first_row(after=("values",)),
         SeriesStatus.NOT_READY,
+        ReasonCode.NEW_FAULT,
         "ClvpEncoder (non_reentrant): failing after the repair and not before: values",
     ),
     "a new fault where all was well": (
         lambda: first_row(before=(), after=("cost",)),
         SeriesStatus.NOT_READY,
+        ReasonCode.NEW_FAULT,
         "ClvpEncoder (non_reentrant): failing after the repair and not before: cost",
     ),
     "a module that cannot be imported": (
         lambda: first_commit(imported=BROKEN),
         SeriesStatus.NOT_READY,
+        ReasonCode.IMPORT_FAILED,
         "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
     ),
     "a converter that failed": (
         lambda: first_commit(fixes=(CommandRun("make fix-repo", 2), WENT)),
         SeriesStatus.NOT_READY,
+        ReasonCode.FIXER_FAILED,
         "make fix-repo failed with exit code 2",
     ),
     "a checker that fails": (
         lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN),)),
         SeriesStatus.NOT_READY,
+        ReasonCode.CHECKER_FAILED,
         "upstream's checker copies fails",
     ),
     "a test that shows nothing": (
         lambda: no_test(before=WENT),
         SeriesStatus.NOT_READY,
+        ReasonCode.NO_REGRESSION_TEST,
         "no regression test of zamba2: it passes on the base",
     ),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
         SeriesStatus.NOT_READY,
+        ReasonCode.NO_REGRESSION_TEST,
         "no regression test of zamba2: it passes on the base",
     ),
     "a checker that was not run": (
         lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
         SeriesStatus.UNCHECKED,
+        ReasonCode.CHECKER_NOT_RUN,
         "types: not run (ty is not there)",
     ),
     "a test that could not be tried": (
         no_test,
         SeriesStatus.UNCHECKED,
+        ReasonCode.NO_REGRESSION_TEST,
         "no regression test of zamba2: it passes on the base",
     ),
     "a class that was not measured": (
         lambda: first_row(before=(), after=(), problem="it took too long"),
         SeriesStatus.UNCHECKED,
+        ReasonCode.NOT_MEASURED,
         "ClvpEncoder (non_reentrant): not measured: it took too long",
     ),
     "a checker that fails on the base too": (
         lambda: changed(checks=(CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),)),
         SeriesStatus.READY,
+        ReasonCode.CHECKER_FAILED_BEFORE,
         "repo fails, on the base too",
     ),
     "a fault that is still there": (
         lambda: first_row(after=("cost",)),
         SeriesStatus.READY,
+        ReasonCode.FAULT_LEFT,
         "ClvpEncoder (non_reentrant): still failing: cost",
     ),
 }
-"""What is wrong, the status that it gives, and its reason."""
+"""What is wrong, the status that it gives, and the code and sentence of the reason."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
-    made, status, reason = WAYS[way]
+    made, status, code, text = WAYS[way]
     judgement = judged(made(), (), applies=True)
-    assert (judgement.status, judgement.reasons) == (status, (reason,))
+    assert (judgement.status, judgement.reasons) == (status, (Reason(code, text),))
 
 
 def test_a_series_without_a_fault_is_ready_without_a_reason() -> None:
-    judgement = judged(changed(status=SeriesStatus.NOT_READY, reasons=("an old one",)), (), applies=True)
+    judgement = judged(
+        changed(status=SeriesStatus.NOT_READY, reasons=(Reason(ReasonCode.NOT_MEASURED, "an old one"),)),
+        (),
+        applies=True,
+    )
     assert (judgement.status, judgement.reasons) == ("ready", ())
 
 
 def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
     judgement = judged(cases.ready(), (), applies=False)
     assert judgement.status == SeriesStatus.NOT_READY
-    assert judgement.reasons == ("git am of the patches on the base does not give the tree of the branch",)
+    assert texts(judgement) == ("git am of the patches on the base does not give the tree of the branch",)
 
 
 def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
     judgement = judged(cases.ready(), ("zamba2",), applies=True)
-    assert (judgement.status, judgement.reasons) == ("ready", (IN_ANYWAY,))
+    assert (judgement.status, texts(judgement)) == ("ready", (IN_ANYWAY,))
 
 
 def test_a_test_that_shows_nothing_is_a_caution_where_there_is_nothing_to_show() -> None:
     judgement = judged(no_test(before=WENT), ("zamba2",), applies=True)
-    assert (judgement.status, judgement.reasons) == (
+    assert (judgement.status, texts(judgement)) == (
         SeriesStatus.READY,
         (IN_ANYWAY, "no regression test of zamba2: it passes on the base"),
     )
@@ -159,26 +181,26 @@ def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
 def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
     judgement = judged(cases.ready(), (), applies=True, lost=["clvp"])
     why = "clvp: what its commit repaired is not repaired on the finished series"
-    assert (judgement.status, judgement.reasons) == ("not ready", (why,))
+    assert (judgement.status, texts(judgement)) == ("not ready", (why,))
 
 
 def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
     judgement = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
     assert judgement.status == SeriesStatus.UNCHECKED
-    assert judgement.reasons[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
+    assert texts(judgement)[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
 
 
 def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
     judgement = judged(changed(rows=()), (), applies=True)
     assert judgement.status == SeriesStatus.UNCHECKED
-    assert judgement.reasons[0].endswith("no class of it was measured")
+    assert texts(judgement)[0].endswith("no class of it was measured")
 
 
 def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
     check = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
     judgement = judged(changed(checks=(check,)), (), applies=True)
     assert judgement.status == SeriesStatus.UNCHECKED
-    assert judgement.reasons == ("repo fails, and fails on the base too, with another output: compare the two",)
+    assert texts(judgement) == ("repo fails, and fails on the base too, with another output: compare the two",)
 
 
 def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
@@ -205,7 +227,7 @@ def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions(
     )
     judgement = judged(made, ("mllama",), applies=False)
     assert judgement.status == SeriesStatus.NOT_READY
-    assert [reason.partition(" (")[0] for reason in judgement.reasons] == [
+    assert [reason.partition(" (")[0] for reason in texts(judgement)] == [
         "git am of the patches on the base does not give the tree of the branch",
         "ClvpEncoder",
         "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
@@ -229,7 +251,7 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
     ]
     tests = tuple(RegressionTest(family, RegressionKind.NONE, reason="no torch") for family in ("clvp", "zamba2"))
     made = changed(rows=tuple(replace(row, after=("recompute",)) for row in rows), regressions=tests)
-    assert judged(made, (), applies=True).reasons == (
+    assert texts(judged(made, (), applies=True)) == (
         "no regression test of clvp and zamba2: no torch",
         "ClvpEncoder and ClvpDecoder (non_reentrant and reentrant): still failing: recompute",
         "Zamba2Model (non_reentrant and reentrant): still failing: recompute",
@@ -238,9 +260,9 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
 
 def test_levels_are_named_in_their_order_and_a_worse_row_by_the_new_ones_alone() -> None:
     left = judged(first_row(before=LEVELS, after=("cost", "recompute")), (), applies=True)
-    assert left.reasons == ("ClvpEncoder (non_reentrant): still failing: recompute and cost",)
+    assert texts(left) == ("ClvpEncoder (non_reentrant): still failing: recompute and cost",)
     worse = judged(first_row(before=("recompute",), after=("values", "set", "recompute")), (), applies=True)
-    assert worse.reasons == ("ClvpEncoder (non_reentrant): failing after the repair and not before: set and values",)
+    assert texts(worse) == ("ClvpEncoder (non_reentrant): failing after the repair and not before: set and values",)
 
 
 def test_only_the_status_and_the_reasons_are_changed() -> None:
@@ -260,3 +282,10 @@ def test_the_made_up_series_are_what_they_are_judged_to_be(name: str) -> None:
         "bare": SeriesStatus.UNCHECKED,
     }
     assert evidence.status is expected.get(name, SeriesStatus.READY)
+
+
+def test_every_code_is_given_by_some_series() -> None:
+    series = [judged(made(), (), applies=True) for made, *_ in WAYS.values()]
+    differently = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
+    series.append(judged(changed(checks=(differently,)), ("zamba2",), applies=False, lost=["clvp"], drifted=["a.py"]))
+    assert {reason.code for evidence in series for reason in evidence.reasons} == set(ReasonCode)

@@ -19,12 +19,13 @@ from tests.upstream.evidence import evidence_cases as cases
 
 SCHEMA: dict[str, Any] = json.loads(Path(results.__file__).with_name("evidence.schema.json").read_text("utf-8"))
 DERIVED = {"ModelRow": {"verdict"}, "Evidence": {"schema_version", "families", "files", "models", "run_slow"}}
-PARTS = ("CommandRun", "CheckerResult", "ModelRow", "SignatureChange", "RegressionTest", "Sibling", "Commit")
+PARTS = ("CommandRun", "CheckerResult", "ModelRow", "SignatureChange", "RegressionTest", "Sibling", "Reason", "Commit")
 CLOSED = {
     ("CheckerResult", "status"): results.CheckStatus,
     ("ModelRow", "verdict"): results.RowVerdict,
     ("RegressionTest", "kind"): results.RegressionKind,
     ("Evidence", "status"): results.SeriesStatus,
+    ("Reason", "code"): results.ReasonCode,
 }
 
 

@@ -150,7 +150,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def reasons(outcome: PrepareResult) -> str:
-    return "\n".join(reason for series in outcome.series for reason in series.evidence.reasons)
+    return "\n".join(reason.text for series in outcome.series for reason in series.evidence.reasons)
 
 
 # --- what is made -----------------------------------------------------------------------------------------
