@@ -105,8 +105,9 @@ class _Models:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Verify both modes at once if the next test is on the same model, which is then built only once."""
         if isinstance(item, ModelItem):
-            follows = isinstance(nextitem, ModelItem) and nextitem.target == item.target
-            item.modes = (item.mode, nextitem.mode) if follows else (item.mode,)
+            item.modes = (item.mode,)
+            if isinstance(nextitem, ModelItem) and nextitem.target == item.target:
+                item.modes += (nextitem.mode,)
 
     def resolve(self, value: str) -> list[dict[str, Any]]:
         """The targets named by the option's value, as plain data. Raises UsageError if a name is unknown."""

@@ -101,7 +101,7 @@ def test_the_backward_starts_from_another_generator_than_the_forward() -> None:
 def test_a_run_says_how_blocks_were_called_only_without_checkpointing() -> None:
     model = model_of(Layer, SureLayer)
     calls = run(model).calls
-    assert {name: facts.random for name, facts in calls.items()} == {"0": True, "1": False}
+    assert {name: facts.uses_rng for name, facts in calls.items()} == {"0": True, "1": False}
     assert all(facts.input_requires_grad for facts in calls.values())
     assert run(model, "reentrant").calls == {}
 

@@ -95,7 +95,7 @@ def test_undoing_hands_the_model_back(subject: Subject) -> None:
 def test_dropout_is_on_where_it_is_switched_on(subject: Subject) -> None:
     for rate in subject.rates:
         subject.drop(rate)
-        assert any(call.random for call in subject.reference.calls.values()) == (rate > 0)
+        assert any(call.uses_rng for call in subject.reference.calls.values()) == (rate > 0)
 
 
 @pytest.mark.torch
