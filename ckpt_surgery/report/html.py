@@ -7,6 +7,7 @@ the behaviour in `page/page.js`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -24,7 +25,7 @@ from ckpt_surgery.report.summary import (
     more_causes,
     of_status,
     ordered,
-    repair_tally,
+    repair_counts,
     rules_of,
     verdict,
     versions_of,
@@ -48,6 +49,13 @@ _REPAIR_SLUGS: dict[RepairStatus, str] = {
     "failed": "failed",
     "not repaired": "unrepaired",
 }
+_REPAIR_SIGNS: dict[RepairStatus, str] = {
+    "failed": SIGNS["failed"],
+    "ok": SIGNS["ok"],
+    "refused": SIGNS["refused"],
+    "not repaired": "\u2013",
+}
+"""In the order of the header, which begins with what failed."""
 _SLUGS: dict[Status, str] = {
     "failed": "failed",
     "ok": "ok",
@@ -106,24 +114,48 @@ def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
 
 
 def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
-    about = [plural(len(shown), "model")] if len(shown) != 1 else ["gradient checkpointing, verified"]
+    """Title and versions; for many models also their counts, those after `wrap_blocks` beside those before."""
+    alone = len(shown) == 1
+    about = ["gradient checkpointing, verified"] if alone else [plural(len(shown), "model")]
     about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
-    tally = counts(shown)
-    bar = "".join(
-        f'<i class="{_SLUGS[status]}" style="flex-grow: {number}"></i>' for status, number in tally.items() if number
-    )
-    tallies = "".join(
-        f'<div class="tally {_SLUGS[status]}"><b>{number:,}</b> <span>{_STATUS_SIGNS[status]} {status}</span></div>'
-        for status, number in tally.items()
-        if number or status in ("failed", "ok")
-    )
-    about += filter(None, [repair_tally(shown)])
+    about += [f"after wrap_blocks: {report.repair.status}" for report in shown if alone and report.repair]
+    unrepaired, repaired = counts(shown), repair_counts(shown)
+    before = [_StatusCount(status, _SLUGS[status], sign, unrepaired[status]) for status, sign in _STATUS_SIGNS.items()]
+    groups = _counted("as they are" if repaired else "", before)
+    if repaired:
+        after = [
+            _StatusCount(status, _REPAIR_SLUGS[status], sign, repaired[status])
+            for status, sign in _REPAIR_SIGNS.items()
+        ]
+        groups += _counted("after wrap_blocks", after)
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
-        f'<div class="tallies"{_hidden(shown)}>{tallies}</div>'
-        f'<div class="bar" aria-hidden="true"{_hidden(shown)}>{bar}</div></header>'
+        f'<div class="totals"{_hidden(shown)}>{groups}</div></header>'
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _StatusCount:
+    """How many models have one status, and how the page shows it."""
+
+    status: str
+    slug: str
+    sign: str
+    number: int
+
+
+def _counted(caption: str, rows: Sequence[_StatusCount]) -> str:
+    """The numbers above a bar of their shares; failed and ok are always there."""
+    shown = "".join(
+        f'<div class="tally {row.slug if row.number else "none"}"><b>{row.number:,}</b> '
+        f"<span>{row.sign} {row.status}</span></div>"
+        for row in rows
+        if row.number or row.status in ("failed", "ok")
+    )
+    bar = "".join(f'<i class="{row.slug}" style="flex-grow: {row.number}"></i>' for row in rows if row.number)
+    title = f"<h2>{caption}</h2>" if caption else ""
+    return f'<div>{title}<div class="tallies">{shown}</div><div class="bar" aria-hidden="true">{bar}</div></div>'
 
 
 def _hidden(shown: Sequence[Report]) -> str:

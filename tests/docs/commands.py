@@ -23,7 +23,7 @@ from tests.upstream.released import repository
 
 ROOT = Path(__file__).parents[2]
 CACHE = os.environ.get(CACHE_VARIABLE)
-GENERATORS = ("docs.generate", "docs.draw")
+GENERATORS = ("docs.generate", "docs.draw", "docs.screenshot")
 """Our own modules that write pages or pictures: they are not run here, because they would write into the project."""
 
 
@@ -69,7 +69,9 @@ def command_faults(command: Command) -> list[str]:
             return help_faults(command.line, run(f"python -m {shlex.join([module, *arguments, '--help'])}"), arguments)
         case ["python", script, *arguments] if (ROOT / script).is_file() and script.startswith("benchmarks/"):
             return help_faults(command.line, run(f"python {shlex.join([script, *arguments, '--help'])}"), arguments)
-        case ["python" | ".venv/bin/python", "-m", module, *arguments] if module in GENERATORS:
+        case [("python" | ".venv/bin/python" | ".nox/tests_4/bin/python"), "-m", module, *arguments] if (
+            module in GENERATORS
+        ):
             return help_faults(command.line, run(f"python -m {shlex.join([module, '--help'])}"), arguments)
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

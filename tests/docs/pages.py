@@ -75,6 +75,7 @@ def prose_faults(text: str, path: str = "README.md") -> list[str]:
     faults += [f"no file {name}" for name in files if name not in DOCUMENTS and not (ROOT / name).exists()]
     links = [link for link in re.findall(r"\]\(([^)]+)\)", words) if not link.startswith("https://")]
     faults += [f"no target {link}" for link in links if not leads_somewhere(link, path)]
+    faults += [f"nothing says what is in {link}" for link in re.findall(r"!\[\s*\]\(([^)]+)\)", words)]
     faults += [f"nothing reads {name}" for name in re.findall(r"\bCKPT_SURGERY_\w+", text) if name != CACHE_VARIABLE]
     return faults
 

@@ -143,6 +143,8 @@ def test_an_example_that_does_not_parse_is_seen() -> None:
         ("See [the guide](docs/guide.md).", "no target docs/guide.md"),
         ("See [rules](docs/rules/index.md#safe).", "no target docs/rules/index.md#safe"),
         ("See [below](#no-such-heading).", "no target #no-such-heading"),
+        ("![Memory](docs/pictures/memory.svg)", "no target docs/pictures/memory.svg"),
+        ("![ ](docs/pictures/verify.png)", "nothing says what is in docs/pictures/verify.png"),
         ("Set `CKPT_SURGERY_JOBS`.", "nothing reads CKPT_SURGERY_JOBS"),
     ],
 )
@@ -153,6 +155,12 @@ def test_a_name_that_does_not_exist_is_seen(text: str, fault: str) -> None:
 def test_a_link_is_relative_to_its_page() -> None:
     assert prose_faults("[rules](rules/index.md)", "docs/index.md") == []
     assert prose_faults("[rules](rules/index.md)", "README.md") == ["no target rules/index.md"]
+
+
+def test_every_picture_is_on_a_page() -> None:
+    shown = {Path(link).name for page in PAGES for link in re.findall(r"!\[[^]]+\]\(([^)]+)\)", read(page))}
+    pictures = {path.name for path in (ROOT / "docs/pictures").iterdir() if path.suffix != ".json"}
+    assert pictures - shown == set()
 
 
 def test_the_rule_of_the_instructions_is_the_one_that_is_tested() -> None:

@@ -21,26 +21,16 @@ from typing import Any
 
 import pytest
 
-_ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--window-size=1400,1000",
-)
+from docs.screenshot import CHROMIUM_OPTIONS, chromium
+
+_ARGUMENTS = (*CHROMIUM_OPTIONS, "--window-size=1400,1000")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def programs() -> tuple[str, str] | None:
     """Chromium and its driver; None where one of them is missing."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    return (chromium, driver) if chromium and driver else None
+    browser, driver = chromium(), shutil.which("chromedriver")
+    return (browser, driver) if browser and driver else None
 
 
 def required_programs() -> tuple[str, str]:
@@ -108,12 +98,12 @@ class Browser:
 @contextmanager
 def running_browser() -> Iterator[Browser]:
     """Start driver and browser with an empty profile, and end both afterwards."""
-    chromium, driver = required_programs()
+    program, driver = required_programs()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [driver, "--port=0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             try:
-                browser = _session(f"http://127.0.0.1:{_port(process)}", chromium, profile)
+                browser = _session(f"http://127.0.0.1:{_port(process)}", program, profile)
                 try:
                     yield browser
                 finally:
@@ -130,8 +120,8 @@ def _port(process: subprocess.Popen[str]) -> int:
     raise AssertionError("chromedriver ended before it listened")
 
 
-def _session(address: str, chromium: str, profile: str) -> Browser:
-    options = {"binary": chromium, "args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
+def _session(address: str, program: str, profile: str) -> Browser:
+    options = {"binary": program, "args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
     logging = {"browser": "ALL", "performance": "ALL"}
     expected = {"goog:chromeOptions": options, "goog:loggingPrefs": logging}
     made = Browser(f"{address}").call("session", capabilities={"alwaysMatch": expected})

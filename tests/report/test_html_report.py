@@ -106,7 +106,6 @@ def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
     assert (
         'Gemma3nForCausalLM<span class="spoken">, failed in reentrant: values</span> <b class="badge refused">' in page
     )
-    assert "after wrap_blocks: 3 ok, 1 refused, 2 failed, 2 not repaired" in page
     shown = " ".join("".join(Tags(html_page([examples.remaining()])).text).split())
     for expected in (
         "levelnon_reentrantafterreentrantafter",
@@ -121,9 +120,30 @@ def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
     assert "<code>DynamicCache</code>" in html_page([refused])
 
 
+def header(reports: list[Report]) -> str:
+    """What the top of the page says, above the causes and the table."""
+    (top,) = re.findall(r"<header>.*?</header>", html_page(reports), re.DOTALL)
+    return " ".join(" ".join(Tags(top).text).split())
+
+
+def test_the_header_counts_before_and_after_a_surgery() -> None:
+    top = header(examples.with_repairs())
+    before, after = top.split(" as they are ")[1].split(" after wrap_blocks ")
+    assert before == "4 \u2715 failed 2 \u2713 ok 2 \u2298 unsupported 1 \u2013 not built"
+    assert after == "2 \u2715 failed 3 \u2713 ok 1 \u2298 refused 2 \u2013 not repaired"
+    healed = header([examples.after_surgery(examples.healthy()), examples.after_surgery(examples.lost())])
+    assert healed.endswith("as they are 1 \u2715 failed 1 \u2713 ok after wrap_blocks 0 \u2715 failed 2 \u2713 ok")
+
+
+def test_the_header_of_one_model_says_what_came_of_a_surgery() -> None:
+    assert "after wrap_blocks: failed" in header([examples.remaining()])
+    assert "after wrap_blocks: ok" in header([examples.after_surgery(examples.lost())])
+
+
 def test_a_page_without_a_surgery_says_nothing_of_one() -> None:
     shown = "".join(Tags(html_page(examples.every_kind())).text)
     assert "wrap_blocks" not in shown
+    assert "as they are" not in shown
 
 
 def test_gradients_that_are_all_equal_are_one_sentence() -> None:
