@@ -28,6 +28,7 @@ def without_versions(text: str) -> str:
 
 
 @pytest.mark.transformers4
+@pytest.mark.slow
 def test_the_picture_shows_what_verify_says(tmp_path: Path) -> None:
     said = screenshot.text_of(screenshot.verified(tmp_path))
     assert without_versions(description(screenshot.PICTURE)) == without_versions(said), (
