@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.context import RuleContext
@@ -17,6 +19,9 @@ from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
+
+CONFIGURATION_SUFFIXES = (".yaml", ".yml", ".json")
+_FOLDERS_ABOVE = 6
 
 
 @dataclass(slots=True)
@@ -44,11 +49,29 @@ class Snapshot:
         source = self.sources.get(path) or self.imported.get(path)
         return source.text if source else ""
 
+    def configuration(self, path: str, name: str) -> str | None:
+        """The text of a configuration file that a script names; None where it is not found or cannot be read.
+
+        Names are relative to the folder of the script or to one above it, as far up as its repository. All places that
+        were tried become part of what the result depends on.
+        """
+        if PurePath(name).is_absolute() or not name.endswith(CONFIGURATION_SUFFIXES):
+            return None
+        for folder in islice(Path(path).absolute().parents, _FOLDERS_ABOVE):
+            place = os.path.normpath(folder / name)
+            read = read_source(place) if Path(place).is_file() else None
+            self.imported[place] = read if isinstance(read, SourceFile) else None
+            if read is not None:
+                return read.text if isinstance(read, SourceFile) else None
+            if (folder / ".git").exists():
+                break
+        return None
+
     def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
         """The rules' view of these files."""
         facts = {path: parsed.facts for path, parsed in self.parsed.items()}
         width = line_length(next(iter(facts))) if facts else LINE_LENGTH
-        tree = SourceTree(facts, self.load, self.text, width)
+        tree = SourceTree(facts, self.load, self.text, width, self.configuration)
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 

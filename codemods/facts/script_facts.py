@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.launch_facts import Launch
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 
-SignKind: TypeAlias = Literal["ddp", "group", "launch", "launcher", "accelerate", "arguments", "trainer", "backward"]
+SignKind: TypeAlias = Literal[
+    "ddp", "group", "launch", "launcher", "accelerate", "arguments", "trainer", "backward", "adapters", "some_adapters"
+]
 """`ddp`: wraps in DistributedDataParallel. `group`: makes a process group. `launch`: reads LOCAL_RANK or the like.
 `launcher`: names `torchrun` or the like. `accelerate`: `accelerator.prepare` and `accelerator.backward`.
-`arguments`: options of DistributedDataParallel. `trainer`: a `Trainer` that trains. `backward`: a backward pass."""
+`arguments`: options of DistributedDataParallel. `trainer`: a `Trainer` that trains. `backward`: a backward pass.
+`adapters`: adapters of PEFT are trained. `some_adapters`: they are if an option says so."""
 
 RankDependence: TypeAlias = Literal["rank", "gradient"]
 """Why a test differs between ranks: it asks which rank this is, or whether a parameter has a gradient."""
 
-ReentrantKind: TypeAlias = Literal["true", "default", "enable"]
-"""`true`: the constant True stands at the span. `default`: a call of torch's `checkpoint` leaves the option out.
-`enable`: `gradient_checkpointing_enable()` leaves it out."""
+Mode: TypeAlias = Literal["reentrant", "non_reentrant", "default"]
+"""`reentrant` and `non_reentrant`: the constant True or False stands at the span. `default`: a call of torch's
+`checkpoint` leaves the option out."""
+
+SwitchKind: TypeAlias = Literal["method", "argument"]
+"""`method`: `model.gradient_checkpointing_enable(...)`. `argument`: `gradient_checkpointing=True` of a Trainer."""
 
 
 class Spot(NamedTuple):
@@ -74,13 +81,25 @@ class SplitLoad(NamedTuple):
     default: bool
 
 
-class ReentrantCheckpoint(NamedTuple):
-    """Checkpointing with `use_reentrant=True`. `args` are the arguments of a call that leaves the option out."""
+class CheckpointMode(NamedTuple):
+    """Where a script chooses `use_reentrant`. `args` are the arguments of a call that leaves the option out."""
 
     spot: Spot
     callee: str
-    kind: ReentrantKind
+    mode: Mode
     args: tuple[Argument, ...] = ()
+
+
+class CheckpointSwitch(NamedTuple):
+    """Where a script switches the checkpointing of transformers on."""
+
+    spot: Spot
+    text: str
+    kind: SwitchKind
+    options: bool
+    """Whether options such as `use_reentrant` stand beside it."""
+    conditional: bool
+    """Whether it stands under a test."""
 
 
 class ScriptFacts(NamedTuple):
@@ -90,7 +109,11 @@ class ScriptFacts(NamedTuple):
     bypasses: tuple[Bypass, ...]
     collectives: tuple[Collective, ...]
     loads: tuple[SplitLoad, ...]
-    reentrant: tuple[ReentrantCheckpoint, ...]
+    modes: tuple[CheckpointMode, ...]
+    switches: tuple[CheckpointSwitch, ...]
+    launches: tuple[Launch, ...]
+    trainers: tuple[str, ...]
+    """The full names of the Trainers that it makes, or extends and makes."""
     gave_up: bool = False
     """Whether the script's functions call each other too much for its losses to be followed to the end."""
 

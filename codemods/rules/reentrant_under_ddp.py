@@ -6,6 +6,10 @@ of `torch.utils.checkpoint.checkpoint` without the option, which means True up t
 DistributedDataParallel, prepare with accelerate, or start a Trainer in several processes. A
 `gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
 
+Which launcher runs the script is read from its calls (`DistributedDataParallel(...)`, `deepspeed=`, `fsdp=`, plugins),
+from the commands in its header and comments, and from the configuration files that these name, as long as they lie in
+the script's folder or one above it. A script that is only run with DeepSpeed ZeRO or FSDP gets no finding.
+
 ## Why is this bad?
 Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
 not expect. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a variable
@@ -19,19 +23,25 @@ hidden_states = checkpoint(block, hidden_states, use_reentrant=False)    # after
 ```
 
 ## Fix safety
-Safe: both modes run the same operations on the same values. The non-reentrant mode also raises if the recompute makes
-tensors of other shapes, a fault that the reentrant mode does not notice.
+Safe where the script wraps in DistributedDataParallel itself, or where the commands that it shows start it so: both
+modes run the same operations on the same values. The non-reentrant mode also raises if the recompute makes tensors of
+other shapes, a fault that the reentrant mode does not notice.
+
+Unsafe where the launcher decides and nothing shows which one: DeepSpeed ZeRO-3 before 0.19.3 needs the reentrant mode
+to train PEFT adapters (see [CKPT105](CKPT105.md)). Where the script shows that it is also run so, it is left to you.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.edits.call_edit import call_edit
-from ckpt_surgery.codemods.facts.script_facts import ReentrantCheckpoint
+from ckpt_surgery.codemods.facts.launch_facts import Strategy
+from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, may_need_reentrance, setup_text
 from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
 from ckpt_surgery.codemods.tree.arguments import NewArgument
 
@@ -40,39 +50,75 @@ RULE = Declaration(
     subject=Subject.SCRIPT,
     repair=RepairKind.SAFE,
 )
+_WRAPPER = Strategy.DDP.value
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every reentrant checkpoint in a script that trains under the wrapper."""
+    """A finding for every reentrant checkpoint in a script that trains, or may train, under the wrapper."""
     for path, script in context.tree.scripts():
         sign = data_parallel(script)
-        if sign:
-            for reentrant in script.reentrant:
-                yield _finding(context, path, reentrant, f"DistributedDataParallel ({sign_text(sign)})")
+        if sign and (script.modes or script.switches):
+            launches = known_launches(path, script, context.tree.configuration)
+            if not launches or any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches):
+                yield from _findings(context, path, script, sign, launches)
 
 
-def _finding(context: RuleContext, path: str, reentrant: ReentrantCheckpoint, wrapper: str) -> Finding:
-    if reentrant.kind == "enable":
-        message = (
-            f"{reentrant.callee}() is reentrant up to transformers 4.57, which does not work with {wrapper}: pass "
-            'gradient_checkpointing_kwargs={"use_reentrant": False}'
-        )
-        return context.script_finding(RULE, path, reentrant.spot, message, Applicability.INFO)
-    what = "use_reentrant=True" if reentrant.kind == "true" else f"{reentrant.callee}(...) without use_reentrant"
-    message = (
-        f"{what} is reentrant under {wrapper}: it fails with unused parameters, and silently gives each rank "
-        "different gradients if a block runs twice; use_reentrant=False computes the same values"
+def _findings(
+    context: RuleContext, path: str, script: ScriptFacts, sign: Sign, launches: Sequence[KnownLaunch]
+) -> Iterator[Finding]:
+    for switch in script.switches:
+        if switch.kind == "method" and not switch.options:
+            message = (
+                f"{switch.text} is reentrant up to transformers 4.57, which does not work with {_WRAPPER} "
+                f'({sign_text(sign)}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'
+            )
+            yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
+    sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)
+    doubt = "" if sure else _doubt(sign, launches)
+    left_alone = any(may_need_reentrance(launch, script) for launch in launches)
+    for mode in script.modes:
+        if mode.mode != "non_reentrant":
+            edits = () if left_alone else (_edit(context, path, mode),)
+            message = _sure_message(mode, sign) if sure else f"{_unsure_message(mode)}; {doubt}"
+            applicability = Applicability.SAFE if sure else Applicability.UNSAFE
+            yield context.script_finding(RULE, path, mode.spot, message, applicability, edits)
+
+
+def _subject(mode: CheckpointMode) -> str:
+    return "use_reentrant=True" if mode.mode == "reentrant" else f"{mode.callee}(...) without use_reentrant"
+
+
+def _sure_message(mode: CheckpointMode, sign: Sign) -> str:
+    return (
+        f"{_subject(mode)} is reentrant under {_WRAPPER} ({sign_text(sign)}): it fails with unused parameters, and "
+        "silently gives each rank different gradients if a block runs twice; use_reentrant=False computes the same "
+        "values"
     )
-    return context.script_finding(
-        RULE, path, reentrant.spot, message, Applicability.SAFE, (_edit(context, path, reentrant),)
+
+
+def _unsure_message(mode: CheckpointMode) -> str:
+    return (
+        f"{_subject(mode)} is reentrant: under {_WRAPPER} it fails with unused parameters or a block that runs twice, "
+        "but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it"
     )
 
 
-def _edit(context: RuleContext, path: str, reentrant: ReentrantCheckpoint) -> Edit:
+def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:
+    """What keeps this script's wrapper from being known."""
+    for launch in launches:
+        if launch.unread:
+            return f"{launch.unread}, which line {launch.launch.line} names, could not be read"
+    for launch in launches:
+        if launch.setup.strategy not in (Strategy.DDP, None):
+            return f"this script also runs under {setup_text(launch.setup)} ({launch.place})"
+    return f"nothing here shows which of them runs the script ({sign_text(sign)})"
+
+
+def _edit(context: RuleContext, path: str, mode: CheckpointMode) -> Edit:
     """`True` becomes `False`; where the option is left out it comes last."""
-    if reentrant.kind == "true":
-        start, end = context.tree.source(path).range(reentrant.spot.span)
+    if mode.mode == "reentrant":
+        start, end = context.tree.source(path).range(mode.spot.span)
         return Edit(path, start, end, "False")
-    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(reentrant.args)]
+    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(mode.args)]
     option = NewArgument(None, "use_reentrant", "False")
-    return call_edit(context.tree, path, reentrant.spot.span, (*arguments, option))
+    return call_edit(context.tree, path, mode.spot.span, (*arguments, option))

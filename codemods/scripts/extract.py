@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.checkpoints import reentrant
+from ckpt_surgery.codemods.scripts.checkpoints import CheckpointReader
 from ckpt_surgery.codemods.scripts.collectives import collectives
+from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import Names
-from ckpt_surgery.codemods.scripts.signs import signs
+from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 
 _PROCESSES = (
     "DistributedDataParallel",
@@ -25,6 +26,10 @@ _PROCESSES = (
     "Trainer)",
     "torchrun",
     "ddp_",
+    "accelerate launch",
+    "FullyShardedDataParallelPlugin",
+    "DeepSpeedPlugin",
+    "deepspeed.initialize",
 )
 _COLLECTIVE = ("all_", "barrier", "broadcast", "reduce", "gather", "scatter", "wait_for_everyone")
 _INNER = (
@@ -46,7 +51,7 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     if not _has(text, _PROCESSES):
         return None
     trains = _has(text, ("backward(", "compute_loss"))
-    checkpoints = "use_reentrant" in text or "checkpoint(" in text or "checkpointing_enable" in text
+    checkpoints = _has(text, ("use_reentrant", "checkpoint(", "gradient_checkpointing", "activation_checkpointing"))
     loads = "device_map" in text and any(
         f'"{placement}"' in text or f"'{placement}'" in text for placement in SPLITTING
     )
@@ -56,15 +61,26 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
         return None
     names = Names(tree)
     losses = LossReader(names)
+    reader = CheckpointReader(names) if checkpoints else None
     facts = ScriptFacts(
         signs=(),
         bypasses=tuple(losses.read()) if around else (),
         collectives=tuple(collectives(names)) if ranks else (),
         loads=tuple(split_loads(names)) if loads else (),
-        reentrant=tuple(reentrant(names)) if checkpoints else (),
+        modes=tuple(reader.modes) if reader else (),
+        switches=tuple(reader.switches) if reader else (),
+        launches=(),
+        trainers=(),
         gave_up=losses.gave_up,
     )
-    return facts._replace(signs=tuple(signs(names, text))) if any(facts) else None
+    launched = tuple(launches(names, text)) if reader else ()
+    if not any(facts) and not any(launch.checkpointing for launch in launched):
+        return None
+    return facts._replace(
+        signs=tuple(signs(names, text)),
+        launches=launched,
+        trainers=tuple(trainer_origins(names)) if reader else (),
+    )
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:

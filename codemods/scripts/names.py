@@ -101,6 +101,18 @@ def is_distributed_data_parallel(origin: str) -> bool:
     return origin.rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
 
+def takes_training_arguments(call: ast.Call) -> bool:
+    """Whether a call makes the arguments of a Trainer, by its name: `TrainingArguments`, `SFTConfig`."""
+    return tail(call.func).endswith(("Arguments", "Config"))
+
+
+def is_test(node: ast.AST) -> bool:
+    """Whether what is inside a node may run or not; `if __name__ == "__main__"` does not count."""
+    return isinstance(node, ast.If | ast.IfExp) and not any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
+
+
 def is_accelerator(node: ast.expr) -> bool:
     """Whether an expression is an `Accelerator` of accelerate, by its name."""
     return dotted(node).rpartition(".")[2].lower().endswith("accelerator")

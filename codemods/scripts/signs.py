@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign, SignKind
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, is_distributed_data_parallel, tail
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, is_distributed_data_parallel, is_test, tail
 
 _LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
@@ -19,6 +19,8 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
     prepares = False
     backward: Sign | None = None
     trainers = _trainers(names)
+    if "peft" in text or "add_adapter" in text:
+        yield from _adapters(names)
     for node in names.nodes:
         match node:
             case ast.Call(func=func):
@@ -74,6 +76,63 @@ def _reads_environment(call: ast.Call) -> bool:
         return False
     func = call.func
     return tail(func) == "getenv" or (isinstance(func, ast.Attribute) and tail(func.value) == "environ")
+
+
+def trainer_origins(names: Names) -> Iterator[str]:
+    """The full names of the Trainers that a script makes; for a class of the script, those that it extends."""
+    for node in names.nodes:
+        if isinstance(node, ast.Call) and tail(node.func).endswith("Trainer"):
+            cls = names.classes.get(dotted(node.func))
+            if cls is None:
+                yield names.origin(node.func)
+            else:
+                bases = [names.origin(base) for ancestor in names.lineage(cls) for base in ancestor.bases]
+                yield from (base for base in bases if base not in names.classes)
+
+
+def _adapters(names: Names) -> Iterator[Sign]:
+    """What shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
+    calls = list(_calls(names.tree))
+    conditional = {id(call) for call, under_test in calls if under_test}
+    for call, under_test in calls:
+        name = tail(call.func)
+        if name in ("get_peft_model", "add_adapter"):
+            yield Sign("some_adapters" if under_test else "adapters", name, call.lineno)
+        elif name.endswith("Trainer"):
+            for keyword in call.keywords:
+                if keyword.arg == "peft_config" and ast.unparse(keyword.value) != "None":
+                    made = _values(names, keyword.value)
+                    sure = all(_makes_config(value) and id(value) not in conditional for value in made)
+                    kind: SignKind = "adapters" if sure and not under_test else "some_adapters"
+                    yield Sign(kind, "peft_config", keyword.value.lineno)
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, bool]]:
+    """Every call in source order, and whether it stands under a test."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, under_test = waiting.pop()
+        if isinstance(node, ast.Call):
+            yield node, under_test
+        under_test = under_test or is_test(node)
+        waiting += [(child, under_test) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def _values(names: Names, value: ast.expr) -> list[ast.expr]:
+    """All that the file assigns to a name; for anything else the expression itself."""
+    if not isinstance(value, ast.Name):
+        return [value]
+    assigned = [
+        node.value
+        for node in names.nodes
+        if isinstance(node, ast.Assign) and any(dotted(target) == value.id for target in node.targets)
+    ]
+    return assigned or [value]
+
+
+def _makes_config(value: ast.expr) -> bool:
+    """`LoraConfig(...)` and its like; not a function that may return None."""
+    return isinstance(value, ast.Call) and tail(value.func).endswith("Config")
 
 
 def _trainers(names: Names) -> set[str]:

@@ -28,10 +28,17 @@ class SourceTree:
         load: the facts of another file, or None where there is none.
         text: the text of a file.
         width: the line length of the tree's formatter.
+        configuration: the text of a configuration file, by the script that names it and the name; None where it cannot
+            be read.
     """
 
     def __init__(
-        self, files: Mapping[str, FileFacts], load: Loader, text: Callable[[str], str], width: int = LINE_LENGTH
+        self,
+        files: Mapping[str, FileFacts],
+        load: Loader,
+        text: Callable[[str], str],
+        width: int = LINE_LENGTH,
+        configuration: Callable[[str, str], str | None] = lambda path, name: None,
     ) -> None:
         self.names = TreeNames(files, load)
         self.bases = BaseChains(self.names)
@@ -41,6 +48,7 @@ class SourceTree:
         self.lineages = Lineages(self.names)
         self.text = text
         self.width = width
+        self.configuration = configuration
         self._sources: dict[str, SourceText] = {}
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.releases import OTHER_SHA256, ReleaseError, fetch_package
 from ckpt_surgery.static.check import check
 
-CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104")
+CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104", "CKPT105", "CKPT106")
 RELEASED: dict[tuple[str, str], list[tuple[str, str, int, str]]] = {
     ("trl", "1.12.0"): [
         ("CKPT101", "trainer/dpo_trainer.py", 1768, "DPOTrainer.compute_loss"),

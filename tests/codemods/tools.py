@@ -33,7 +33,8 @@ What the case gives takes the place of what has the same name in the prelude: im
 member. `class FooModel:` keeps the prelude's bases; `class FooLayer(FooBase): ...` keeps its members. What is new goes
 before the next class or function that the prelude has too, or to the end; `class FooModel: ...` names such a place.
 
-A case of several files begins each with `# file: models/bar/modeling_bar.py`, and each may stand on a prelude. Without
+A case of several files begins each with `# file: models/bar/modeling_bar.py`, and each may stand on a prelude; a
+launcher's configuration is a file too (`# file: configs/zero3.yaml`). Without
 a prelude and without that line a case is `models/foo/modeling_foo.py`, taken as it is.
 """
 
@@ -48,6 +49,7 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.results import ApplyResult
+from ckpt_surgery.static.snapshot import CONFIGURATION_SUFFIXES
 from tests.codemods.preludes import joined, prelude
 
 FOO = "models/foo/modeling_foo.py"
@@ -118,8 +120,9 @@ def tree(root: Path, files: dict[str, str] | str) -> Path:
 
 
 def texts(root: Path) -> dict[str, str]:
-    """Every Python file below `root`: its path from there and its text."""
-    return {path.relative_to(root).as_posix(): path.read_bytes().decode() for path in sorted(root.rglob("*.py"))}
+    """Every Python and configuration file below `root`: its path from there and its text."""
+    files = [path for path in sorted(root.rglob("*")) if path.suffix in (".py", *CONFIGURATION_SUFFIXES)]
+    return {path.relative_to(root).as_posix(): path.read_bytes().decode() for path in files}
 
 
 def found(root: Path, code: str = "") -> list[Finding]:
@@ -132,7 +135,8 @@ def repair(root: Path, *, unsafe: bool = False, select: tuple[str, ...] = ()) ->
     result = apply([root], unsafe=unsafe, select=select, jobs=1)
     after = texts(root)
     for name, text in after.items():
-        ast.parse(text, name)
+        if name.endswith(".py"):
+            ast.parse(text, name)
     again = apply([root], unsafe=unsafe, select=select, jobs=1)
     assert [change.diff for change in again.changes] == [], "a second run changes it again"
     assert texts(root) == after

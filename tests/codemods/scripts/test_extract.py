@@ -16,7 +16,7 @@ from ckpt_surgery.static.render.text import finding_lines
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
-CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104")
+CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104", "CKPT105", "CKPT106")
 SCRIPT = """\
 from torch.nn.parallel import DistributedDataParallel
 

@@ -1,0 +1,86 @@
+"""FSDP's own activation checkpointing and that of transformers are both switched on.
+
+## What it does
+Finds scripts that switch on `gradient_checkpointing` (or `activation_checkpointing`) of a Trainer's arguments, or call
+`gradient_checkpointing_enable()`, and run with FSDP's own checkpointing: a `FullyShardedDataParallelPlugin` with
+`activation_checkpointing=True`, a Trainer's `fsdp_config`, or accelerate's `fsdp_activation_checkpointing`, in a
+command of the script's header or in a configuration file that the script or a command names. What stands under a test
+is left alone, unless a command switches it on.
+
+## Why is this bad?
+A Trainer whose arguments ask for checkpointing stops with `ValueError` (transformers 4.57.6 and 5.23.0). If the model
+itself is told, nothing checks it, and FSDP checkpoints blocks that checkpoint themselves. Measured on torch 2.13 with
+a Llama of two blocks: with `use_reentrant=True`, the default up to transformers 4.57, each block runs its forward
+three times a step instead of twice. In neither mode is a byte less kept; the gradients stay the same.
+
+## Example
+```python
+args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"activation_checkpointing": True},
+                         gradient_checkpointing=True)     # before
+args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"activation_checkpointing": True},
+                         gradient_checkpointing=False)    # after
+```
+
+## Fix safety
+Unsafe: a run without FSDP, or with another configuration, is then not checkpointed any more. Calls of
+`gradient_checkpointing_enable()` are left to you; they are information only where nothing makes them reentrant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.context import RuleContext
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
+from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches
+
+RULE = Declaration(
+    code="CKPT106",
+    subject=Subject.SCRIPT,
+    repair=RepairKind.UNSAFE,
+)
+_REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
+
+
+def find(context: RuleContext) -> Iterator[Finding]:
+    """A finding for every switch of checkpointing that a launch of the script switches on a second time."""
+    for path, script in context.tree.scripts():
+        if not script.launches:
+            continue
+        launches = known_launches(path, script, context.tree.configuration)
+        doubling = [launch for launch in launches if launch.setup.activation_checkpointing]
+        for launch in doubling[:1]:
+            for switch in script.switches:
+                if not switch.conditional or launch.launch.checkpointing:
+                    yield _finding(context, path, script, switch, launch)
+        if not script.switches and script.trainers:
+            for launch in doubling:
+                if launch.launch.checkpointing:
+                    spot = Spot(Span(launch.launch.line, 0, launch.launch.line, 0), launch.launch.line, "")
+                    message = f"this command switches on gradient checkpointing and that of FSDP: {_REFUSED}"
+                    yield context.script_finding(RULE, path, spot, message, Applicability.UNSAFE)
+
+
+def _finding(
+    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: KnownLaunch
+) -> Finding:
+    both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
+    if switch.kind == "argument":
+        start, end = context.tree.source(path).range(switch.spot.span)
+        edits = (Edit(path, start, end, "False"),)
+        return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, edits)
+    reentrant = any(mode.mode == "reentrant" for mode in script.modes)
+    message = (
+        f"{both} checkpoints the blocks twice: no memory is saved, and "
+        + (
+            "each block runs its forward three times a step"
+            if reentrant
+            else "up to transformers 4.57, where it is reentrant, each block runs its forward three times a step"
+        )
+        + "; leave it to FSDP"
+    )
+    applicability = Applicability.UNSAFE if reentrant else Applicability.INFO
+    return context.script_finding(RULE, path, switch.spot, message, applicability)

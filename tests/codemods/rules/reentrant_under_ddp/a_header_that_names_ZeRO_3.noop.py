@@ -1,0 +1,26 @@
+# file: scripts/train.py
+"""Trains.
+
+accelerate launch \
+    --config_file configs/zero3.yaml \
+    scripts/train.py \
+    --model_name some/model \
+    --use_peft
+"""
+
+from trl import ModelConfig, TrlParser
+from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
+
+training_args, model_args = TrlParser((OnlineDPOConfig, ModelConfig)).parse_args_and_config()
+training_args.gradient_checkpointing_kwargs = {"use_reentrant": True}
+trainer = OnlineDPOTrainer(model_args.model_name, args=training_args)
+trainer.train()
+# file: configs/zero3.yaml
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero3_init_flag: true
+  zero_stage: 3
+main_training_function: main
+num_processes: 8
+tpu_env: []
