@@ -1,4 +1,4 @@
-"""Training code as released: every fault that the rules for scripts find in it, each looked at by a person."""
+"""Released training code: every fault that the rules for scripts find in it, each reviewed by a person."""
 
 from __future__ import annotations
 

@@ -442,7 +442,7 @@ def said(call: Callable[[], object]) -> str:
 
 
 def refused(make: Callable[[], nn.Module]) -> dict[str, Any]:
-    """What each of the two says; whether gradients stayed as they were; and whether the ranks still meet after it."""
+    """The message of each function, whether gradients are unchanged, and whether the ranks can still communicate."""
     model = make()
     before = [p.grad for p in model.parameters()]
     kept = [None if gradient is None else gradient.clone() for gradient in before]

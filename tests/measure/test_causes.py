@@ -1,4 +1,4 @@
-"""Why a fault is there is said where the calls of blocks tell it, and left open where they do not."""
+"""A fault is explained if the calls of blocks show its cause, and left unexplained if they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a borrowed model, it is handed back as it was."""
+"""A model is restored, whatever happens to it inside."""
 
 from __future__ import annotations
 

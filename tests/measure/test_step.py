@@ -1,4 +1,4 @@
-"""What one instrumented step records: entries, bytes, gradients, and a model that is left as it was."""
+"""An instrumented step records entries, bytes and gradients, and leaves the model unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are found, and what is said of those that cannot be read."""
+"""Which files are discovered, and the problems of those that cannot be read."""
 
 from __future__ import annotations
 

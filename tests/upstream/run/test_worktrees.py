@@ -1,4 +1,4 @@
-"""Worktrees leave the checkout as it was, and none is left behind."""
+"""Worktrees leave the checkout unchanged, and none is left behind."""
 
 from __future__ import annotations
 
