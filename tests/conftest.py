@@ -1,4 +1,4 @@
-"""Skip the tests that the installed packages cannot run, with the reason.
+"""What holds for all tests: interrupts are heard, and what the installed packages cannot run is skipped by name.
 
 With `--fail-if-none-ran`, a run in which every test was skipped fails.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fail-if-none-ran", action="store_true", help="exit with 5 if every test was skipped or deselected"
     )
+
+
+def hear_interrupts() -> None:
+    """Hear interrupts: what a shell or nohup starts in the background ignores them, and so would all it starts."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -96,6 +104,7 @@ class RanCounter:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what runs where that decides over success; a worker of xdist sees only its share and does not."""
+    """Hear interrupts, and count what runs where that decides over success: a worker of xdist sees only its share."""
+    hear_interrupts()
     if config.getoption("--fail-if-none-ran") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(RanCounter(), "ran_counter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,20 @@ def test_files_with_a_slow_test_start_first_on_workers(
     assert code == 0, output
     passed = re.findall(r"(test_\w+\.py)::\w+ PASSED|PASSED (test_\w+\.py)", output)
     assert ["".join(names) for names in passed] == order
+
+
+def test_a_run_in_the_background_hears_interrupts() -> None:
+    script = (
+        "import signal\n"
+        "from tests.conftest import hear_interrupts\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
+        "hear_interrupts()\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL\n"
+    )
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, preexec_fn=ignore, check=True)
