@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from ckpt_surgery.cli.exits import Terminated, termination_raises
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import TransformersNotFound
 from tests.cli.stand_ins import (
@@ -41,3 +44,19 @@ def test_a_bug_shows_its_traceback_on_request(
     check.error = ZeroDivisionError("division by zero")
     assert main(["check"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP on this system")
+def test_a_closed_terminal_ends_a_run_unless_that_is_ignored_as_under_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with termination_raises():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(Terminated), termination_raises():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -16,6 +16,7 @@ from ckpt_surgery.report.summary import (
     causes,
     error_text,
     failed_levels,
+    least_saved,
     measured,
     ordered,
     portable,
@@ -35,6 +36,13 @@ from tests.report import examples
 )
 def test_the_share_saved_is_of_what_could_be_saved(kept: int, best: int, text: str) -> None:
     assert percent(Cost(kept, 100, best, 0, 0, 0, 0).saved_share) == text
+
+
+def test_of_the_modes_the_one_that_saves_least_counts() -> None:
+    much, little = examples.mode_report("non_reentrant"), examples.mode_report("reentrant", recomputed=0)
+    assert percent(least_saved(examples.report("A", much, little))) == "0 %"
+    assert percent(least_saved(examples.report("A", much, replace(little, cost=None)))) == "98 %"
+    assert least_saved(examples.not_built()) is None
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from ckpt_surgery import codemods
+from ckpt_surgery import codemods, model_patches
 from ckpt_surgery.static import cache
 
 
-def test_the_version_of_the_code_changes_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules/rule.py").write_text("x = 1\n")
-    monkeypatch.setattr(codemods, "__path__", [str(tmp_path)])
+def version() -> str:
+    """The version of the code as it is now."""
     cache.code_version.cache_clear()
     try:
-        first = cache.code_version()
-        (tmp_path / "rules/rule.py").write_text("x = 2\n")
-        cache.code_version.cache_clear()
-        assert cache.code_version() != first
+        return cache.code_version()
     finally:
         cache.code_version.cache_clear()
+
+
+@pytest.mark.parametrize("package", [codemods, model_patches], ids=["rules", "facts of families"])
+def test_the_version_of_the_code_changes_with_what_findings_depend_on(
+    package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/module.py").write_text("x = 1\n")
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    first = version()
+    assert version() == first
+    (tmp_path / "below/module.py").write_text("x = 2\n")
+    assert version() != first
+
+
+def test_another_python_reads_no_entry_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = version()
+    monkeypatch.setattr(sys, "version", "3.99.0 (main)")
+    assert version() != first
