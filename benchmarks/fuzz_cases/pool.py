@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -30,31 +30,47 @@ class Judged:
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, the connection to it, the case that it has, and the time by which it has to answer."""
+    """A process, the connection to it, the case that it has, and the time by which it has to answer.
+
+    It is `starting` until it has said that it is there.
+    """
 
     process: BaseProcess
     connection: Connection
+    deadline: float
     case: Case | None = None
-    deadline: float = field(default=0.0)
+    starting: bool = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be heard from it."""
+        return self.starting or self.case is not None
 
 
 def judged(cases: Iterable[Case], jobs: int, *, minimise: bool = True, seconds: float = SECONDS) -> Iterator[Judged]:
-    """The result of each case, in the order in which they end; failures minimised. Processes end with the cases."""
+    """The result of each case, in the order in which they end; failures minimised. Processes end with the cases.
+
+    Raises RuntimeError where a process cannot start.
+    """
     waiting = iter(cases)
     workers = [_started(minimise) for _ in range(jobs)]
-    for worker in workers:
-        _give(worker, waiting, seconds + _START_SECONDS)
     try:
-        while any(worker.case is not None for worker in workers):
-            busy = {worker.connection: worker for worker in workers if worker.case is not None}
+        while busy := {worker.connection: worker for worker in workers if worker.busy}:
             soonest = min(worker.deadline for worker in busy.values()) - time.monotonic()
             ready = wait(list(busy), max(soonest, 0.0))
             for connection, worker in busy.items():
                 if connection not in ready and time.monotonic() < worker.deadline:
                     continue
-                result, worker = _answer(worker, connection in ready, workers, minimise)
-                _give(worker, waiting, seconds if worker is busy[connection] else seconds + _START_SECONDS)
-                yield result
+                answer = _answer(worker, connection in ready)
+                if isinstance(answer, Outcome):
+                    worker.process.kill()
+                    worker.process.join()
+                    workers[workers.index(worker)] = _started(minimise)
+                    answer = _lost(worker.case, answer)
+                else:
+                    _give(worker, next(waiting, None), seconds)
+                if answer is not None:
+                    yield answer
     finally:
         for worker in workers:
             worker.process.kill()
@@ -67,36 +83,38 @@ def _started(minimise: bool) -> _Worker:
     process = context.Process(target=_work, args=(theirs, minimise), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process, ours)
+    return _Worker(process, ours, time.monotonic() + _START_SECONDS)
 
 
-def _give(worker: _Worker, waiting: Iterator[Case], seconds: float) -> None:
-    worker.case = next(waiting, None)
-    worker.deadline = time.monotonic() + seconds
-    if worker.case is not None:
-        worker.connection.send(worker.case)
+def _give(worker: _Worker, case: Case | None, seconds: float) -> None:
+    worker.case, worker.starting, worker.deadline = case, False, time.monotonic() + seconds
+    if case is not None:
+        worker.connection.send(case)
 
 
-def _answer(worker: _Worker, ready: bool, workers: list[_Worker], minimise: bool) -> tuple[Judged, _Worker]:
-    """The result of a worker's case, and the worker for the next: another where this one hangs or has died."""
-    assert worker.case is not None
-    if ready:
-        try:
-            answer: Judged = worker.connection.recv()
-            return answer, worker
-        except (EOFError, OSError):
-            result = Result(worker.case, Outcome.CRASHED, "the process died")
-    else:
-        result = Result(worker.case, Outcome.HANG, "no end in time")
-    worker.process.kill()
-    worker.process.join()
-    workers[workers.index(worker)] = replacement = _started(minimise)
-    return Judged(result, result), replacement
+def _answer(worker: _Worker, ready: bool) -> Judged | Outcome | None:
+    """What a worker has sent: None once it has started; an outcome where it hangs or has died."""
+    if not ready:
+        return Outcome.HANG
+    try:
+        answer: Judged | None = worker.connection.recv()
+    except (EOFError, OSError):
+        return Outcome.CRASHED
+    return answer
+
+
+def _lost(case: Case | None, outcome: Outcome) -> Judged:
+    """What becomes of the case of a worker that is gone."""
+    if case is None:
+        raise RuntimeError("a process that judges cases could not start")
+    result = Result(case, outcome, "no end in time" if outcome is Outcome.HANG else "the process died")
+    return Judged(result, result)
 
 
 def _work(connection: Connection, minimise: bool) -> None:
     """Judge cases until there are none: the body of a worker process."""
     torch.set_num_threads(1)
+    connection.send(None)
     while True:
         try:
             case = connection.recv()

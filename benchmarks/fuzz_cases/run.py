@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
 from benchmarks.fuzz_cases.training import Training
-from ckpt_surgery.runtime.rng import seed_all
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
@@ -94,7 +93,7 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
 
 def _train(case: Case, treatment: Treatment) -> Run:
     run = Run()
-    seed_all(case.seed)
+    _seed(case.seed)
     features = case.make_features()
     model = case.make_model(features)
     attributes = attribute_names(model)
@@ -102,12 +101,19 @@ def _train(case: Case, treatment: Treatment) -> Run:
         undo = treatment(model, case)
         added = attribute_names(model) - attributes
         training = Training(model, features, random.Random(f"train {case.seed}"), undo, run.notes)
-        seed_all(case.seed + 1)
+        _seed(case.seed + 1)
         case.make_scenario().train(training)
         run.state = _state(model, features, added)
     except Exception as error:
         run.error = error
     return run
+
+
+def _seed(seed: int) -> None:
+    """Seed the global generators. `torch.manual_seed` would format a traceback for each device that is not there."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
 
 
 def _state(model: nn.Module, features: list[Any], added: frozenset[tuple[str, str]]) -> Leaves:

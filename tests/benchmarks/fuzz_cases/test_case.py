@@ -1,0 +1,79 @@
+"""Cases are the same for the same seed, can be written down, and get simpler one thing at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.fuzz_cases.case import MODES, Case
+from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, SCENARIOS
+from benchmarks.fuzz_cases.run import train
+from benchmarks.fuzz_cases.snapshot import differences
+
+pytestmark = pytest.mark.torch
+
+CASES = [Case.drawn(seed) for seed in range(400)]
+
+
+def test_a_seed_says_everything() -> None:
+    assert [Case.drawn(seed) for seed in range(400)] == CASES
+    assert len({str(case) for case in CASES}) == len(CASES)
+    case = Case.drawn(11)
+    first, second = train(case), train(case)
+    assert [differences(a, b) for (_, a), (_, b) in zip(first.notes, second.notes, strict=True)] == [[]] * len(
+        first.notes
+    )
+    assert differences(first.state, second.state) == []
+
+
+def test_cases_have_every_feature_loop_and_option() -> None:
+    many = [Case.drawn(seed) for seed in range(4000)]
+    assert {name for case in many for name in case.features} == set(FEATURES)
+    assert {case.scenario for case in many} == set(SCENARIOS)
+    assert {(case.mode, case.offload, case.every_n) for case in many} == {
+        (mode, offload, every_n) for mode in MODES for offload in (None, "cpu") for every_n in (1, 2)
+    }
+
+
+def test_no_two_features_have_one_name_and_each_says_what_it_does() -> None:
+    assert len(FEATURES) == sum(len(group) for group in GROUPS.values())
+    assert all(kind.__doc__ for kind in (*FEATURES.values(), *SCENARIOS.values()))
+
+
+def test_a_mode_can_be_given() -> None:
+    assert {Case.drawn(seed, "reentrant").mode for seed in range(20)} == {"reentrant"}
+    assert Case.drawn(3, "reentrant").features == Case.drawn(3).features
+
+
+def test_no_two_features_fill_the_same_argument() -> None:
+    names = [[FEATURES[name].argument for name in case.features if FEATURES[name].argument] for case in CASES]
+    assert all(len(set(arguments)) == len(arguments) for arguments in names)
+
+
+@pytest.mark.parametrize("case", CASES[:20], ids=str)
+def test_what_a_case_is_written_as_can_be_read(case: Case) -> None:
+    assert Case.parsed(str(case)) == case
+
+
+def test_a_seed_can_be_read() -> None:
+    assert Case.parsed("17") == Case.drawn(17)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1/reentrant/device/1/2/NoLoop/", "1/reentrant/device/1/2/OneStep/Nothing"])
+def test_what_is_no_case_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"names a mode|values to unpack"):
+        Case.parsed(text)
+
+
+def test_simpler_cases_have_one_thing_less() -> None:
+    case = Case(1, "reentrant", "cpu", 2, 3, ("Dropout", "LayerNorm"), "ThreeSteps")
+    assert [str(simpler).partition("/")[2] for simpler in case.simpler()] == [
+        "reentrant/cpu/2/3/ThreeSteps/LayerNorm",
+        "reentrant/cpu/2/3/ThreeSteps/Dropout",
+        "reentrant/cpu/2/3/OneStep/Dropout+LayerNorm",
+        "reentrant/device/2/3/ThreeSteps/Dropout+LayerNorm",
+        "reentrant/cpu/1/3/ThreeSteps/Dropout+LayerNorm",
+        "reentrant/cpu/2/2/ThreeSteps/Dropout+LayerNorm",
+    ]
+    assert Case(1, "reentrant", None, 1, 2, (), "OneStep").simpler() == []
