@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
+from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
@@ -20,7 +21,6 @@ from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
 
-CONFIGURATION_SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS_ABOVE = 6
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+CONFIGURATION_SUFFIXES = (".yaml", ".yml", ".json")
+
 
 class Strategy(StrEnum):
     """What spreads a model's training over processes."""
@@ -56,6 +58,8 @@ class Launch(NamedTuple):
     """The file that says the rest."""
     script: str = ""
     """The file name of the script that a command starts; empty for a call in the script."""
+    arguments: str = ""
+    """The file from which a command has the script read its arguments; empty without one."""
     adapters: str = ""
     """The option of a command that asks for PEFT adapters; empty without one."""
     checkpointing: bool = False

@@ -107,7 +107,7 @@ def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:
     """What keeps this script's wrapper from being known."""
     for launch in launches:
         if launch.unread:
-            return f"{launch.unread}, which line {launch.launch.line} names, could not be read"
+            return f"what {launch.unread} (line {launch.launch.line}) asks for is not known"
     for launch in launches:
         if launch.setup.strategy not in (Strategy.DDP, None):
             return f"this script also runs under {setup_text(launch.setup)} ({launch.place})"

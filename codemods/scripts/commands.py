@@ -1,4 +1,4 @@
-"""The commands that start a script, where its header, docstring or comments show them."""
+"""The commands that start a script, where its header, docstring or comments show them, and accelerate's variables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from ckpt_surgery.codemods.facts.launch_facts import (
+    CONFIGURATION_SUFFIXES,
     UNKNOWN_SETUP,
     Configuration,
     ConfigurationKind,
@@ -22,6 +23,9 @@ _COMMAND = re.compile(
     r"(?<![\w./-])(accelerate launch|torchrun|python3? -m torch\.distributed\.(?:run|launch)|deepspeed)"
     r"[ ]+(?=-|\\|\S+\.py)"
 )
+_ENVIRONMENT = re.compile(r"""\b(ACCELERATE_USE_(?:FSDP|DEEPSPEED))["']?\]?\s*=\s*["']?(?:1|[Tt]rue|yes)\b""")
+_STAGE = re.compile(r"""\bACCELERATE_DEEPSPEED_ZERO_STAGE["']?\]?\s*=\s*["']?(\d)""")
+_DOUBLED = re.compile(r"""\bFSDP_ACTIVATION_CHECKPOINTING["']?\]?\s*=\s*["']?(?:1|[Tt]rue|yes)\b""")
 _QUOTES = "`\"'"
 _CONFIGURATION = ("--config_file", "--config-file")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
@@ -40,6 +44,18 @@ def commands(text: str) -> Iterator[Launch]:
             launch = _launch(match[1], words, number + 1)
             if launch:
                 yield launch
+
+
+def environment(text: str) -> Iterator[Launch]:
+    """The variables with which accelerate is told its engine, set in a command, a shell line or `os.environ`."""
+    match = _ENVIRONMENT.search(text)
+    if match:
+        stage, doubled = _STAGE.search(text), _DOUBLED.search(text)
+        if match[1].endswith("FSDP"):
+            setup = LaunchSetup(Strategy.FSDP, activation_checkpointing=bool(doubled))
+        else:
+            setup = LaunchSetup(Strategy.ZERO, int(stage[1]) if stage else None)
+        yield Launch(match[1], text.count("\n", 0, match.start()) + 1, setup)
 
 
 def _whole(lines: list[str], number: int, match: re.Match[str]) -> str:
@@ -87,9 +103,10 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         line,
         setup,
         configuration,
-        script,
-        next((option for option in _ADAPTERS if _is_set(after, option)), ""),
-        any(_is_set(after, option) for option in _CHECKPOINTING),
+        script=script,
+        arguments=_arguments_file(after),
+        adapters=next((option for option in _ADAPTERS if _is_set(after, option)), ""),
+        checkpointing=any(_is_set(after, option) for option in _CHECKPOINTING),
     )
 
 
@@ -117,6 +134,15 @@ def _own(words: list[str]) -> tuple[LaunchSetup, Configuration | None]:
         file = _value(words, "--fsdp_config")
         return LaunchSetup(Strategy.FSDP), Configuration(file, ConfigurationKind.FSDP) if file else None
     return UNKNOWN_SETUP, None
+
+
+def _arguments_file(words: list[str]) -> str:
+    """The file that holds the script's arguments: the first word, or the value of `--config` and the like."""
+    for option, value in itertools.pairwise(["", *words]):
+        names_arguments = not option or (option.startswith("--") and ("config" in option or "args" in option))
+        if names_arguments and option not in (*_DEEPSPEED, "--fsdp_config") and value.endswith(CONFIGURATION_SUFFIXES):
+            return value
+    return ""
 
 
 def _value(words: list[str], *options: str) -> str:

@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     Strategy,
 )
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.commands import commands
+from ckpt_surgery.codemods.scripts.commands import commands, environment
 from ckpt_surgery.codemods.scripts.configurations import deepspeed_setup, fsdp_setup, whole_number
 from ckpt_surgery.codemods.scripts.names import Names, is_distributed_data_parallel, tail, takes_training_arguments
 
@@ -34,6 +34,7 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
             case ast.Assign(targets=[ast.Attribute(attr="deepspeed", value=owner)], value=value):
                 if tail(owner).endswith(("args", "arguments", "config")) and not _is_off(value):
                     yield _deepspeed("deepspeed=...", node.lineno, value, assigned)
+    yield from environment(text)
     yield from commands(text)
 
 
@@ -79,6 +80,9 @@ def _of_call(names: Names, call: ast.Call, assigned: _Assigned) -> Launch | None
     if name == "FullyShardedDataParallelPlugin":
         return Launch(name, line, _fsdp(given.get("activation_checkpointing")))
     if takes_training_arguments(call):
+        unpacked = any(keyword.arg is None for keyword in call.keywords)
+        if unpacked and name.endswith(("TrainingArguments", "TrainerArguments")):
+            return Launch(f"{name}(**...)", line, UNKNOWN_SETUP)
         return _of_arguments(given, line, assigned)
     return None
 

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.launch_facts import Configuration, ConfigurationKind, Launch, LaunchSetup, Strategy
+from ckpt_surgery.codemods.facts.launch_facts import (
+    UNKNOWN_SETUP,
+    Configuration,
+    ConfigurationKind,
+    Launch,
+    LaunchSetup,
+    Strategy,
+)
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.configurations import deepspeed_file, read_setup
 
@@ -19,7 +26,7 @@ _REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
 class KnownLaunch(NamedTuple):
     """A launch with all that its configuration file says.
 
-    `unread` is the name of the file if it could not be read or understood.
+    `unread` is the name of a file that decides and that was not read, or not understood.
     """
 
     launch: Launch
@@ -43,7 +50,7 @@ def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) ->
     started = [known for known in resolved if known.launch.script == PurePath(path).name]
     if calls:
         started = [known for known in started if known.unread or known.setup.strategy not in _REPLACED]
-    return (*calls, *started)
+    return (*calls, *map(_doubted, started))
 
 
 def may_need_reentrance(known: KnownLaunch, script: ScriptFacts) -> bool:
@@ -57,6 +64,13 @@ def setup_text(setup: LaunchSetup) -> str:
     if setup.strategy is None:
         return "an unknown engine"
     return setup.strategy.value if setup.stage is None else f"{setup.strategy.value}-{setup.stage}"
+
+
+def _doubted(known: KnownLaunch) -> KnownLaunch:
+    """A launch whose arguments come from a file may choose DeepSpeed or FSDP there."""
+    if known.launch.arguments and known.setup.strategy is Strategy.DDP:
+        return KnownLaunch(known.launch, UNKNOWN_SETUP, known.launch.arguments)
+    return known
 
 
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> KnownLaunch:

@@ -15,7 +15,7 @@ Value: TypeAlias = "str | Mapping[str, Value] | None"
 """A value's text without quotes, a mapping, or None for a list and for an empty value."""
 
 _KEY = re.compile(r"([A-Za-z_][\w.-]*)\s*:(?:\s+(.*))?")
-_REFUSED = tuple("&*!|>%@`?")
+_REFUSED = (*"&*!|>%@`?,]}", "- ")
 _DEEPEST = 8
 
 
@@ -31,7 +31,7 @@ class _YamlLine(NamedTuple):
 def read_yaml(text: str) -> Mapping[str, Value] | None:
     """The mapping of a file, or None if any of its lines is not understood."""
     try:
-        lines = [line for line in map(_line, text.splitlines()) if line.text]
+        lines = [line for line in map(_line, text.split("\n")) if line.text]
         if lines and lines[0].text == "---":
             lines = lines[1:]
         mapping, end = _mapping(lines, 0, lines[0].indent if lines else 0, 0)
@@ -42,9 +42,10 @@ def read_yaml(text: str) -> Mapping[str, Value] | None:
 
 def _line(raw: str) -> _YamlLine:
     """A line without its comment and the blanks at its end."""
-    text = raw.strip(" ")
-    if "\t" in raw:
+    raw = raw.removesuffix("\r")
+    if not raw.isprintable():  # a tab among them
         raise _Refused
+    text = raw.strip(" ")
     quote = ""
     for position, character in enumerate(text):
         if quote:

@@ -45,11 +45,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.results import ApplyResult
-from ckpt_surgery.static.snapshot import CONFIGURATION_SUFFIXES
 from tests.codemods.preludes import joined, prelude
 
 FOO = "models/foo/modeling_foo.py"

@@ -82,6 +82,23 @@ def test_a_command_says_what_the_script_is_asked_for(options: str, adapters: str
     assert (launch.adapters, launch.checkpointing) == (adapters, checkpointing)
 
 
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [
+        ("recipe.yaml", "recipe.yaml"),
+        ("--config recipe.yaml", "recipe.yaml"),
+        ("--lr 1 --args_file=a.json", "a.json"),
+        ("--data_path data.json", ""),
+        ("--deepspeed_config d.json", ""),
+        ("--fsdp full_shard --fsdp_config f.json", ""),
+        ("", ""),
+    ],
+)
+def test_a_command_may_name_the_file_of_the_arguments(options: str, file: str) -> None:
+    (launch,) = commands(f"torchrun train.py {options}")
+    assert launch.arguments == file
+
+
 def test_each_command_has_its_own_line_and_configuration() -> None:
     first, second = commands("torchrun train.py\n\naccelerate launch --config_file b.yaml train.py\n")
     assert (first.line, second.line) == (1, 3)

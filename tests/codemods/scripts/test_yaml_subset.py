@@ -52,6 +52,10 @@ def test_what_accelerate_writes_is_read() -> None:
     }
 
 
+def test_lines_may_end_as_they_do_on_windows() -> None:
+    assert read_yaml(WRITTEN.replace("\n", "\r\n")) == read_yaml(WRITTEN)
+
+
 def test_an_empty_file_is_an_empty_mapping() -> None:
     assert read_yaml("# nothing\n\n") == {}
 
@@ -81,6 +85,10 @@ def test_an_empty_file_is_an_empty_mapping() -> None:
         "a: 1\n---\na: 2\n",
         "a: 1\n...\n",
         "just a text\n",
+        "a: ,1\n",
+        "a: ]\n",
+        "a: - b\n",
+        "a: 1\x0b2\n",
         "%YAML 1.1\n---\na: 1\n",
         "  a: 1\nb: 2\n",
         "".join(f"{'  ' * depth}a:\n" for depth in range(2_000)),
