@@ -165,6 +165,36 @@ def test_a_shared_object_that_blocks_write_into_is_refused(mode: Mode) -> None:
     assert problems != []
 
 
+OUTSIDE: list[Tensor] = []
+
+
+class LeavingLayer(toys.SureLayer):
+    """Leaves a tensor with gradient in a list that is no part of the model."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden = super().forward(hidden_states)
+        OUTSIDE.append(torch.exp(hidden))
+        return hidden
+
+
+def gradients_with_what_is_outside(model: toys.Model) -> list[Tensor]:
+    OUTSIDE.clear()
+    loss = model(**values()).sum() + torch.stack(OUTSIDE).sum()
+    return list(torch.autograd.grad(loss, [*model.parameters()]))
+
+
+def test_a_tensor_left_outside_of_the_model_is_refused_where_its_gradient_would_be_lost() -> None:
+    model = of(LeavingLayer)()
+    expected = gradients_with_what_is_outside(model)
+    surgery = wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(SurgeryError, match=r"LeavingLayer layers\.0 keeps .* where nobody can find it"):
+        model(**values())
+    surgery.undo()
+    wrap_blocks(model)
+    OUTSIDE.clear()
+    assert all(map(torch.equal, gradients_with_what_is_outside(model), expected))
+
+
 @both_modes
 def test_a_gradient_argument_that_the_block_writes_over_is_refused_in_the_forward(mode: Mode) -> None:
     model = of(own.WritingOverLayer)()
