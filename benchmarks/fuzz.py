@@ -22,6 +22,7 @@ from benchmarks.screen import console_of
 
 if TYPE_CHECKING:
     from benchmarks.fuzz_cases.case import Case
+    from benchmarks.fuzz_cases.run import SelfCheck
 
 PLAIN_WIDTH = 200
 _TOLD_EVERY = 500
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking("fuzz", "torch", "numpy"):
         return 2
     if options.case is not None:
-        return _one(options.case)
+        return _one(options.case, options.self_check)
     return _many(options)
 
 
@@ -43,17 +44,24 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="another S gives other cases (default: 0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="worker processes (default: 1)")
     parser.add_argument("--mode", choices=("non_reentrant", "reentrant"), help="only this mode (default: both)")
+    parser.add_argument("--self-check", type=_self_check, help="first, always, never, or an interval of steps")
     parser.add_argument("--whole", action="store_true", help="do not minimise what fails")
     parser.add_argument("--case", metavar="CASE", help="run one case again: its seed, or what the table shows")
     return parser.parse_args(arguments)
 
 
-def _one(text: str) -> int:
+def _self_check(text: str) -> str | int:
+    """An interval of steps as a number, or a word."""
+    return int(text) if text.isdigit() else text
+
+
+def _one(text: str, self_check: SelfCheck | None) -> int:
     """Run one case and print everything that differs."""
     import torch
 
     from benchmarks.fuzz_cases.case import Case
     from benchmarks.fuzz_cases.judge import FAILURES, judge
+    from benchmarks.fuzz_cases.run import treatment_of
 
     torch.set_num_threads(1)
     try:
@@ -61,7 +69,7 @@ def _one(text: str) -> int:
     except ValueError as error:
         print(f"fuzz: {error}.", file=sys.stderr)
         return 2
-    result = judge(case)
+    result = judge(case, treatment_of(self_check))
     print(case, result.outcome, *result.detail, sep="\n")
     return 1 if result.outcome in FAILURES else 0
 
@@ -77,11 +85,12 @@ def cases(count: int, seed: int, mode: str | None = None) -> list[Case]:
 
 def _many(options: argparse.Namespace) -> int:
     from benchmarks.fuzz_cases.judge import FAILURES
-    from benchmarks.fuzz_cases.pool import judged
+    from benchmarks.fuzz_cases.pool import Work, judged
     from benchmarks.fuzz_cases.report import tables
 
     start, results = perf_counter(), []
-    for pair in judged(cases(options.n, options.seed, options.mode), options.jobs, minimise=not options.whole):
+    work = Work(options.self_check, minimise=not options.whole)
+    for pair in judged(cases(options.n, options.seed, options.mode), options.jobs, work):
         results.append(pair)
         if len(results) % _TOLD_EVERY == 0:
             print(f"fuzz: {len(results)} cases, {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -49,7 +49,8 @@ _SINGLE_PRECISION = 1e-4
 class Result:
     """The outcome of one case. `detail` is what differs first, or the message of the error; `reason` groups those.
 
-    `names_block` tells for a refusal whether its message names a block.
+    For a refusal, `names_block` tells whether its message names a block, and `torch_gradients` whether torch's own
+    checkpointing has the right gradients, whatever becomes of the state.
     """
 
     case: Case
@@ -57,6 +58,7 @@ class Result:
     reason: str = ""
     detail: tuple[str, ...] = ()
     names_block: bool = True
+    torch_gradients: bool = False
 
 
 def judge(case: Case, treatment: Treatment = operated) -> Result:
@@ -73,11 +75,11 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
     again = train(case, untreated)
     if again.error is not None or _differences(case, again, reference) != ([], []):
         return Result(case, Outcome.INVALID, "differs from itself")
-    if result.outcome is Outcome.REFUSED and _compared(case, train(case, checkpointed), reference).outcome is (
-        Outcome.EQUAL
-    ):
-        return Result(case, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT, result.reason, result.detail, result.names_block)
-    return result
+    if result.outcome is not Outcome.REFUSED:
+        return result
+    own = _compared(case, train(case, checkpointed), reference).outcome
+    outcome = Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT if own is Outcome.EQUAL else Outcome.REFUSED
+    return replace(result, outcome=outcome, torch_gradients=own in (Outcome.EQUAL, Outcome.STATE))
 
 
 def tolerance(case: Case) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -14,6 +15,7 @@ import torch
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import FAILURES, Outcome, Result, judge
 from benchmarks.fuzz_cases.minimise import minimised
+from benchmarks.fuzz_cases.run import SelfCheck, treatment_of
 
 SECONDS = 60.0
 """How long a case may take, with its minimising."""
@@ -47,13 +49,27 @@ class _Worker:
         return self.starting or self.case is not None
 
 
-def judged(cases: Iterable[Case], jobs: int, *, minimise: bool = True, seconds: float = SECONDS) -> Iterator[Judged]:
-    """The result of each case, in the order in which they end; failures minimised. Processes end with the cases.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker does with each case: the interval of the self-check, and whether it minimises what fails."""
+
+    self_check: SelfCheck | None = None
+    minimise: bool = True
+
+    def judged(self, case: Case) -> Judged:
+        """The result of a case."""
+        run = partial(judge, treatment=treatment_of(self.self_check))
+        result = run(case)
+        return Judged(result, minimised(result, run) if self.minimise and result.outcome in FAILURES else result)
+
+
+def judged(cases: Iterable[Case], jobs: int, work: Work = Work(), *, seconds: float = SECONDS) -> Iterator[Judged]:
+    """The result of each case, in the order in which they end. The worker processes end with the cases.
 
     Raises RuntimeError where a process cannot start.
     """
     waiting = iter(cases)
-    workers = [_started(minimise) for _ in range(jobs)]
+    workers = [_started(work) for _ in range(jobs)]
     try:
         while busy := {worker.connection: worker for worker in workers if worker.busy}:
             soonest = min(worker.deadline for worker in busy.values()) - time.monotonic()
@@ -65,7 +81,7 @@ def judged(cases: Iterable[Case], jobs: int, *, minimise: bool = True, seconds: 
                 if isinstance(answer, Outcome):
                     worker.process.kill()
                     worker.process.join()
-                    workers[workers.index(worker)] = _started(minimise)
+                    workers[workers.index(worker)] = _started(work)
                     answer = _lost(worker.case, answer)
                 else:
                     _give(worker, next(waiting, None), seconds)
@@ -77,10 +93,10 @@ def judged(cases: Iterable[Case], jobs: int, *, minimise: bool = True, seconds: 
             worker.process.join()
 
 
-def _started(minimise: bool) -> _Worker:
+def _started(work: Work) -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, minimise), daemon=True)
+    process = context.Process(target=_work, args=(theirs, work), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours, time.monotonic() + _START_SECONDS)
@@ -111,7 +127,7 @@ def _lost(case: Case | None, outcome: Outcome) -> Judged:
     return Judged(result, result)
 
 
-def _work(connection: Connection, minimise: bool) -> None:
+def _work(connection: Connection, work: Work) -> None:
     """Judge cases until there are none: the body of a worker process."""
     torch.set_num_threads(1)
     connection.send(None)
@@ -120,5 +136,4 @@ def _work(connection: Connection, minimise: bool) -> None:
             case = connection.recv()
         except EOFError:
             return
-        result = judge(case)
-        connection.send(Judged(result, minimised(result) if minimise and result.outcome in FAILURES else result))
+        connection.send(work.judged(case))

@@ -40,14 +40,30 @@ def counted(results: Iterable[Result]) -> Counter[tuple[Outcome, str]]:
     return Counter((result.outcome, result.case.mode) for result in results)
 
 
-def refusals(results: Iterable[Result], outcome: Outcome) -> list[tuple[str, int, Result]]:
-    """The reasons of refusals with their numbers, the most frequent first, each with the smallest case that has it."""
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why cases were refused, or count for nothing: how many, and the smallest of them.
+
+    `torch_gradients` is in how many of them torch's own checkpointing has the right gradients.
+    """
+
+    text: str
+    count: int
+    torch_gradients: int
+    smallest: Result
+
+
+def reasons(results: Iterable[Result], outcome: Outcome) -> list[Reason]:
+    """The reasons of the cases with an outcome, the most frequent first."""
     by_reason: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         if result.outcome is outcome:
             by_reason[result.reason].append(result)
-    rows = [(reason, len(rs), min(rs, key=lambda r: len(r.case.tags))) for reason, rs in by_reason.items()]
-    return sorted(rows, key=lambda row: -row[1])
+    rows = [
+        Reason(text, len(rs), sum(r.torch_gradients for r in rs), min(rs, key=lambda r: len(r.case.tags)))
+        for text, rs in by_reason.items()
+    ]
+    return sorted(rows, key=lambda row: -row.count)
 
 
 def lifts(results: Sequence[Result]) -> list[Lift]:
@@ -78,7 +94,7 @@ def tables(judged: Sequence[Judged]) -> list[RenderableType]:
     results = [pair.result for pair in judged]
     parts: list[RenderableType] = [_outcomes(results)]
     for outcome in (Outcome.REFUSED, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT, Outcome.INVALID):
-        if rows := refusals(results, outcome):
+        if rows := reasons(results, outcome):
             parts.append(_reasons(outcome, rows))
     if tags := lifts(results):
         parts.append(_lifts(tags))
@@ -100,13 +116,14 @@ def _outcomes(results: Sequence[Result]) -> Table:
     return grid
 
 
-def _reasons(outcome: Outcome, rows: Sequence[tuple[str, int, Result]]) -> Table:
+def _reasons(outcome: Outcome, rows: Sequence[Reason]) -> Table:
     grid = Table(title=outcome, title_style="bold")
     grid.add_column("cases", justify="right")
+    grid.add_column("torch's gradients right", justify="right")
     grid.add_column("reason")
     grid.add_column("example: --case", overflow="fold")
-    for reason, count, example in rows:
-        grid.add_row(str(count), reason, str(example.case))
+    for row in rows:
+        grid.add_row(str(row.count), str(row.torch_gradients), row.text, str(row.smallest.case))
     return grid
 
 

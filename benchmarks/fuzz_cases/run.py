@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -23,7 +23,10 @@ from ckpt_surgery.runtime.wrap import wrap_blocks
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
 """Changes a model before its training; returns what takes that back."""
 
-SELF_CHECK = "self_check"
+SelfCheck = Literal["first", "always", "never"] | int
+"""How often `wrap_blocks` holds a recompute against its forward."""
+
+_SELF_CHECK = "self_check"
 
 
 @dataclass(eq=False)
@@ -48,11 +51,12 @@ def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]
     return surgery.undo
 
 
-def self_checked(mode: str | int) -> Treatment:
-    """With `wrap_blocks` and another interval of its self-check, where it has one."""
-    if SELF_CHECK not in inspect.signature(wrap_blocks).parameters:
+def treatment_of(self_check: SelfCheck | None) -> Treatment:
+    """`wrap_blocks` with this interval of its self-check, where it has one; with its default for None."""
+    if self_check is None or _SELF_CHECK not in inspect.signature(wrap_blocks).parameters:
         return operated
-    return lambda model, case: operated(model, case, **{SELF_CHECK: mode})
+    options: dict[str, Any] = {_SELF_CHECK: self_check}
+    return partial(operated, **options)
 
 
 def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:

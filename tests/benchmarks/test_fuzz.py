@@ -11,7 +11,7 @@ from benchmarks.fuzz import cases, main
 from benchmarks.fuzz_cases import judge, pool
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import Outcome, Result
-from benchmarks.fuzz_cases.pool import Judged
+from benchmarks.fuzz_cases.pool import Judged, Work
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +26,7 @@ def test_no_case_of_one_seed_is_one_of_another() -> None:
 def test_the_exit_code_says_whether_a_case_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int
 ) -> None:
-    def judged(given: list[Case], jobs: int, *, minimise: bool) -> list[Judged]:
+    def judged(given: list[Case], jobs: int, work: Work) -> list[Judged]:
         results = [Result(case, outcome if number == 2 else Outcome.EQUAL) for number, case in enumerate(given)]
         return [Judged(result, result) for result in results]
 
@@ -39,7 +39,7 @@ def test_the_exit_code_says_whether_a_case_failed(
 def test_one_case_shows_what_differs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int
 ) -> None:
-    monkeypatch.setattr(judge, "judge", lambda case: Result(case, outcome, "reason", ("first", "second")))
+    monkeypatch.setattr(judge, "judge", lambda case, treatment: Result(case, outcome, "reason", ("first", "second")))
     assert main(["--case", "12"]) == code
     assert capsys.readouterr().out.splitlines() == [str(Case.drawn(12)), outcome, "first", "second"]
 

@@ -66,6 +66,13 @@ def test_a_refusal_is_one_where_torch_is_wrong_too() -> None:
     assert result.outcome is Outcome.REFUSED
     assert result.reason == "BLOCK cannot be checkpointed: N reasons"
     assert result.names_block
+    assert result.torch_gradients
+
+
+def test_a_refusal_where_torch_loses_gradients_is_told_from_others() -> None:
+    result = judge(case_of("StoredLogits", mode="reentrant"), replacing(treatments.refusing))
+    assert result.outcome is Outcome.REFUSED
+    assert not result.torch_gradients
 
 
 @pytest.mark.parametrize("mode", MODES)

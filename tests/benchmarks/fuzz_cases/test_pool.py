@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 from benchmarks.fuzz_cases import pool
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import Outcome, Result
-from benchmarks.fuzz_cases.pool import Judged, judged
+from benchmarks.fuzz_cases.pool import Judged, Work, judged
 
 pytestmark = pytest.mark.torch
 
 HANGS, DIES = 3, 5
 
 
-def work(connection: Connection, minimise: bool) -> None:
+def work(connection: Connection, given: Work) -> None:
     """Stands in for the body of a worker."""
     connection.send(None)
     while True:
@@ -36,7 +36,7 @@ def work(connection: Connection, minimise: bool) -> None:
         connection.send(Judged(result, result))
 
 
-def broken(connection: Connection, minimise: bool) -> None:
+def broken(connection: Connection, given: Work) -> None:
     """Stands in for a worker that cannot even start."""
 
 

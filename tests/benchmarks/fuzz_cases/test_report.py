@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -11,7 +13,7 @@ from rich.console import Console
 from benchmarks.fuzz_cases.case import Case, Mode
 from benchmarks.fuzz_cases.judge import Outcome, Result
 from benchmarks.fuzz_cases.pool import Judged
-from benchmarks.fuzz_cases.report import counted, groups, lifts, refusals, tables
+from benchmarks.fuzz_cases.report import counted, groups, lifts, reasons, tables
 
 pytestmark = pytest.mark.torch
 
@@ -25,7 +27,7 @@ RESULTS = [
     *[SILENT] * 5,
     *[result(Outcome.EQUAL, "Dropout")] * 20,
     *[result(Outcome.REFUSED, "Dropout", "Mask", reason="one")] * 2,
-    result(Outcome.REFUSED, "Mask", reason="one"),
+    replace(result(Outcome.REFUSED, "Mask", reason="one"), torch_gradients=True),
     result(Outcome.REFUSED, reason="two", named=False),
     result(Outcome.INVALID, "PythonDraw", mode="non_reentrant"),
 ]
@@ -38,10 +40,10 @@ def test_outcomes_are_counted_by_mode() -> None:
 
 
 def test_refusals_are_counted_by_reason_with_the_smallest_case() -> None:
-    rows = refusals(RESULTS, Outcome.REFUSED)
-    assert [(reason, count, example.case.features) for reason, count, example in rows] == [
-        ("one", 3, ("Mask",)),
-        ("two", 1, ()),
+    rows = reasons(RESULTS, Outcome.REFUSED)
+    assert [(row.text, row.count, row.torch_gradients, row.smallest.case.features) for row in rows] == [
+        ("one", 3, 1, ("Mask",)),
+        ("two", 1, 0, ()),
     ]
 
 
