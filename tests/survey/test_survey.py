@@ -410,12 +410,13 @@ class TestAModelThatIsNot:
             ("refuses", "the inputs do not fit: give others"),
             ("loud", "building it failed: the process was killed by SIGABRT, at "),
             ("loud", "; the last line it wrote: the last word"),
-            ("no_such_factory", "odd_models:no_such_factory: module 'odd_models' has no attribute 'no_such_factory'"),
+            ("no_such_factory", "module 'odd_models' has no attribute 'no_such_factory'"),
         ],
     )
     def test_has_no_verdict_where_it_is_not_even_run_without(self, look: Look, name: str, problem: str) -> None:
         broken, after = look(name, "good")
         assert (broken.status, broken.modes) == ("not built", ())
+        assert broken.target == f"odd_models:{name}"  # the command line puts it before the problem
         assert problem in broken.problem
         assert "\n" not in broken.problem
         assert broken.versions
