@@ -62,5 +62,7 @@ class Launch(NamedTuple):
     """The file from which a command has the script read its arguments; empty without one."""
     adapters: str = ""
     """The option of a command that asks for PEFT adapters; empty without one."""
+    conditional: bool = False
+    """Whether a call stands under a test: the script is then run in other ways too."""
     checkpointing: bool = False
     """Whether a command switches gradient checkpointing on."""

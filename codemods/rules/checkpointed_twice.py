@@ -54,7 +54,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
         doubling = [launch for launch in launches if launch.setup.activation_checkpointing]
         for launch in doubling[:1]:
             for switch in script.switches:
-                if not switch.conditional or launch.launch.checkpointing:
+                trained = switch.kind == "method" or bool(script.trainers)
+                if trained and (not switch.conditional or launch.launch.checkpointing):
                     yield _finding(context, path, script, switch, launch)
         if not script.switches and script.trainers:
             for launch in doubling:
@@ -70,11 +71,11 @@ def _finding(
     both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
     if switch.kind == "argument":
         start, end = context.tree.source(path).range(switch.spot.span)
-        edits = (Edit(path, start, end, "False"),)
+        edits = () if launch.launch.conditional else (Edit(path, start, end, "False"),)
         return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, edits)
     reentrant = any(mode.mode == "reentrant" for mode in script.modes)
     message = (
-        f"{both} checkpoints the blocks twice: no memory is saved, and "
+        f"{both} checkpoints the blocks twice: no more memory is saved, and "
         + (
             "each block runs its forward three times a step"
             if reentrant

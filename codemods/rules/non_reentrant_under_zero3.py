@@ -65,7 +65,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
                 adapters = _adapters(launch, script)
                 if adapters:
-                    only = all(other.setup == launch.setup for other in launches)
+                    only = all(other.setup == launch.setup for other in launches) and not launch.launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
 

@@ -8,7 +8,7 @@ DistributedDataParallel, prepare with accelerate, or start a Trainer in several 
 
 Which launcher runs the script is read from its calls (`DistributedDataParallel(...)`, `deepspeed=`, `fsdp=`, plugins),
 from the commands in its header and comments, and from the configuration files that these name, as long as they lie in
-the script's folder or one above it. A script that is only run with DeepSpeed ZeRO or FSDP gets no finding.
+the script's folder or one above it. A script that only runs under DeepSpeed ZeRO or FSDP gets no finding.
 
 ## Why is this bad?
 Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
@@ -59,8 +59,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
         sign = data_parallel(script)
         if sign and (script.modes or script.switches):
             launches = known_launches(path, script, context.tree.configuration)
-            if not launches or any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches):
+            if _may_wrap(launches):
                 yield from _findings(context, path, script, sign, launches)
+
+
+def _may_wrap(launches: Sequence[KnownLaunch]) -> bool:
+    """Whether the script may run under the wrapper: nothing shows another engine, or only under a test."""
+    may = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)
+    return may or all(launch.launch.conditional for launch in launches)
 
 
 def _findings(

@@ -16,7 +16,13 @@ from ckpt_surgery.codemods.facts.launch_facts import (
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.commands import commands, environment
 from ckpt_surgery.codemods.scripts.configurations import deepspeed_setup, fsdp_setup, whole_number
-from ckpt_surgery.codemods.scripts.names import Names, is_distributed_data_parallel, tail, takes_training_arguments
+from ckpt_surgery.codemods.scripts.names import (
+    Names,
+    calls_and_tests,
+    is_distributed_data_parallel,
+    tail,
+    takes_training_arguments,
+)
 
 _FSDP = {"FullyShardedDataParallel", "FSDP", "FSDP2", "fully_shard"}
 _HF_CONFIG = {"HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"}
@@ -25,12 +31,12 @@ _HF_CONFIG = {"HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"}
 def launches(names: Names, text: str) -> Iterator[Launch]:
     """What the calls of a script say, then its commands, each in the order of the lines."""
     assigned = _Assigned(names)
+    for call, conditional in calls_and_tests(names.tree):
+        launch = _of_call(names, call, assigned)
+        if launch:
+            yield launch._replace(conditional=conditional)
     for node in names.nodes:
         match node:
-            case ast.Call():
-                launch = _of_call(names, node, assigned)
-                if launch:
-                    yield launch
             case ast.Assign(targets=[ast.Attribute(attr="deepspeed", value=owner)], value=value):
                 if tail(owner).endswith(("args", "arguments", "config")) and not _is_off(value):
                     yield _deepspeed("deepspeed=...", node.lineno, value, assigned)

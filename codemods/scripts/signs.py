@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign, SignKind
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, is_distributed_data_parallel, is_test, tail
+from ckpt_surgery.codemods.scripts.names import (
+    Names,
+    calls_and_tests,
+    is_accelerator,
+    is_distributed_data_parallel,
+    tail,
+)
 
 _LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
@@ -92,7 +98,7 @@ def trainer_origins(names: Names) -> Iterator[str]:
 
 def _adapters(names: Names) -> Iterator[Sign]:
     """What shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
-    calls = list(_calls(names.tree))
+    calls = list(calls_and_tests(names.tree))
     conditional = {id(call) for call, under_test in calls if under_test}
     for call, under_test in calls:
         name = tail(call.func)
@@ -105,17 +111,6 @@ def _adapters(names: Names) -> Iterator[Sign]:
                     sure = all(_makes_config(value) and id(value) not in conditional for value in made)
                     kind: SignKind = "adapters" if sure and not under_test else "some_adapters"
                     yield Sign(kind, "peft_config", keyword.value.lineno)
-
-
-def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, bool]]:
-    """Every call in source order, and whether it stands under a test."""
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while waiting:
-        node, under_test = waiting.pop()
-        if isinstance(node, ast.Call):
-            yield node, under_test
-        under_test = under_test or is_test(node)
-        waiting += [(child, under_test) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 def _values(names: Names, value: ast.expr) -> list[ast.expr]:

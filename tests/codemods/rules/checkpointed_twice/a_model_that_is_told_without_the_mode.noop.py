@@ -1,4 +1,4 @@
-# CKPT106 info | gradient_checkpointing_enable | no memory is saved
+# CKPT106 info | gradient_checkpointing_enable | no more memory is saved
 # file: train.py
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 

@@ -1,0 +1,58 @@
+"""What CKPT105 says of torch, shown on a block that gathers and frees its weights as ZeRO-3 does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError, checkpoint
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Scale(nn.Module):
+    """A norm's weight: freed in place after each forward, gathered again before each forward and backward."""
+
+    def __init__(self, *, frozen: bool, sharded: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8), requires_grad=not frozen)
+        if sharded:
+            self._whole = self.weight.detach().clone()
+            self._free()
+            self.register_forward_pre_hook(lambda *_: self._gather())
+            self.register_forward_hook(lambda *_: self._free())
+            self.register_full_backward_pre_hook(lambda *_: self._gather())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * self.weight
+
+    def _gather(self) -> None:
+        self.weight.data = self._whole
+
+    def _free(self) -> None:
+        self.weight.data = torch.empty(0)
+
+
+def gradients(*, frozen: bool, sharded: bool, reentrant: bool) -> list[Any]:
+    """The gradients of a checkpointed block: those of an adapter behind the weight, and of what flows through."""
+    torch.manual_seed(0)
+    block = nn.Sequential(Scale(frozen=frozen, sharded=sharded), nn.Linear(8, 8))
+    hidden = torch.randn(4, 8, requires_grad=True)
+    checkpoint(block, hidden, use_reentrant=reentrant).square().sum().backward()
+    return [hidden.grad, block[1].weight.grad]
+
+
+def test_a_frozen_weight_that_is_freed_stops_the_mode_that_is_not_reentrant() -> None:
+    with pytest.raises(CheckpointError, match=r"different metadata(.|\n)*torch\.Size\(\[0\]\)"):
+        gradients(frozen=True, sharded=True, reentrant=False)
+
+
+@pytest.mark.parametrize(("frozen", "reentrant"), [(True, True), (False, True), (False, False)])
+def test_the_reentrant_mode_and_trained_weights_are_right(frozen: bool, reentrant: bool) -> None:
+    expected = gradients(frozen=frozen, sharded=False, reentrant=reentrant)
+    torch.testing.assert_close(gradients(frozen=frozen, sharded=True, reentrant=reentrant), expected)
