@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -66,7 +66,7 @@ def test_checkpointing_twice_keeps_no_byte_less_and_may_cost_a_third_run(reentra
 def test_a_trainer_stops_where_both_are_among_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, both: bool
 ) -> None:
-    class Sharded(Accelerator):
+    class Sharded(Accelerator):  # type: ignore[misc]
         """An accelerator as FSDP's plugin leaves it, without the devices that FSDP needs."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
