@@ -59,7 +59,8 @@ class Launch(NamedTuple):
     script: str = ""
     """The file name of the script that a command starts; empty for a call in the script."""
     arguments: str = ""
-    """The file from which a command has the script read its arguments; empty without one."""
+    """The file from which a command has the script read its arguments, or the word that stands for options left out;
+    empty without either."""
     adapters: str = ""
     """The option of a command that asks for PEFT adapters; empty without one."""
     conditional: bool = False

@@ -1,16 +1,16 @@
-"""FSDP's own activation checkpointing and that of transformers are both switched on.
+"""Checkpointing is switched on twice: FSDP's own, and that of transformers.
 
 ## What it does
-Finds scripts that switch on `gradient_checkpointing` (or `activation_checkpointing`) of a Trainer's arguments, or call
-`gradient_checkpointing_enable()`, and run with FSDP's own checkpointing: a `FullyShardedDataParallelPlugin` with
-`activation_checkpointing=True`, a Trainer's `fsdp_config`, or accelerate's `fsdp_activation_checkpointing`, in a
-command of the script's header or in a configuration file that the script or a command names. What stands under a test
-is left alone, unless a command switches it on.
+Finds `gradient_checkpointing=True` (or `activation_checkpointing=True`) among a Trainer's arguments, and calls of
+`gradient_checkpointing_enable()`, in scripts that also switch on FSDP's checkpointing: in a
+`FullyShardedDataParallelPlugin`, in `fsdp_config`, or by accelerate's `fsdp_activation_checkpointing`, in a command of
+the script's header or in a configuration file that the script or a command names. What stands under a test is left
+alone, unless a command switches it on.
 
 ## Why is this bad?
-A Trainer whose arguments ask for checkpointing stops with `ValueError` (transformers 4.57.6 and 5.23.0). If the model
-itself is told, nothing checks it, and FSDP checkpoints blocks that checkpoint themselves. Measured on torch 2.13 with
-a Llama of two blocks: with `use_reentrant=True`, the default up to transformers 4.57, each block runs its forward
+A Trainer whose arguments ask for both stops with `ValueError` (transformers 4.57.6 and 5.23.0). Nothing notices a call
+of `gradient_checkpointing_enable()`: FSDP then checkpoints blocks that checkpoint themselves. Measured on torch 2.13
+with a Llama of two blocks: with `use_reentrant=True`, the default up to transformers 4.57, each block runs its forward
 three times a step instead of twice. In neither mode is a byte less kept; the gradients stay the same.
 
 ## Example
@@ -22,8 +22,9 @@ args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"activation_chec
 ```
 
 ## Fix safety
-Unsafe: a run without FSDP, or with another configuration, is then not checkpointed any more. Calls of
-`gradient_checkpointing_enable()` are left to you; they are information only where nothing makes them reentrant.
+Unsafe: a run without FSDP, or with another configuration, is no longer checkpointed. Calls of
+`gradient_checkpointing_enable()` are left to you, and are information only unless `use_reentrant=True` stands beside
+them.
 """
 
 from __future__ import annotations

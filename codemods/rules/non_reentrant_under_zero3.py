@@ -1,24 +1,25 @@
-"""PEFT adapters trained under DeepSpeed ZeRO-3 with checkpointing that is not reentrant.
+"""Non-reentrant checkpointing in a script that trains PEFT adapters under DeepSpeed ZeRO-3.
 
 ## What it does
-Finds `use_reentrant=False` in scripts that train adapters of PEFT (`get_peft_model`, `peft_config=`, `add_adapter`, or
-`--use_peft` and the like in a command) under DeepSpeed ZeRO-3, as a `DeepSpeedPlugin`, `deepspeed=`, a command in the
-script's header or a configuration file named there shows. Checkpointing that is switched on without options is
-information only: it is not reentrant since transformers 5.0. So is `use_reentrant=False` for the Trainers of trl that
-turn it into True themselves, and where an option decides whether there are adapters.
+Finds `use_reentrant=False` in scripts that train PEFT adapters (`get_peft_model`, `peft_config=`, `add_adapter`, or an
+option like `use_peft` in a command) under DeepSpeed ZeRO-3. That shows in a `DeepSpeedPlugin`, in `deepspeed=`, in
+accelerate's variables, in a command of the script's header, or in a configuration file that one of these names.
 
-Not reported: a ZeRO whose stage nothing shows, and frozen parameters without PEFT.
+Information only: checkpointing switched on without options, which is non-reentrant since transformers 5.0; those
+Trainers of trl that change the mode themselves; and adapters that only an option asks for.
+
+Not reported: ZeRO of a stage that nothing shows, and frozen parameters without PEFT.
 
 ## Why is this bad?
-ZeRO-3 gathers a layer's parameters for the recompute and frees them after it, in place. Torch's non-reentrant mode
-keeps the frozen ones by reference and then finds them empty: the backward pass stops with "CheckpointError: Recomputed
+ZeRO-3 gathers a layer's parameters for the recompute and frees them afterwards, in place. Torch's non-reentrant mode
+keeps references to the frozen ones and finds them empty: the backward pass stops with "CheckpointError: Recomputed
 values for the following tensors have different metadata" (shape 1024 saved, 0 recomputed; transformers issue 47254).
-Parameters that are trained are kept apart, so full fine-tuning is not concerned, nor is ZeRO-2. The reentrant mode
-compares nothing and trains correctly.
+Of trained parameters it keeps detached copies, so full fine-tuning works. The reentrant mode compares nothing and
+trains correctly. Under ZeRO-2 parameters are never freed.
 
-DeepSpeed 0.19.3 repaired it (DeepSpeed pull request 8148). trl sets `use_reentrant=True` itself in this case: its
-SFTTrainer since 0.28 (trl pull request 4951), those for DPO, GRPO, RLOO, Reward and KTO since 1.9 (6356), that for
-distillation in 1.12. Its other Trainers leave it to the script.
+DeepSpeed 0.19.3 fixed it (DeepSpeed pull request 8148). Some Trainers of trl set `use_reentrant=True` themselves:
+SFTTrainer since 0.28 (trl pull request 4951), those for DPO, GRPO, RLOO, Reward and KTO since 1.9 (6356), and
+DistillationTrainer in 1.12. The others leave it to the script.
 
 ## Example
 ```python
@@ -27,8 +28,9 @@ training_args.gradient_checkpointing_kwargs = {"use_reentrant": True}     # afte
 ```
 
 ## Fix safety
-Unsafe: the script may also be run in other ways, and under DistributedDataParallel the reentrant mode goes wrong (see
-[CKPT104](CKPT104.md)). Where the script shows another way, it is left to you. DeepSpeed 0.19.3 needs no change.
+Unsafe: the script may also run under DistributedDataParallel, where the reentrant mode goes wrong (see
+[CKPT104](CKPT104.md)). If the script itself shows another way to run it, the choice is left to you. From DeepSpeed
+0.19.3 on, nothing needs to change.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _ADVICE = "update DeepSpeed to 0.19.3, or pass use_reentrant=True"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every checkpoint of a script that surely is not reentrant, and that surely runs under ZeRO-3."""
+    """A finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
     for path, script in context.tree.scripts():
         if not script.modes and not script.switches:
             continue

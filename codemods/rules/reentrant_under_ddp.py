@@ -23,12 +23,13 @@ hidden_states = checkpoint(block, hidden_states, use_reentrant=False)    # after
 ```
 
 ## Fix safety
-Safe where the script wraps in DistributedDataParallel itself, or where the commands that it shows start it so: both
-modes run the same operations on the same values. The non-reentrant mode also raises if the recompute makes tensors of
+Safe if the script wraps in DistributedDataParallel itself, or if every command that it shows runs it so: both modes
+run the same operations on the same values. The non-reentrant mode also raises if the recompute makes tensors of
 other shapes, a fault that the reentrant mode does not notice.
 
-Unsafe where the launcher decides and nothing shows which one: DeepSpeed ZeRO-3 before 0.19.3 needs the reentrant mode
-to train PEFT adapters (see [CKPT105](CKPT105.md)). Where the script shows that it is also run so, it is left to you.
+Unsafe if the launcher decides and nothing shows which one it is: DeepSpeed ZeRO-3 before 0.19.3 needs the reentrant
+mode to train PEFT adapters (see [CKPT105](CKPT105.md)). If the script shows that it also runs so, the choice is left
+to you.
 """
 
 from __future__ import annotations

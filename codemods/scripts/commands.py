@@ -31,6 +31,7 @@ _CONFIGURATION = ("--config_file", "--config-file")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
 _ADAPTERS = ("--use_peft", "--use_peft_lora", "--use_lora", "--lora", "--lora_enable", "--use_qlora", "--qlora")
 _CHECKPOINTING = ("--gradient_checkpointing", "--activation_checkpointing")
+_PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
 
 
@@ -94,9 +95,7 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
     own, own_configuration = _own(after)
     if own.strategy:
         setup, configuration = own, own_configuration
-    elif launcher == "deepspeed":
-        setup = LaunchSetup(Strategy.ZERO)
-    elif launcher != "accelerate launch":
+    elif launcher not in ("accelerate launch", "deepspeed"):  # that of DeepSpeed may start anything
         setup = LaunchSetup(Strategy.DDP)
     return Launch(
         launcher,
@@ -104,7 +103,7 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         setup,
         configuration,
         script=script,
-        arguments=_arguments_file(after),
+        arguments=_arguments_file(after) or _left_out(after),
         adapters=next((option for option in _ADAPTERS if _is_set(after, option)), ""),
         checkpointing=any(_is_set(after, option) for option in _CHECKPOINTING),
     )
@@ -142,6 +141,15 @@ def _arguments_file(words: list[str]) -> str:
         names_arguments = not option or (option.startswith("--") and ("config" in option or "args" in option))
         if names_arguments and option not in (*_DEEPSPEED, "--fsdp_config") and value.endswith(CONFIGURATION_SUFFIXES):
             return value
+    return ""
+
+
+def _left_out(words: list[str]) -> str:
+    """A word that stands for more options: `...`, `$@`, `<options>`; empty if all are written out."""
+    for option, word in itertools.pairwise(["", *words]):
+        is_value = option.startswith("-")
+        if word.strip(".…") == "" or (not is_value and word.startswith(_PLACEHOLDERS)):
+            return word
     return ""
 
 

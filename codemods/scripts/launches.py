@@ -18,8 +18,8 @@ from ckpt_surgery.codemods.scripts.commands import commands, environment
 from ckpt_surgery.codemods.scripts.configurations import deepspeed_setup, fsdp_setup, whole_number
 from ckpt_surgery.codemods.scripts.names import (
     Names,
-    calls_and_tests,
     is_distributed_data_parallel,
+    nodes_and_tests,
     tail,
     takes_training_arguments,
 )
@@ -31,17 +31,46 @@ _HF_CONFIG = {"HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"}
 def launches(names: Names, text: str) -> Iterator[Launch]:
     """What the calls of a script say, then its commands, each in the order of the lines."""
     assigned = _Assigned(names)
-    for call, conditional in calls_and_tests(names.tree):
-        launch = _of_call(names, call, assigned)
-        if launch:
-            yield launch._replace(conditional=conditional)
-    for node in names.nodes:
+    for node, under_test in nodes_and_tests(names.tree):
+        launch: Launch | None = None
         match node:
+            case ast.Call():
+                launch = _of_call(names, node, assigned)
             case ast.Assign(targets=[ast.Attribute(attr="deepspeed", value=owner)], value=value):
                 if tail(owner).endswith(("args", "arguments", "config")) and not _is_off(value):
-                    yield _deepspeed("deepspeed=...", node.lineno, value, assigned)
+                    launch = _deepspeed("deepspeed=...", node.lineno, value, assigned)
+        if launch:
+            yield launch._replace(conditional=under_test)
+    yield from _defaults(names, assigned)
     yield from environment(text)
     yield from commands(text)
+
+
+def _defaults(names: Names, assigned: _Assigned) -> Iterator[Launch]:
+    """Options of the script whose default switches an engine on; a user may switch it off."""
+    for node in names.nodes:
+        match node:
+            case ast.ClassDef(body=body):
+                options = [
+                    (statement.target.id, statement.lineno, _default(statement.value) or statement.value)
+                    for statement in body
+                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+                ]
+            case ast.Call(func=func, args=[ast.Constant(value=str(flag)), *_]) if tail(func) == "add_argument":
+                options = [(flag.lstrip("-"), node.lineno, _default(node))]
+            case _:
+                continue
+        for name, line, value in options:
+            if name in ("deepspeed", "fsdp") and isinstance(value, ast.Constant):
+                launch = _of_arguments({name: value}, line, assigned)
+                if launch:
+                    yield launch._replace(text=f"{name}'s default", conditional=True)
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """The default of `field(default=...)` or `add_argument(..., default=...)`."""
+    keywords = value.keywords if isinstance(value, ast.Call) else []
+    return next((keyword.value for keyword in keywords if keyword.arg == "default"), None)
 
 
 class _Assigned:

@@ -113,13 +113,12 @@ def is_test(node: ast.AST) -> bool:
     )
 
 
-def calls_and_tests(tree: ast.Module) -> Iterator[tuple[ast.Call, bool]]:
-    """Every call in source order, and whether it stands under a test."""
+def nodes_and_tests(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node in source order, and whether it stands under a test."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, under_test = waiting.pop()
-        if isinstance(node, ast.Call):
-            yield node, under_test
+        yield node, under_test
         under_test = under_test or is_test(node)
         waiting += [(child, under_test) for child in reversed(list(ast.iter_child_nodes(node)))]
 

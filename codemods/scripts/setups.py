@@ -26,7 +26,7 @@ _REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
 class KnownLaunch(NamedTuple):
     """A launch with all that its configuration file says.
 
-    `unread` is the name of a file that decides and that was not read, or not understood.
+    `unread` is what decides and was not read or not understood: a file, or the options that a command leaves out.
     """
 
     launch: Launch
@@ -67,7 +67,7 @@ def setup_text(setup: LaunchSetup) -> str:
 
 
 def _doubted(known: KnownLaunch) -> KnownLaunch:
-    """A launch whose arguments come from a file may choose DeepSpeed or FSDP there."""
+    """A launch whose arguments are not all written out may choose DeepSpeed or FSDP there."""
     if known.launch.arguments and known.setup.strategy is Strategy.DDP:
         return KnownLaunch(known.launch, UNKNOWN_SETUP, known.launch.arguments)
     return known

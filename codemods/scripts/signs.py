@@ -10,9 +10,9 @@ from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign, SignKind
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import (
     Names,
-    calls_and_tests,
     is_accelerator,
     is_distributed_data_parallel,
+    nodes_and_tests,
     tail,
 )
 
@@ -98,7 +98,7 @@ def trainer_origins(names: Names) -> Iterator[str]:
 
 def _adapters(names: Names) -> Iterator[Sign]:
     """What shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
-    calls = list(calls_and_tests(names.tree))
+    calls = [(node, under_test) for node, under_test in nodes_and_tests(names.tree) if isinstance(node, ast.Call)]
     conditional = {id(call) for call, under_test in calls if under_test}
     for call, under_test in calls:
         name = tail(call.func)

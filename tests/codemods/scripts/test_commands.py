@@ -37,7 +37,7 @@ DDP, ZERO, FSDP = LaunchSetup(Strategy.DDP), LaunchSetup(Strategy.ZERO), LaunchS
             "",
         ),
         ("accelerate launch --use_fsdp --fsdp_activation_checkpointing false train.py", "train.py", FSDP, ""),
-        ("deepspeed --num_gpus 8 train.py", "train.py", ZERO, ""),
+        ("deepspeed --num_gpus 8 train.py", "train.py", UNKNOWN_SETUP, ""),
         ("deepspeed train.py --deepspeed --deepspeed_config d.json", "train.py", ZERO, "d.json"),
         ("torchrun train.py --deepspeed d.json", "train.py", ZERO, "d.json"),
         ("torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_config f.json", "train.py", FSDP, "f.json"),
@@ -92,6 +92,12 @@ def test_a_command_says_what_the_script_is_asked_for(options: str, adapters: str
         ("--deepspeed_config d.json", ""),
         ("--fsdp full_shard --fsdp_config f.json", ""),
         ("", ""),
+        ("--lr 1 ...", "..."),
+        ("--output_dir $OUT --lr <lr>", ""),
+        ('--lr $LR "$@"', "$@"),
+        ("--bf16=true <options>", "<options>"),
+        ("<options>", "<options>"),
+        ("[--lr LR]", "[--lr"),
     ],
 )
 def test_a_command_may_name_the_file_of_the_arguments(options: str, file: str) -> None:
