@@ -166,6 +166,26 @@ class Undone(Scenario):
         training.step(1)
 
 
+class Redone(Scenario):
+    """After a step the treatment is taken back and given again."""
+
+    def train(self, training: Training) -> None:
+        training.step(0)
+        training.undo()
+        training.treat()
+        training.step(1)
+        training.step(2)
+
+
+class TreatedTwice(Scenario):
+    """After a step the treatment is given once more."""
+
+    def train(self, training: Training) -> None:
+        training.step(0)
+        training.treat()
+        training.step(1)
+
+
 class UndoneBetween(Scenario):
     """The treatment is taken back between a forward and its backward."""
 

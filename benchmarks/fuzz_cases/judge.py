@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.model import Endless
 from benchmarks.fuzz_cases.run import Run, Treatment, checkpointed, operated, train, untreated
 from benchmarks.fuzz_cases.snapshot import GRADIENT, differences
 from ckpt_surgery.errors import SurgeryError
@@ -99,6 +100,8 @@ def _compared(case: Case, treated: Run, reference: Run) -> Result:
     if isinstance(error, SurgeryError):
         message = str(error)
         return Result(case, Outcome.REFUSED, _grouped(message), (message,), _BLOCK in message)
+    if isinstance(error, Endless):
+        return Result(case, Outcome.HANG, str(error), (str(error),))
     if error is not None:
         return Result(case, Outcome.CRASHED, f"{_kind(error)}: {_grouped(str(error))}", (str(error),))
     if state:

@@ -12,6 +12,13 @@ from torch import Tensor, nn
 
 from benchmarks.fuzz_cases.feature import FEATURES, INPUTS, Feature, Output
 
+MOST_CALLS = 400
+"""More calls of blocks than any training makes that comes to an end."""
+
+
+class Endless(Exception):
+    """Blocks run again and again: a backward that comes to no end."""
+
 
 class FuzzBlock(nn.Module):
     """A residual block. Subclasses made by `model_of` have the features of a case, and name their parameters."""
@@ -20,6 +27,8 @@ class FuzzBlock(nn.Module):
     positional: ClassVar[tuple[str, ...]] = ()
     place: ClassVar[int] = 0
     """How many of the features run before the block's own layers."""
+    calls: ClassVar[list[None]] = []
+    """One entry for each call of the blocks of a case."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -29,7 +38,10 @@ class FuzzBlock(nn.Module):
             feature.build(self, index)
 
     def compute(self, hidden_states: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of the block, once its arguments are known."""
+        """The forward of the block, once its arguments are known. Raises Endless."""
+        self.calls.append(None)
+        if len(self.calls) > MOST_CALLS:
+            raise Endless(f"the blocks were called {MOST_CALLS} times")
         arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         hidden = hidden_states
         for place, feature in enumerate(self.features):
@@ -111,7 +123,7 @@ def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int
         ]
     )
     shared = {"features": tuple(features), "positional": tuple(positional)}
-    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "forward": forward})
+    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "calls": [], "forward": forward})
     model: FuzzModel = type("FuzzModel", (FuzzModel,), shared)([block(index) for index in range(blocks)])
     for feature in features:
         feature.attach(model)

@@ -102,9 +102,10 @@ def _train(case: Case, treatment: Treatment) -> Run:
     model = case.make_model(features)
     attributes = attribute_names(model)
     try:
-        undo = treatment(model, case)
+        treat = partial(treatment, model, case)
+        undo = treat()
         added = attribute_names(model) - attributes
-        training = Training(model, features, random.Random(f"train {case.seed}"), undo, run.notes)
+        training = Training(model, features, random.Random(f"train {case.seed}"), treat, undo, run.notes)
         _seed(case.seed + 1)
         case.make_scenario().train(training)
         run.state = _state(model, features, added)

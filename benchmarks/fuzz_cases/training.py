@@ -16,14 +16,12 @@ from benchmarks.fuzz_cases.snapshot import Leaves, leaves_of
 
 @dataclass(eq=False)
 class Training:
-    """What a scenario trains. `undo` takes back the treatment of the model, where it has one.
-
-    `retreat` treats a model once more, as the same treatment with other options would.
-    """
+    """What a scenario trains. `treat` gives the model its treatment, as was done once before; `undo` takes it back."""
 
     model: nn.Module
     features: Sequence[Feature]
     rng: random.Random
+    treat: Callable[[], Callable[[], None]]
     undo: Callable[[], None]
     notes: list[tuple[str, Leaves]] = field(default_factory=list)
     optimizer: torch.optim.Optimizer | None = None

@@ -61,6 +61,10 @@ def test_an_exception_is_a_crash() -> None:
     assert (result.outcome, result.reason) == (Outcome.CRASHED, "RuntimeError: layer N of N is missing")
 
 
+def test_calls_without_end_are_a_hang() -> None:
+    assert outcome(replacing(treatments.endless)) is Outcome.HANG
+
+
 def test_a_refusal_is_one_where_torch_is_wrong_too() -> None:
     result = judge(case_of("CountingExperts"), replacing(treatments.refusing))
     assert result.outcome is Outcome.REFUSED

@@ -94,6 +94,16 @@ def refusing_late(forward: Forward) -> Forward:
     return run
 
 
+def endless(forward: Forward) -> Forward:
+    """Runs the block again and again."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            forward(*args, **kwargs)
+
+    return run
+
+
 def scaling(model: nn.Module, case: Case, *, by: float) -> Callable[[], None]:
     """Scales the gradients of one parameter."""
     layers: Any = model.layers
