@@ -15,7 +15,7 @@ Mode = Literal["non_reentrant", "reentrant"]
 MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")
 
 _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
-_PLAIN_LOOPS = ("OneStep", "ThreeSteps", "SixSteps")
+_PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "OneStep", "ThreeSteps", "FiveSteps")
 _PLAIN_SHARE = 0.55
 _NO_OFFLOAD = "device"
 

@@ -71,11 +71,10 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
         return Result(case, Outcome.INVALID, "not finite")
     treated = train(case, treatment)
     result = _compared(case, treated, reference)
-    if result.outcome is Outcome.EQUAL:
-        return result
-    again = train(case, untreated)
-    if again.error is not None or _differences(case, again, reference) != ([], []):
-        return Result(case, Outcome.INVALID, "differs from itself")
+    if result.outcome in FAILURES:
+        again = train(case, untreated)
+        undetermined = again.error is not None or _differences(case, again, reference) != ([], [])
+        return Result(case, Outcome.INVALID, "differs from itself") if undetermined else result
     if result.outcome is not Outcome.REFUSED:
         return result
     own = _compared(case, train(case, checkpointed), reference).outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ def _lost(case: Case | None, outcome: Outcome) -> Judged:
 def _work(connection: Connection, work: Work) -> None:
     """Judge cases until there are none: the body of a worker process."""
     torch.set_num_threads(1)
+    gc.freeze()  # a surgery collects garbage now and then: what was imported need not be looked through
     connection.send(None)
     while True:
         try:

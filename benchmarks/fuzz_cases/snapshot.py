@@ -85,9 +85,11 @@ def _same(one: Any, other: Any, tolerance: float, zero_is_none: bool) -> bool:
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    if one.layout == other.layout == torch.strided and torch.equal(one, other):
+        return True
     one, other = _dense(one), _dense(other)
     if not tolerance:
-        return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+        return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     scale = max(float(other.abs().nan_to_num(posinf=0.0).max()), 1e-3) if other.numel() else 1.0
     return bool(torch.allclose(one, other, rtol=0, atol=tolerance * scale, equal_nan=True))
 

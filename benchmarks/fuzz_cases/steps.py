@@ -26,11 +26,11 @@ class ThreeSteps(Scenario):
             training.step(number)
 
 
-class SixSteps(Scenario):
+class FiveSteps(Scenario):
     """More steps than are watched."""
 
     def train(self, training: Training) -> None:
-        for number in range(6):
+        for number in range(5):
             training.step(number)
 
 
