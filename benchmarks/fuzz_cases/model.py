@@ -27,7 +27,7 @@ class FuzzBlock(nn.Module):
     positional: ClassVar[tuple[str, ...]] = ()
     place: ClassVar[int] = 0
     """How many of the features run before the block's own layers."""
-    calls: ClassVar[list[None]] = []
+    entries: ClassVar[list[None]] = []
     """One entry for each call of the blocks of a case."""
 
     def __init__(self, index: int) -> None:
@@ -39,8 +39,8 @@ class FuzzBlock(nn.Module):
 
     def compute(self, hidden_states: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of the block, once its arguments are known. Raises Endless."""
-        self.calls.append(None)
-        if len(self.calls) > MOST_CALLS:
+        self.entries.append(None)
+        if len(self.entries) > MOST_CALLS:
             raise Endless(f"the blocks were called {MOST_CALLS} times")
         arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         hidden = hidden_states
@@ -123,7 +123,7 @@ def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int
         ]
     )
     shared = {"features": tuple(features), "positional": tuple(positional)}
-    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "calls": [], "forward": forward})
+    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "entries": [], "forward": forward})
     model: FuzzModel = type("FuzzModel", (FuzzModel,), shared)([block(index) for index in range(blocks)])
     for feature in features:
         feature.attach(model)

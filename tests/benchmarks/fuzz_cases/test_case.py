@@ -77,3 +77,16 @@ def test_simpler_cases_have_one_thing_less() -> None:
         "reentrant/cpu/2/2/ThreeSteps/Dropout+LayerNorm",
     ]
     assert Case(1, "reentrant", None, 1, 2, (), "OneStep").simpler() == []
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_feature_trains_by_itself(name: str) -> None:
+    run = train(Case(3, "non_reentrant", None, 1, 2, (name,), "ThreeSteps"))
+    assert run.error is None
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_training_loop_ends(name: str) -> None:
+    run = train(Case(3, "non_reentrant", None, 1, 2, ("Dropout",), name))
+    assert run.error is None
+    assert run.notes
