@@ -36,9 +36,8 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
         match node:
             case ast.Call():
                 launch = _of_call(names, node, assigned)
-            case ast.Assign(targets=[ast.Attribute(attr="deepspeed", value=owner)], value=value):
-                if tail(owner).endswith(("args", "arguments", "config")) and not _is_off(value):
-                    launch = _deepspeed("deepspeed=...", node.lineno, value, assigned)
+            case ast.Assign(targets=[ast.Attribute(attr="deepspeed" | "fsdp" as option)], value=value):
+                launch = _of_arguments({option: value}, node.lineno, assigned)
         if launch:
             yield launch._replace(conditional=under_test)
     yield from _defaults(names, assigned)
