@@ -16,6 +16,7 @@ from benchmarks.fuzz_cases import (
     numerics,
     objects,
     outputs,
+    rare_state,
     state,
     steps,
     weights,
@@ -40,7 +41,20 @@ GROUPS: dict[str, dict[str, type[Feature]]] = {
     module.__name__.rpartition(".")[2]: {
         name: value for name, value in _classes(module, Feature).items() if name != "Stateful"
     }
-    for module in (layers, state, draws, experts, graph, weights, numerics, hooks, arguments, objects, outputs)
+    for module in (
+        layers,
+        state,
+        rare_state,
+        draws,
+        experts,
+        graph,
+        weights,
+        numerics,
+        hooks,
+        arguments,
+        objects,
+        outputs,
+    )
 }
 """The features by the module that they stand in, and by name."""
 

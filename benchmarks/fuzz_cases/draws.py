@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -138,3 +139,55 @@ class GeneratorArgument(Feature):
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         drawn = torch.rand((), generator=value).item() if self.kind == "torch" else value.random()
         return scaled(hidden, float(drawn))
+
+
+class Reseeding(Feature):
+    """Seeds torch's global generator itself, and draws."""
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        torch.default_generator.manual_seed(int(hidden.shape[-1]))
+        return hidden * (1 + 0.3 * torch.rand_like(hidden))
+
+
+class ForkedDraw(Feature):
+    """Draws inside a fork of the global generator."""
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            noise = torch.rand_like(hidden)
+        return hidden * (1 + 0.3 * noise)
+
+
+class Distribution(Feature):
+    """Samples from distributions: reparametrised, by indices, and a permutation."""
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        sampled = torch.distributions.Normal(hidden, torch.ones_like(hidden)).rsample()
+        chosen = torch.multinomial(torch.ones(hidden.shape[-1]), 4)
+        return (sampled * 0.1 + hidden)[..., torch.randperm(hidden.shape[-1])] + hidden[..., chosen].mean(-1, True)
+
+
+class DrawInHook(Feature):
+    """A forward hook on a part of the block draws noise, from torch's generator or from NumPy's."""
+
+    def attach(self, model: Any) -> None:
+        for layer in dict.fromkeys(model.layers):
+            layer.up.register_forward_hook(self._noise)
+
+    def _noise(self, module: Any, args: Any, output: Tensor) -> Tensor:
+        noise = (
+            torch.rand(output.shape[-1]) if self._variant else torch.from_numpy(numpy.random.rand(output.shape[-1]))
+        )
+        return output * (1 + 0.3 * noise.to(output.dtype))
+
+
+class GeneratorInArgument(GeneratorArgument):
+    """The same generators, in an attribute of an object among the arguments."""
+
+    argument = "sampler"
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return SimpleNamespace(inner=[self.given])
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return super().run(block, hidden, value.inner[0])

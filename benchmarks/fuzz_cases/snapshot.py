@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
+import io
 import random
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -155,6 +158,12 @@ def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth
         _collect_all(enumerate(value), path, leaves, seen, depth)
     elif isinstance(value, (set, frozenset)):
         leaves[path] = repr(sorted(value, key=repr))
+    elif isinstance(value, io.StringIO):
+        leaves[path] = value.getvalue()
+    elif isinstance(value, array.array):
+        leaves[path] = value.tobytes()
+    elif isinstance(value, weakref.ref):
+        _collect(value(), path, leaves, seen, depth)
     elif isinstance(value, Iterator):
         _collect_all(enumerate(next(value, None) for _ in range(_PEEKED)), path, leaves, seen, depth)
     elif isinstance(value, FunctionType):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import io
 import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +43,9 @@ def counter(start: int) -> Callable[[], int]:
         (deque([1]), deque([2])),
         (Counter(a=1), Counter(a=2)),
         (bytearray(1), bytearray(2)),
+        (array.array("d", [1.0]), array.array("d", [2.0])),
+        (io.StringIO("a"), io.StringIO("b")),
+        (partial(float, 1), partial(float, 2)),
         (SimpleNamespace(inner=[1]), SimpleNamespace(inner=[2])),
         (numpy.zeros(1), numpy.ones(1)),
         (torch.zeros(2), torch.zeros(3)),
