@@ -37,24 +37,13 @@ def _classes(module: ModuleType, kind: type) -> dict[str, type]:
     }
 
 
+_MODULES = (layers, state, rare_state, draws, experts, graph, weights, numerics, hooks, arguments, objects, outputs)
+
 GROUPS: dict[str, dict[str, type[Feature]]] = {
     module.__name__.rpartition(".")[2]: {
         name: value for name, value in _classes(module, Feature).items() if name != "Stateful"
     }
-    for module in (
-        layers,
-        state,
-        rare_state,
-        draws,
-        experts,
-        graph,
-        weights,
-        numerics,
-        hooks,
-        arguments,
-        objects,
-        outputs,
-    )
+    for module in _MODULES
 }
 """The features by the module that they stand in, and by name."""
 

@@ -1,4 +1,4 @@
-"""Features that keep state where few look for it: own iterators, streams, weak references, lazy layers, shared objects."""
+"""Features that keep state where few look for it: own iterators, streams, weak references, shared objects."""
 
 from __future__ import annotations
 
