@@ -18,6 +18,7 @@ _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 _PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "OneStep", "ThreeSteps", "FiveSteps")
 _PLAIN_SHARE = 0.55
 _NO_OFFLOAD = "device"
+_SEVERAL_RESULTS = frozenset({*GROUPS["outputs"], "Collector", "StoredLogits"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,24 @@ class Case:
         """The case of a seed, in the mode that the seed says or in another."""
         rng = random.Random(f"case {seed}")
         drawn_mode = rng.choice(MODES)
+        mode = mode or drawn_mode
         offload: Literal["cpu"] | None = "cpu" if rng.random() < 0.25 else None
         every_n, blocks = rng.choice((1, 1, 1, 2)), rng.choice((2, 2, 3))
         groups = [rng.choice(list(GROUPS)) for _ in range(rng.choice(_NUMBER_OF_FEATURES))]
         features = _compatible([rng.choice(list(GROUPS[group])) for group in groups])
         loops = _PLAIN_LOOPS if rng.random() < _PLAIN_SHARE else tuple(SCENARIOS)
-        return cls(seed, mode or drawn_mode, offload, every_n, blocks, features, rng.choice(loops))
+        return cls(seed, mode, offload, every_n, blocks, features, rng.choice(loops))._as_promised()
+
+    def _as_promised(self) -> Case:
+        """The case without what `wrap_blocks` does not promise.
+
+        With `use_reentrant=True` a hook on one of several results of a block does not see the gradient that reaches
+        it through the others.
+        """
+        if self.mode == "non_reentrant" or _SEVERAL_RESULTS.isdisjoint(self.features):
+            return self
+        scenario = PLAIN_SCENARIO if self.scenario == "RetainedGradients" else self.scenario
+        return replace(self.without("OutputGradientHook"), scenario=scenario)
 
     def without(self, feature: str) -> Case:
         """The case without one of its features."""

@@ -46,6 +46,13 @@ def test_a_mode_can_be_given() -> None:
     assert Case.drawn(3, "reentrant").features == Case.drawn(3).features
 
 
+def test_hooks_on_one_of_several_results_are_left_to_the_non_reentrant_mode() -> None:
+    hooked = [case for case in map(Case.drawn, range(4000)) if "OutputGradientHook" in case.features]
+    with_outputs = [case.mode for case in hooked if not set(GROUPS["outputs"]).isdisjoint(case.features)]
+    assert set(with_outputs) == {"non_reentrant"}
+    assert {case.mode for case in hooked} == set(MODES)
+
+
 def test_no_two_features_fill_the_same_argument() -> None:
     names = [[FEATURES[name].argument for name in case.features if FEATURES[name].argument] for case in CASES]
     assert all(len(set(arguments)) == len(arguments) for arguments in names)
