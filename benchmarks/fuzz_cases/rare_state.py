@@ -102,7 +102,9 @@ class WeakReference(Stateful):
 
 
 class ContextVariable(Stateful):
-    """A context variable."""
+    """A context variable, to which nothing in the block leads: it may be counted twice."""
+
+    unjudged = frozenset({"calls"})
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)

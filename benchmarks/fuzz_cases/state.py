@@ -303,7 +303,9 @@ class ClosureCount(Stateful):
 
 
 class ClassCount(Stateful):
-    """A number on the class of the block."""
+    """A number on the class of the block, to which nothing in the block leads: it may be counted twice."""
+
+    unjudged = frozenset({"class_calls"})
 
     def write(self, block: Any, hidden: Tensor) -> Any:
         type(block).class_calls = getattr(type(block), "class_calls", 0) + 1
