@@ -71,6 +71,7 @@ class DDPWatch(UndoableHooks):
         self._task = -1
         self._kind = _Kind.AVERAGED
         self._left: dict[int, Tensor] = {}
+        self._accumulated: dict[int, Tensor] = {}  # reached under no_sync since DDP averaged last
         self._names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
         super().__init__([ddp.register_forward_hook(self._after_forward)])
         for parameter in ddp.module.parameters():
@@ -120,8 +121,12 @@ class DDPWatch(UndoableHooks):
             self._kind = self._judged(parameter)
             if self._kind is _Kind.LEFT:
                 self._leave(parameter)
+            elif self._kind is _Kind.AVERAGED:
+                self._accumulated.clear()  # also those that this backward does not reach, or DDP would still wait
         if self._kind is _Kind.LEFT:
             self._left[id(parameter)] = parameter
+        elif self._kind is _Kind.ACCUMULATED:
+            self._accumulated[id(parameter)] = parameter
         elif self._left and self._kind is _Kind.AVERAGED:
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
@@ -174,13 +179,21 @@ class DDPWatch(UndoableHooks):
         if self._when == "backward":
             return
         place = "the optimizer is about to step with"
-        if self._left:
-            owned = [self._left.pop(id(p), None) for group in optimizer.param_groups for p in group["params"]]
-            parameter = next((p for p in owned if p is not None and _has_gradient(p)), None)
-            if parameter is not None:
-                name, model = self._names[id(parameter)], type(self._ddp.module).__name__
-                self._tell(f"{place} a gradient of {name} of {model} that only rank {_rank()} has; {_CURE}")
-                return
+        model = type(self._ddp.module).__name__
+        if (parameter := _with_gradient(self._left, optimizer)) is not None:
+            name = self._names[id(parameter)]
+            self._tell(f"{place} a gradient of {name} of {model} that only rank {_rank()} has; {_CURE}")
+            return
+        parameter = _with_gradient(self._accumulated, optimizer)
+        # a step inside no_sync is meant for this rank alone
+        if parameter is not None and self._ddp.require_backward_grad_sync:
+            self._tell(
+                f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {_rank()} has: every "
+                "backward since the last average was under no_sync; run the last forward and backward before each "
+                "step outside no_sync, also where an epoch ends in the middle of an accumulation; a step that is "
+                "meant for one rank belongs inside no_sync"
+            )
+            return
         if self._prepared and self._learnt and self._reached_since and not self._finished():
             self._tell(
                 f"{place} gradients that DistributedDataParallel has not averaged: it still waits for those of other "
@@ -206,6 +219,14 @@ class _Backward:
         self._end()
 
 
+def _with_gradient(reached: dict[int, Tensor], optimizer: Optimizer) -> Tensor | None:
+    """Take the parameters of `optimizer` out of `reached`; the first that has a gradient other than zero."""
+    if not reached:
+        return None
+    owned = [reached.pop(id(parameter), None) for group in optimizer.param_groups for parameter in group["params"]]
+    return next((parameter for parameter in owned if parameter is not None and _has_gradient(parameter)), None)
+
+
 def _has_gradient(parameter: Tensor) -> bool:
     """Whether there is a gradient, and it is not all zeros."""
     gradient = parameter.grad
@@ -226,7 +247,8 @@ def watch_ddp(
         ddp: the wrapper itself.
         optimizer: needed for `when="step"`, also as accelerate wraps it.
         when: "backward" reports as soon as such a backward reaches a parameter; "step" reports before a step of
-            `optimizer` if DDP has not averaged the gradients by then.
+            `optimizer` if DDP has not averaged the gradients by then, also where all were made under `no_sync`. A
+            step inside `no_sync` is meant for its rank alone.
         action: "warn" warns once with DistributedWarning; "raise" raises DistributedError in the backward or step.
 
     Each rank watches itself; nothing is sent. The watch knows what DDP does: for every forward with gradients it

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -17,6 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
+from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.undo import Undoable
@@ -51,17 +53,25 @@ def tile_mlp(
     FSDP2 around a module or what holds it, hooks, adapters on frozen layers, `torch.autograd.grad` and checkpointing
     of whole blocks work as they do without tiling. torch.compile tiles too.
 
-    Not seen: a forward that mixes tokens with operators of its own, and attributes that it sets on itself. Hooks of
-    the modules inside run once for each shard, and again in the recompute: a router whose logits are collected by
-    hooks (`output_router_logits` of transformers 5) must not be tiled.
+    Before the first call in a training mode, dtype and number of dimensions, the module runs on four tokens together,
+    in another order, and on each alone, without gradients or hooks and with the mean of every random draw. Where
+    results differ beyond rounding the call is refused: the module mixes tokens, or carries state from one to the next.
+    Buffers, attributes and generators are as before.
+
+    Not seen by that: tokens mixed only four or more places apart, or only in longer sequences (the capacity of a
+    router); weights at which mixing changes nothing, such as zeros; state deeper than a container in an attribute; a
+    first call that torch.compile traces: call the module once before. Hooks of the modules inside run once for each
+    shard, and again in the recompute: a router whose logits are collected by hooks (`output_router_logits` of
+    transformers 5) must not be tiled.
 
     Returns:
         The tiling: print it, `undo()` it, or use it in a `with`.
 
     Raises:
         SurgeryError: a module cannot be tiled, or an option is not one of those above; nothing is changed. A call
-            with anything but one tensor, or with another kind of result, raises it too, and so does the backward
-            where parameters, buffers or the training mode have changed since the forward.
+            with anything but one tensor, with another kind of result, or of a module that mixes tokens, raises it
+            too, and so does the backward where parameters, buffers or the training mode have changed since the
+            forward.
     """
     modules = _checked(module)
     if (num_shards is None) == (shard_size is None):
@@ -122,6 +132,7 @@ class TiledForward:
         self.wide = wide
         self.original: Callable[..., Any] | None = vars(module).get("forward")
         self.retired = False
+        self._probed: set[tuple[bool, torch.dtype, int]] = set()
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -143,6 +154,8 @@ class TiledForward:
         if kwargs:
             (name,) = kwargs
             forward = partial(_by_name, forward, name)
+        if not torch.compiler.is_compiling():
+            self._probe(forward, values)
         return Tiles(self._place, self.module, forward, self._count(values.shape[SEQUENCE]), self.wide).run(values)
 
     def retire(self) -> None:
@@ -158,6 +171,13 @@ class TiledForward:
             del attributes["forward"]
         else:
             attributes["forward"] = original
+
+    def _probe(self, forward: Callable[[Tensor], Any], values: Tensor) -> None:
+        """Raise SurgeryError where the module mixes tokens; tried once for each training mode and kind of input."""
+        kind = (self.module.training, values.dtype, values.dim())
+        if kind not in self._probed:
+            probe_tokens(self._place, self.module, forward, values)
+            self._probed.add(kind)
 
     @property
     def _place(self) -> str:

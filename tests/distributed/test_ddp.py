@@ -79,7 +79,25 @@ def test_a_watch_of_steps_speaks_once_of_a_gradient(results: Results) -> None:
     assert [rank["bypassed"] for rank in results["step, twice"]] == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["averaged later", "dropped", "zeroed", "accumulated"])
+@pytest.mark.parametrize("name", ["accumulated only", "averaged before", "accumulated only, twice"])
+def test_a_step_outside_no_sync_on_gradients_made_only_inside_is_told_once(results: Results, name: str) -> None:
+    for number, rank in enumerate(results[f"step, {name}"]):
+        assert rank["bypassed"] == 1
+        (text,) = rank["texts"]
+        assert f"only rank {number} has: every backward since the last average was under no_sync" in text
+        assert "run the last forward and backward before each step outside no_sync" in text
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_models_with_batch_norm_are_watched(results: Results, mode: str) -> None:
+    assert results[f"batch norm, {mode}, averaged"] == [{"bypassed": 0, "equal": True}] * SIZE
+    assert results[f"batch norm, {mode}, accumulated only"] == [{"bypassed": 3, "equal": False}] * SIZE
+
+
+SILENT = ["averaged later", "dropped", "zeroed", "accumulated", "averaged in part", "accumulated and dropped"]
+
+
+@pytest.mark.parametrize("name", SILENT)
 def test_a_watch_of_steps_is_silent_where_nothing_is_left(results: Results, name: str) -> None:
     for rank in results[f"step, {name}"]:
         assert rank == {"early": 0, "bypassed": 0, "texts": []}

@@ -347,9 +347,11 @@ def first_of_a_static_graph(scenario: Scenario, **ways: bool) -> dict[str, Any]:
     return {"bypassed": training.watch.bypassed, "equal": training.equal()}
 
 
-def before_the_step(scenario: Scenario, afterwards: Callable[[Training], None] | None = None) -> dict[str, Any]:
+def before_the_step(
+    scenario: Scenario, afterwards: Callable[[Training], None] | None = None, **ddp: Any
+) -> dict[str, Any]:
     """What a watch of steps says."""
-    training = Training(when="step")
+    training = Training(when="step", **ddp)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scenario(training)
@@ -395,6 +397,46 @@ def random_steps() -> list[str]:
                     training.step()
                     waiting.clear()  # the weights that they were computed with are gone
     return wrong
+
+
+def accumulated_only(training: Training) -> None:
+    with training.ddp.no_sync():
+        for _ in range(2):
+            backward(training.loss())
+
+
+def averaged_before(training: Training) -> None:
+    """The last step of an epoch that ends in the middle of an accumulation."""
+    accumulated(training)
+    training.step()
+    accumulated_only(training)
+
+
+def averaged_in_part(training: Training) -> None:
+    """The average takes along what it does not reach: with find_unused_parameters DDP averages that as well."""
+    accumulated_only(training)
+    backward(training.ddp(training.batch())["hidden"].sum())
+
+
+def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
+    """A model with BatchNorm, perhaps compiled, whose gradients are averaged or stay under no_sync."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    ddp = DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    run = cast(Callable[[Tensor], Tensor], torch.compile(ddp, backend="eager") if compiled else ddp)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    with warnings.catch_warnings(), watch_ddp(ddp, optimizer, when="step") as watch:
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            with nullcontext() if averaged else ddp.no_sync():
+                backward(run(torch.randn(3, 4, generator=generator)).square().sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    gathered: list[Any] = [None] * SIZE
+    dist.all_gather_object(gathered, layers[0].weight.tolist())
+    torch._dynamo.reset()
+    return {"bypassed": watch.bypassed, "equal": gathered[0] == gathered[1]}
 
 
 def unfinished() -> dict[str, Any]:
@@ -601,6 +643,15 @@ CASES: dict[str, Callable[[], Any]] = {
     "step, accumulated": partial(before_the_step, accumulated),
     "step, bypassed after accumulation": partial(before_the_step, bypassed_after_accumulation),
     "step, local steps": partial(before_the_step, local_steps),
+    "step, accumulated only": partial(before_the_step, accumulated_only),
+    "step, averaged before": partial(before_the_step, averaged_before),
+    "step, averaged in part": partial(before_the_step, averaged_in_part, find_unused_parameters=True),
+    "step, accumulated and dropped": partial(before_the_step, accumulated_only, lambda t: t.optimizer.zero_grad()),
+    "step, accumulated only, twice": partial(before_the_step, accumulated_only, lambda t: t.optimizer.step()),
+    "batch norm, eager, averaged": partial(normalised, compiled=False, averaged=True),
+    "batch norm, eager, accumulated only": partial(normalised, compiled=False, averaged=False),
+    "batch norm, compiled, averaged": partial(normalised, compiled=True, averaged=True),
+    "batch norm, compiled, accumulated only": partial(normalised, compiled=True, averaged=False),
     "random": random_steps,
     "raise in the backward": partial(raising, bypassed),
     "raise in the step": partial(raising, bypassed, when="step"),

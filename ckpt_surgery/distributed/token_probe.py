@@ -1,0 +1,201 @@
+"""Whether a module treats each token by itself: it runs on four tokens together, alone and in another order.
+
+A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
+next mix tokens as well. Nothing is left of a probe: buffers, attributes and generators are as they were.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.rng import devices_of, random_state_kept
+from ckpt_surgery.runtime.tensors import same_bits
+
+Forward = Callable[[Tensor], Any]
+
+_TOKENS = 4
+_ORDER = (2, 0, 3, 1)
+_ROUNDS = 3
+"""A router may choose other experts in rounding; hardly three times in a row. What mixes tokens does so each time."""
+
+_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
+"""Of results relative to the largest; a matrix product of one token rounds otherwise than that of four."""
+_NARROW_TOLERANCE = 2e-2
+"""For shorter dtypes, and for float32 off the CPU, where products may be of TF32."""
+
+_CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) -> None:
+    """Raise SurgeryError where `forward`, which runs `module`, mixes tokens; `place` names the module there.
+
+    The tokens are like those of `like`, (..., tokens, hidden): of its dtype, device, width and number of dimensions.
+    They are made here, for real ones may be equal. Random draws are replaced by their means, hooks of the modules
+    inside are off. A forward that gives no result of one token each is left to the call itself, and so are tensors of
+    a class of their own. What `forward` raises for `like` itself is raised.
+    """
+    if type(like) not in (Tensor, nn.Parameter) or not like.is_floating_point() or like.is_meta:
+        return
+    with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())  # what counts or records operators is to see the call alone
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_autocast_uncached())
+        stack.enter_context(random_state_kept((*devices_of(module), like.device)))
+        try:
+            with _without_hooks(module):
+                mixes = _mixes(module, forward, like)
+        except Exception:  # hooks may be what brings the parameters
+            mixes = _mixes_with_hooks(place, module, forward, like)
+    if mixes:
+        raise SurgeryError(
+            f"{place} cannot be tiled: it mixes tokens: its results for {_TOKENS} tokens together differ from those "
+            "for each alone; take it out of tile_mlp"
+        )
+
+
+def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
+    try:
+        return _mixes(module, forward, like)
+    except Exception as error:
+        with _state_kept(module):
+            forward(like.detach().clone())  # raises what the module raises untiled
+        raise SurgeryError(
+            f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
+            f"({type(error).__name__}: {' '.join(str(error).split())}); take it out of tile_mlp"
+        ) from error
+
+
+def _mixes(module: nn.Module, forward: Forward, like: Tensor) -> bool:
+    return all(_differs(module, forward, _tokens(like, seed)) for seed in range(_ROUNDS))
+
+
+def _tokens(like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (*(1 for _ in like.shape[:-2]), _TOKENS, like.shape[-1])
+    return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
+
+
+def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
+    """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
+    order = list(_ORDER)
+    with _state_kept(module):
+        together = _result(forward, tokens)
+    with _state_kept(module):
+        shuffled = _result(forward, tokens[..., order, :])
+    with _state_kept(module):  # each alone sees what the one before has left
+        alone = [_result(forward, tokens[..., number : number + 1, :]) for number in order]
+    results = [result for result in (together, shuffled, *alone) if result is not None]
+    if len(results) < 2 + _TOKENS:
+        return False
+    expected = results[0][..., order, :]
+    return not (_close(results[1], expected) and _close(torch.cat(results[2:], -2), expected))
+
+
+def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
+    """A copy of the result, or None where it is not one tensor with the same leading shape."""
+    with _MeanDraws():
+        result = forward(tokens.clone())
+    return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
+
+
+def _close(ours: Tensor, theirs: Tensor) -> bool:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    short = ours.device.type != "cpu" and ours.dtype == torch.float32
+    tolerance = _NARROW_TOLERANCE if short else _TOLERANCES.get(ours.dtype, _NARROW_TOLERANCE)
+    largest = theirs[theirs.isfinite()].abs().max().item() if theirs.isfinite().any() else 0.0
+    return torch.allclose(ours, theirs, rtol=0, atol=tolerance * largest, equal_nan=True)
+
+
+@contextmanager
+def _autocast_uncached() -> Iterator[None]:
+    """Autocast must not keep the weights that it converts here: without gradients, they would have none later."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _without_hooks(module: nn.Module) -> Iterator[None]:
+    """The hooks of modules inside count or collect what they see; they are for real calls."""
+    tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in _CALL_HOOKS]
+    for attributes, name, _ in tables:
+        attributes[name] = OrderedDict()
+    try:
+        yield
+    finally:
+        for attributes, name, table in tables:
+            attributes[name] = table
+
+
+@contextmanager
+def _state_kept(module: nn.Module) -> Iterator[None]:
+    """Restore the buffers and attributes of a module and of those in it; what was not written is not touched.
+
+    Dictionaries, lists and plain tensors get their contents back, but no deeper. Parameters are left to the call,
+    which refuses a forward that writes them.
+    """
+    attributes = [(vars(part), dict(vars(part))) for part in module.modules()]
+    values = [value for _, before in attributes for value in before.values()]
+    dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
+    lists = [(value, list(value)) for value in values if isinstance(value, list)]
+    held = [*values, *(v for _, before in dictionaries for v in before.values()), *(v for _, b in lists for v in b)]
+    tensors = [(value, value.clone()) for value in held if type(value) is Tensor]
+    try:
+        yield
+    finally:
+        for dictionary, before in (*attributes, *dictionaries):
+            if len(dictionary) != len(before) or not all(map(is_, dictionary.values(), before.values())):
+                dictionary.clear()
+                dictionary.update(before)
+        for items, elements in lists:
+            items[:] = elements
+        for tensor, copy in tensors:
+            if not same_bits(tensor, copy):
+                tensor.copy_(copy)
+
+
+class _MeanDraws(TorchDispatchMode):
+    """Random draws inside are their means: dropout drops nothing and scales nothing, noise is zero, jitter one."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **options)
+        name = func.overloadpacket.__name__
+        if name in ("native_dropout", "_fused_dropout"):
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if func is torch.ops.aten.bernoulli.default:
+            return args[0].clone()
+        drawn = func(*args, **options)
+        mean = _mean(name, args[1:], options)
+        return drawn if mean is None else drawn.copy_(mean) if isinstance(mean, Tensor) else drawn.fill_(mean)
+
+
+def _mean(name: str, numbers: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """The mean of what an operator draws, from its arguments behind the first; None where that is not known."""
+
+    def number(place: int, keyword: str, default: float) -> Any:
+        return numbers[place] if len(numbers) > place else options.get(keyword, default)
+
+    if name in ("bernoulli", "bernoulli_"):
+        return number(0, "p", 0.5)
+    if name in ("uniform", "uniform_"):
+        return (number(0, "from", 0.0) + number(1, "to", 1.0)) / 2
+    if name == "normal_":
+        return number(0, "mean", 0.0)
+    return {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}.get(name)
