@@ -102,7 +102,7 @@ def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
 
 def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
     """A copy of the result, or None where it is not one tensor with the same leading shape."""
-    with _MeanDraws():
+    with _MeanDraws():  # type: ignore[no-untyped-call]
         result = forward(tokens.clone())
     return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
 
@@ -167,7 +167,7 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
                 tensor.copy_(copy)
 
 
-class _MeanDraws(TorchDispatchMode):
+class _MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random draws inside are their means: dropout drops nothing and scales nothing, noise is zero, jitter one."""
 
     def __torch_dispatch__(

@@ -49,7 +49,8 @@ def acting(act: Callable[[Any, Tensor], Tensor], **options: Any) -> Act:
 
 
 def attribute(act: Act, values: Tensor) -> Tensor:
-    before, act.last = act.last, values.detach().mean(-2, keepdim=True)
+    before: Tensor | None = act.last
+    act.last = values.detach().mean(-2, keepdim=True)
     return values if before is None else values + before
 
 
@@ -60,12 +61,12 @@ def in_a_list(act: Act, values: Tensor) -> Tensor:
 
 def in_a_dictionary(act: Act, values: Tensor) -> Tensor:
     act.table["sum"] = values.detach().sum(-2, keepdim=True) + act.table.get("sum", 0)
-    return values * act.table["sum"]
+    return values.mul(act.table["sum"])
 
 
 def in_a_buffer(act: Act, values: Tensor) -> Tensor:
-    act.total.add_(values.detach().sum((0, -2)))
-    return values + act.total
+    total = act.get_buffer("total")
+    return values + total.add_(values.detach().sum((0, -2)))
 
 
 def batch_norm(act: Act, values: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ def test_what_mixes_tokens_is_refused_in_the_first_call(name: str, gradients: bo
     with torch.set_grad_enabled(gradients), pytest.raises(SurgeryError, match=MIXES):
         module(given())
     assert (module.last, module.seen, module.table, module.calls) == (None, [], {}, 0)
-    assert not module.total.any()
+    assert not module.get_buffer("total").any()
 
 
 def test_a_module_that_mixes_tokens_only_in_training_is_refused_there() -> None:
@@ -132,11 +133,12 @@ def counted(act: Act, values: Tensor) -> Tensor:
 def table(act: Act, values: Tensor) -> Tensor:
     if act.last is None:
         act.last = torch.arange(WIDTH, dtype=values.dtype)
-    return values + act.last
+    return values.add(act.last)
 
 
 def flattened(act: Act, values: Tensor) -> Tensor:
-    return act.norm(values.reshape(-1, WIDTH)).view(values.shape)
+    result: Tensor = act.norm(values.reshape(-1, WIDTH))
+    return result.view(values.shape)
 
 
 ALONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -165,11 +167,11 @@ def test_what_treats_each_token_alone_is_tiled(name: str, dtype: torch.dtype) ->
         module.eval()(given(7, WIDTH).to(dtype))
 
 
-class Seen(TorchDispatchMode):
+class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operators of a call."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

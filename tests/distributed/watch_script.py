@@ -421,7 +421,7 @@ def averaged_in_part(training: Training) -> None:
 def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
     """A model with BatchNorm, perhaps compiled, whose gradients are averaged or stay under no_sync."""
     torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    layers = nn.Sequential(first := nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     ddp = DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     run = cast(Callable[[Tensor], Tensor], torch.compile(ddp, backend="eager") if compiled else ddp)
@@ -434,7 +434,7 @@ def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
     gathered: list[Any] = [None] * SIZE
-    dist.all_gather_object(gathered, layers[0].weight.tolist())
+    dist.all_gather_object(gathered, first.weight.tolist())
     torch._dynamo.reset()
     return {"bypassed": watch.bypassed, "equal": gathered[0] == gathered[1]}
 
