@@ -15,13 +15,13 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from ckpt_surgery.distributed.awaited import await_gradients, has_finished, this_rank
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.undo import UndoableHooks
@@ -136,7 +136,7 @@ class DDPWatch(UndoableHooks):
             if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
                 Variable._execution_engine.queue_callback(partial(self._first_ends, self._task, first))
             return _Kind.AVERAGED
-        if self._prepared and not (self._reached_since and self._finished()):
+        if self._prepared and not (self._reached_since and has_finished(self._ddp)):
             self._reached_since = True
             return _Kind.AVERAGED
         if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
@@ -149,14 +149,6 @@ class DDPWatch(UndoableHooks):
             self._left[id(parameter)] = parameter
             self._leave(parameter)
 
-    def _finished(self) -> bool:
-        """Whether the reducer has averaged what its last forward asked for."""
-        try:
-            self._ddp.reducer._check_reducer_finalized()
-        except RuntimeError:
-            return False
-        return True
-
     def _leave(self, parameter: Tensor) -> None:
         """A backward whose gradients nobody averages."""
         if self._when == "step":
@@ -165,12 +157,13 @@ class DDPWatch(UndoableHooks):
         if self._prepared:
             what = (
                 f"{place} after DistributedDataParallel had averaged those of its last forward: these gradients stay "
-                f"on rank {_rank()}; either the loss passed the wrapper by, or several forwards need one backward "
+                f"on rank {this_rank()}; either the loss passed the wrapper by, or several forwards need one backward "
                 "(add their losses)"
             )
         else:
             what = (
-                f"{place} without a forward of its DistributedDataParallel: the gradients stay those of rank {_rank()}"
+                f"{place} without a forward of its DistributedDataParallel: the gradients stay those of rank "
+                f"{this_rank()}"
             )
         self._tell(f"{what}; {_CURE}")
 
@@ -182,19 +175,18 @@ class DDPWatch(UndoableHooks):
         model = type(self._ddp.module).__name__
         if (parameter := _with_gradient(self._left, optimizer)) is not None:
             name = self._names[id(parameter)]
-            self._tell(f"{place} a gradient of {name} of {model} that only rank {_rank()} has; {_CURE}")
+            self._tell(f"{place} a gradient of {name} of {model} that only rank {this_rank()} has; {_CURE}")
             return
-        parameter = _with_gradient(self._accumulated, optimizer)
-        # a step inside no_sync is meant for this rank alone
+        parameter = _with_gradient(self._accumulated, optimizer)  # a step inside no_sync is meant for this rank alone
         if parameter is not None and self._ddp.require_backward_grad_sync:
             self._tell(
-                f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {_rank()} has: every "
-                "backward since the last average was under no_sync; run the last forward and backward before each "
-                "step outside no_sync, also where an epoch ends in the middle of an accumulation; a step that is "
+                f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {this_rank()} has: "
+                "every backward since the last average was under no_sync; run the last forward and backward before "
+                "each step outside no_sync, also where an epoch ends in the middle of an accumulation; a step that is "
                 "meant for one rank belongs inside no_sync"
             )
             return
-        if self._prepared and self._learnt and self._reached_since and not self._finished():
+        if self._prepared and self._learnt and self._reached_since and not has_finished(self._ddp):
             self._tell(
                 f"{place} gradients that DistributedDataParallel has not averaged: it still waits for those of other "
                 "parameters of its last forward; find_unused_parameters=True looks for what a step does not use, and "
@@ -284,7 +276,17 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
     `call_through_ddp(ddp, lambda model: loss(model.lm_head.weight, hidden))`. Returns what it returns. The gradients
     of one backward from there are averaged in buckets during the backward, as after `ddp(...)`; buffers and devices
     are handled the same way. The wrapper's hooks run; those of the inner model run only if the method calls the
-    model. Nothing is left behind, also where the method raises.
+    model. Nothing is left behind, also where the method raises; what looks at the backward goes with it.
+
+    DDP waits for every parameter, also where the method runs only a part of the model. Where a backward has ended and
+    DDP still waits, that backward raises DistributedError, which names the parameters that it did not reach: gradients
+    would stay those of each rank. A wrapper made with `find_unused_parameters=True` averages those of a part. A head
+    that is called on what this returns, before the one backward, counts as reached.
+
+    A method that raises on one rank tells the others nothing: they wait for it in their backward. If its process ends,
+    they raise as soon as its connections close. If it goes on without a collective, they raise after the timeout of
+    the group (30 minutes with gloo, 10 with NCCL). If it catches the error and takes the next batch, the ranks average
+    gradients of different batches without an error: let it raise, or skip a batch on all ranks.
 
     What a trainer has put around the model's own forward, such as accelerate's autocast, is not around the method:
     put it there (`with accelerator.autocast():`). Other threads must not call the wrapper meanwhile.
@@ -304,9 +306,11 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
 
     modules["module"] = _standing_in(inner, run)
     try:
-        return wrapper(*args, **kwargs)
+        outputs = wrapper(*args, **kwargs)
     finally:
         modules["module"] = inner
+    await_gradients(wrapper, outputs)
+    return outputs
 
 
 def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
@@ -328,7 +332,3 @@ def checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:
     compiled = isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel)
     advice = "give what was compiled" if compiled else "give the DistributedDataParallel itself, not the model inside"
     raise DistributedError(f"{caller} got a {type(ddp).__name__}: {advice}")
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0

@@ -8,7 +8,7 @@ from torch import nn
 
 from ckpt_surgery.distributed.ddp import call_through_ddp, watch_ddp
 from ckpt_surgery.errors import DistributedError
-from tests.distributed.watch_script import HARMLESS, KINDS, SIZE, WRONG, scenarios
+from tests.distributed.watch_script import HARMLESS, KINDS, SECONDS, SIZE, WRONG, scenarios
 from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
@@ -147,6 +147,30 @@ def test_the_optimizer_of_accelerate_is_watched(results: Results) -> None:
 def test_a_method_through_the_wrapper_has_the_gradients_of_its_forward(results: Results, kind: str) -> None:
     for rank in results[f"called through{kind}"]:
         assert rank == {"equal": True, "same": True, "function": True, "keys": True}
+
+
+@pytest.mark.parametrize("kind", ["", ", reentrant"])
+def test_a_loss_from_a_part_names_the_parameters_that_ddp_still_waits_for(results: Results, kind: str) -> None:
+    for number, rank in enumerate(results[f"part{kind}"]):
+        assert "gave no gradient to head.weight, head.bias of Model" in rank["error"]
+        assert f"stay those of rank {number}" in rank["error"]
+        assert "find_unused_parameters=True" in rank["error"]
+        assert rank["hooks"] == 0
+        assert not rank["equal"]
+
+
+PARTS = ["unused parameters", "static graph", "no_sync", "head outside", "gradients before backward", "no backward"]
+
+
+@pytest.mark.parametrize("name", [*PARTS, "frozen when wrapped"])
+def test_a_part_for_which_ddp_does_not_wait_in_vain_is_no_fault(results: Results, name: str) -> None:
+    assert results[f"part, {name}"] == [{"error": "", "equal": True, "hooks": 0}] * SIZE
+
+
+def test_a_rank_waits_for_one_that_raised_until_the_timeout_of_the_group(results: Results) -> None:
+    waiting, raised = results["one rank raises"]
+    assert (waiting["error"], raised["error"]) == ("RuntimeError", "KeyError")
+    assert raised["seconds"] < SECONDS <= waiting["seconds"] + 0.1
 
 
 def test_a_method_that_raises_leaves_the_wrapper_whole(results: Results) -> None:

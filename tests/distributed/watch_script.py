@@ -7,6 +7,7 @@ are the same on all ranks afterwards.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import random
 import sys
@@ -16,6 +17,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, Literal, cast
 
 import torch
@@ -26,11 +28,13 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
 from ckpt_surgery.errors import DistributedError, DistributedWarning
-from tests.rank_cases import run_cases
+from tests.rank_cases import own_group, run_cases
 
 SIZE = 2
 STEPS = 6
 ROUNDS = 20
+SECONDS = 3
+"""After which a group breaks that one rank leaves alone."""
 
 Scenario = Callable[["Training"], None]
 
@@ -557,6 +561,75 @@ def called_through(**options: Any) -> dict[str, Any]:
     }
 
 
+def called_in_part(function: Callable[[Training], None], **options: Any) -> dict[str, Any]:
+    """The error of a loss from a part of the model through the wrapper, and what it leaves."""
+    training, error = Training(**options), ""
+    training.watch.undo()
+    try:
+        function(training)
+    except DistributedError as raised:
+        error = str(raised)
+    hooks = [len(getattr(p, "_post_accumulate_grad_hooks", None) or {}) for p in training.model.parameters()]
+    return {"error": error, "equal": training.equal(), "hooks": sum(hooks)}
+
+
+def hidden_of(training: Training) -> Tensor:
+    hidden: Tensor = call_through_ddp(training.ddp, "compute_hidden", training.batch())
+    return hidden
+
+
+def part(training: Training) -> None:
+    backward(hidden_of(training).sum())
+
+
+def part_under_no_sync(training: Training) -> None:
+    with training.ddp.no_sync():
+        part(training)
+    training.ddp.zero_grad()
+
+
+def part_and_head_outside(training: Training) -> None:
+    backward(training.model.head(hidden_of(training)).sum())
+
+
+def gradients_before_backward(training: Training) -> None:
+    """A penalty's gradient first: nothing is accumulated, and DDP waits for the backward that comes."""
+    loss = call_through_ddp(training.ddp, "compute_loss", training.batch())[0]
+    torch.autograd.grad(loss, [training.model.head.weight], retain_graph=True)
+    backward(loss)
+
+
+def part_without_backward(training: Training) -> None:
+    hidden_of(training)
+    backward(training.loss())
+
+
+def frozen_when_wrapped(training: Training) -> None:
+    """DDP does not wait for what was frozen when the wrapper was made."""
+    training.model.head.requires_grad_(False)
+    training.ddp = DistributedDataParallel(training.model)
+    training.model.head.requires_grad_(True)
+    part(training)
+
+
+def one_rank_raises() -> dict[str, Any]:
+    """Rank 1 raises in the method and goes on without it: how long rank 0 waits in its backward, and for what."""
+    with own_group(SECONDS) as group:
+        ddp, batch = DistributedDataParallel(Model(), process_group=group), torch.ones(3, 4)
+        begin, error = perf_counter(), ""
+        try:
+            if dist.get_rank() == 1:
+                call_through_ddp(ddp, "fails", batch)
+            backward(call_through_ddp(ddp, "compute_loss", batch)[0])
+        except (KeyError, RuntimeError) as raised:
+            error = type(raised).__name__
+        waited = perf_counter() - begin
+        dist.barrier()
+        del ddp
+        gc.collect()
+    return {"error": error, "seconds": waited}
+
+
 def refuse(module: nn.Module, inputs: Any) -> None:
     raise KeyError("refused before the method")
 
@@ -667,6 +740,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "called through, reentrant": partial(called_through, reentrant=False),
     "called through, unused parameters": partial(called_through, find_unused_parameters=True),
     "called through, static graph": partial(called_through, static_graph=True),
+    "part": partial(called_in_part, part),
+    "part, reentrant": partial(called_in_part, part, reentrant=True),
+    "part, unused parameters": partial(called_in_part, part, find_unused_parameters=True),
+    "part, static graph": partial(called_in_part, part, static_graph=True),
+    "part, no_sync": partial(called_in_part, part_under_no_sync),
+    "part, head outside": partial(called_in_part, part_and_head_outside),
+    "part, gradients before backward": partial(called_in_part, gradients_before_backward),
+    "part, no backward": partial(called_in_part, part_without_backward),
+    "part, frozen when wrapped": partial(called_in_part, frozen_when_wrapped),
+    "one rank raises": one_rank_raises,
     "called and raising": called_and_raising,
     "bad input": bad_input,
     "seen from inside": seen_from_inside,
