@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
+from ckpt_surgery.runtime.check_schedule import CheckSchedule
 from ckpt_surgery.runtime.library_switch import FUNCTION
+from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.recompute import Computation
 
 
@@ -21,13 +23,16 @@ class BlockForward:
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later.
+    later. `schedule` says which of its calls check themselves.
     """
 
-    def __init__(self, name: str, block: nn.Module, *, skip_frozen: bool, original: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, name: str, block: nn.Module, *, options: SurgeryOptions, original: Callable[..., Any] | None
+    ) -> None:
         self.name = name
         self.block = block
-        self.skip_frozen = skip_frozen
+        self.skip_frozen = options.skip_frozen
+        self.schedule = CheckSchedule(options.checks)
         self.original = original
         self.replacement: Callable[..., Any] | None = None
         self.retired = False
@@ -67,7 +72,7 @@ class BlockForward:
         if self._signature_of is not self._innermost():
             self._read_signature()
         call = self._signature.without_past(args, kwargs)
-        computation = Computation(self.block, forward, self._signature, self._state, call)
+        computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule)
         given = computation.tensors
         if not given:
             example = next((p for p in self.block.parameters() if p.requires_grad), None)

@@ -1,215 +1,361 @@
-"""What a block's forward leaves behind on its own modules, so that a recompute starts and ends where it should.
+"""What a block's forward reads and leaves behind besides tensors, so that a recompute starts and ends where it should.
 
-That is buffers that are written (running statistics, power iteration) and attributes that are set. Watching one call
-shows which they are; from then on only those are looked at.
+That is everything on the block's own modules (attributes, buffers, parameters, training modes), what mutable objects
+in its attributes hold, and generators that torch's checkpointing does not restore. All of it is noted before a call
+and put back for the recompute, whoever changed it since: the block itself, a later call of it, or somebody else.
+
+Noting must cost little, for it is done in every call. Attributes are compared by identity with those of the call
+before, and tensors by their count of writes. Tensors are copied only where one watched call has shown that the block
+writes them.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass
-from functools import cache
-from operator import is_
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.containers import identities, tensors
-from ckpt_surgery.runtime.tensors import same_bits, version
-
-_INTERNAL = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"})
+from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.containers import PLAIN, tensors
+from ckpt_surgery.runtime.contents import CannotRestore, Contents, without_graph
+from ckpt_surgery.runtime.fingerprints import bits_of
+from ckpt_surgery.runtime.global_state import (
+    GeneratorStates,
+    allowing_kernels,
+    attention_kernels,
+    drawn_since,
+    generator_states,
+    set_generator_states,
+)
+from ckpt_surgery.runtime.outer_variables import outer_variables
+from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
 
 Key = tuple[nn.Module, str]
-"""A module of a block, and the name of a buffer or an attribute of it."""
+"""A module of a block, and the name of a parameter, a buffer or an attribute of it."""
 
-Snapshot = tuple[nn.Module, dict[str, Any]]
-"""A module, and a copy of its attributes."""
-
-_CONTAINERS = (dict, list, set, deque)
+_UNWATCHED = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}) - {"training"}
 _SMALL = 4096  # elements
-
-
-def modules_of(block: nn.Module) -> list[nn.Module]:
-    """The block and all modules in it; one that has several places comes more than once."""
-    modules = [block]
-    for module in modules:  # grows on the way
-        modules += [part for part in module._modules.values() if part is not None]
-    return modules
-
-
-@cache
-def sets_nothing(kind: type) -> bool:
-    """Whether the forward of a class sets no attribute: those of torch's own layers do not."""
-    return kind.__module__.startswith("torch.nn.modules.")
+_MOST_WATCHED = 64 * 2**20
+"""Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
 
 
 class _Absent:
     """Stands in for an attribute that is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """A buffer or attribute before a call: the object itself, and a copy that the call cannot change."""
+@dataclass(slots=True)
+class _Watched:
+    """A parameter or buffer, in the dictionary of its module."""
 
-    value: Any
-    copy: Any
-    version: int = 0
+    key: Key
+    home: dict[str, Any]
+    tensor: Tensor
+    trained: bool
+    """It requires gradient: only optimizers write it, and a recompute after that would be wrong."""
+    bits: Tensor | None = None
+    """What the bits of a large buffer add up to: a write that changes nothing, as a broadcast, is none."""
 
 
-Entry = dict[Key, _Before]
-"""What is on the modules of a block when a call begins."""
+@dataclass(slots=True)
+class Entry:
+    """What was there when a call began.
+
+    `copies` are those of the dictionaries of all modules; `tensors` the copies of parameters and buffers that the
+    block may write, by their places among `watched`; `contents` what objects in attributes held.
+    """
+
+    dicts: list[dict[str, Any]]
+    homes: list[nn.Module]
+    copies: list[dict[str, Any]]
+    watched: list[_Watched]
+    versions: list[int]
+    trainable: list[bool]
+    tensors: dict[int, Tensor]
+    contents: Contents
+    kernels: tuple[bool, ...]
+    drawn: GeneratorStates | None
+    cut: dict[int, tuple[Key, Tensor]] = field(default_factory=dict)
+    """What stands in for tensors with a graph in attributes, by their ids."""
 
 
 class BlockState:
-    """The state that one block writes. `written` grows with every call that writes something new."""
+    """The state that one block reads and writes. `written` grows with every call that writes something new."""
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block
         self.written: set[Key] = set()
+        self.written_arguments: set[str] = set()
+        """The arguments whose objects the block writes."""
         self.constant: set[Key] = set()
         """The written attributes that hold no tensor with gradient, such as tables that are made once."""
         self.traced = False
         """Whether `constant` is known."""
-        self._containers: set[Key] = set()  # attributes that can be written without being set
-        self._small: set[Key] = set()  # buffers of which a copy costs next to nothing
-        self._holders: list[nn.Module] = []
-        self._modes: list[bool] | None = None
+        self._draws = False
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_block", "written", "written_arguments", "constant", "traced", "_draws")
+        return {name: value for name, value in vars(self).items() if name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known = False
+        """Whether a call was watched with the present modules, parameters, buffers and training modes."""
+        self._modules: list[nn.Module] = []
+        self._dicts: list[dict[str, Any]] = []
+        self._homes: list[nn.Module] = []
+        self._copies: list[dict[str, Any]] = []
+        self._watched: list[_Watched] = []
+        self._roots: list[tuple[Key, Any]] = []
+        self._cut: dict[int, tuple[Key, Tensor]] = {}
+        self._by_identity = False
 
     @property
-    def known(self) -> bool:
-        """Whether a call was watched with all modules that hold buffers in their present training modes.
+    def modules(self) -> list[nn.Module]:
+        """The block and all modules in it as of the last entry, each once."""
+        return self._modules
 
-        The modes matter because statistics can be frozen.
-        """
-        return self._modes is not None and self._modes == [holder.training for holder in self._holders]
-
-    def entry(self, *, everything: bool, containers: bool = False) -> Entry:
-        """What is there before a call: `everything`, or what is or may be written, with or without containers."""
-        keys = self.written | self._small
-        if containers:
-            keys |= self._containers
-        if everything:
-            for module in modules_of(self._block):
-                keys |= {(module, name) for name in module._buffers} | _attributes(module)
-        return {key: _before(key) for key in keys}
-
-    def copies(self, entry: Entry) -> dict[Key, Any]:
-        """The copies of what is written, from the entry of a call that is over: all that a recompute needs of it."""
-        for key in self._small - self.written:  # one may be written for the first time after the call watched
-            before, now = entry.get(key), _now(key)
-            if before is not None and (before.value is not now or before.version != version(now)):
-                self.written.add(key)
-        return {key: before.copy for key, before in entry.items() if key in self.written}
-
-    def cut(self, entry: Entry) -> dict[Key, Tensor]:
-        """The copies of the tensors that had a graph before the call. They have none: no gradient reaches it."""
-        return {
-            key: before.copy
-            for key, before in entry.items()
-            if key in self.written and isinstance(before.value, Tensor) and before.value.grad_fn is not None
+    def entry(self, *, watching: bool) -> Entry:
+        """Note what is there before a call. With `watching`, and in calls that nothing is known of, all is copied."""
+        if not self._unchanged():
+            self._look()
+        everything = not self.known
+        watched = self._watched
+        versions = _versions(watched)
+        copied = {
+            place: copy_of(w.tensor)
+            for place, w in enumerate(watched)
+            if not w.trained
+            and (
+                w.key in self.written
+                or w.tensor.numel() <= _SMALL
+                or (everything and (w.key[1] in w.key[0]._buffers or w.tensor.nbytes <= _MOST_WATCHED))
+            )
+            and is_plain(w.tensor)
         }
-
-    def learn_more(self, entry: Entry, snapshots: Iterable[Snapshot]) -> set[Key]:
-        """What the call that began with `entry`, containers among it, and `snapshots` has written.
-
-        Adds it to `written`, and to `entry` where it was missing.
-        """
-        keys = (self.written | self._containers) & entry.keys()
-        written = {key for key in keys if _differs(entry[key], _now(key))}
-        for module, attributes in snapshots:
-            now = vars(module)
-            if len(now) == len(attributes) and all(map(is_, now.values(), attributes.values())):
-                continue
-            for name in (now.keys() | attributes.keys()) - _INTERNAL:
-                value = attributes.get(name, _Absent)
-                if now.get(name, _Absent) is not value:
-                    written.add((module, name))
-                    entry.setdefault((module, name), _Before(value, _copy(value)))
-        self.written |= written
-        return written
+        return Entry(
+            self._dicts,
+            self._homes,
+            self._copies,
+            watched,
+            versions,
+            [w.tensor.requires_grad for w in watched],
+            copied,
+            Contents(self._roots, written=self.written, copy_all=everything) if self._roots else _NOTHING,
+            attention_kernels(),
+            generator_states() if everything or watching or self._draws else None,
+            self._cut,
+        )
 
     def learn(self, entry: Entry) -> set[Key]:
-        """What the call that began with `entry`, all attributes among it, has written.
+        """What the call that began with `entry` has written: attributes, buffers, and roots of contents.
 
-        Adds it to `written`, and to `entry` where it was missing.
+        Drops from the entry what no recompute needs. Raises CannotRestore where the call cannot be run again.
         """
-        keys = entry.keys() | {key for module in modules_of(self._block) for key in _attributes(module)}
-        written = {key for key in keys if _differs(entry.get(key), _now(key))}
-        entry.update({key: _Before(_Absent, _Absent) for key in written - entry.keys()})
+        entry.contents.check_generators()
+        written = {key for key in entry.contents.changed() if isinstance(key, tuple)} | set(_set_since(entry))
+        for place, copied in entry.tensors.items():
+            now = entry.watched[place]
+            if version(now.tensor) != entry.versions[place] or (not self.known and not same_bits(copied, now.tensor)):
+                written.add(now.key)
         self.written |= written
-        self._containers = {key for key in keys if isinstance(_now(key), _CONTAINERS)}
-        self._small = {(m, n) for m, n in keys if (b := m._buffers.get(n)) is not None and b.numel() <= _SMALL}
-        self._holders = [module for module in self._block.modules() if module._buffers]
-        self._modes = [holder.training for holder in self._holders]
+        entry.tensors = {
+            place: kept
+            for place, kept in entry.tensors.items()
+            if entry.watched[place].key in self.written or kept.numel() <= _SMALL
+        }
+        if not self.known:
+            for watched in entry.watched:
+                if not watched.trained and watched.tensor.numel() > _SMALL and watched.key not in self.written:
+                    watched.bits = bits_of(watched.tensor) if watched.key[1] in watched.key[0]._buffers else None
+        if entry.drawn is not None:
+            self._draws = self._draws or drawn_since(entry.drawn)
+            entry.drawn = entry.drawn if self._draws else None
+        self.known = True
         return written
 
     @contextmanager
-    def as_before(self, copies: Mapping[Key, Any]) -> Iterator[None]:
-        """A call inside sees and writes the state of `copies`; afterwards the state is as it is now."""
-        now = [(key, _now(key)) for key in copies]
-        for key, value in copies.items():
-            _put(key, _copy(value))
-        try:
+    def as_at_entry(self, entry: Entry) -> Iterator[None]:
+        """A call inside sees and writes the state of `entry`; afterwards the state is as it is now.
+
+        Raises CannotRestore where a tensor was written since, and there is no copy of it.
+        """
+        with ExitStack() as stack:
+            now = [dict(d) for d in entry.dicts]
+            stack.callback(_put_all, entry.dicts, now)
+            for home, held, before in zip(entry.homes, entry.dicts, entry.copies, strict=True):
+                if not (held is home._parameters and _is_managed(home)):
+                    _put(held, before)
+            for place, watched in enumerate(entry.watched):
+                was_written = version(watched.tensor) != entry.versions[place]
+                kept = entry.tensors.get(place)
+                if kept is not None and (was_written or not self.known or watched.key in self.written):
+                    watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
+                elif was_written:
+                    self._check_written(watched)
+                if watched.tensor.requires_grad != entry.trainable[place] and watched.tensor.is_leaf:
+                    stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
+                    watched.tensor.requires_grad_(entry.trainable[place])
+            if entry.contents:
+                stack.enter_context(entry.contents.restored())
+            if entry.kernels != attention_kernels():
+                stack.enter_context(allowing_kernels(entry.kernels))
+            if entry.drawn is not None:
+                stack.callback(set_generator_states, generator_states())
+                set_generator_states(entry.drawn)
             yield
-        finally:
-            for key, value in now:
-                _put(key, value)
+
+    def _check_written(self, watched: _Watched) -> None:
+        """Raise CannotRestore, unless what was written is what was there."""
+        if _is_managed(watched.key[0]):
+            return
+        if watched.bits is not None and bool(watched.bits == bits_of(watched.tensor)):
+            return
+        if not watched.trained:
+            self.written.add(watched.key)  # so that it is copied from now on
+        raise CannotRestore(watched.key, "was modified in place after the forward")
+
+    def _unchanged(self) -> bool:
+        if not self._by_identity:
+            try:
+                return self._dicts == self._copies and bool(self._dicts)
+            except Exception:  # a value that cannot be compared, such as a tensor of several elements
+                self._by_identity = True
+        return bool(self._dicts) and all(map(_identical, self._dicts, self._copies))
+
+    def _look(self) -> None:
+        """Read the modules of the block again."""
+        modules = list(self._block.modules())
+        dicts = [d for m in modules for d in (vars(m), m._parameters, m._buffers, m._modules)]
+        homes = [m for m in modules for _ in range(4)]
+        if len(dicts) == len(self._dicts) and all(
+            ours is theirs for ours, theirs in zip(dicts, self._dicts, strict=True)
+        ):
+            changed = [place for place, held in enumerate(dicts) if not _identical(held, self._copies[place])]
+        else:
+            changed = list(range(len(dicts)))
+            self._copies = [{} for _ in dicts]
+        expected = {
+            name
+            for place in changed
+            for name in _differing(dicts[place], self._copies[place])
+            if place % 4 or name not in _UNWATCHED
+            if (homes[place], name) not in self.written
+            if place % 4 or name == "training"
+        }
+        if expected:
+            self.known = False
+        copies = list(self._copies)  # entries hold the list of their time
+        for place in changed:
+            copies[place] = dict(dicts[place])
+        self._modules, self._dicts, self._homes, self._copies = modules, dicts, homes, copies
+        self._watch_tensors()
+        self._find_roots()
+
+    def _watch_tensors(self) -> None:
+        bits = {w.key: (w.tensor, w.bits) for w in self._watched}
+        self._watched = []
+        for module in self._modules:
+            for home in (module._parameters, module._buffers):
+                for name, tensor in home.items():
+                    if tensor is not None:
+                        watched = _Watched((module, name), home, tensor, tensor.requires_grad)
+                        before = bits.get(watched.key)
+                        watched.bits = before[1] if before is not None and before[0] is tensor else None
+                        self._watched.append(watched)
+
+    def _find_roots(self) -> None:
+        """Find the attributes that hold something that can be written, and cut the graphs of tensors in others."""
+        self._cut = {}
+        values: list[tuple[Key, Any]] = []
+        for place in range(0, len(self._dicts), 4):
+            module, copy = self._homes[place], self._copies[place]
+            for name, value in copy.items():
+                if type(value) in PLAIN or name in _UNWATCHED:
+                    continue
+                if isinstance(value, Tensor):
+                    self._by_identity = True
+                    if value.grad_fn is not None:
+                        self._cut[id(value)] = (module, name), without_graph(value)
+                values.append(((module, name), value))
+            values += [((module, name), value) for name, value in outer_variables(type(module))]
+        self._copies = [
+            {name: self._cut[id(value)][1] if id(value) in self._cut else value for name, value in copy.items()}
+            if self._cut and place % 4 == 0
+            else copy
+            for place, copy in enumerate(self._copies)
+        ]
+        reachable = Contents(values).roots()
+        self._roots = [(key, value) for key, value in values if key in reachable]
 
 
-def _attributes(module: nn.Module) -> set[Key]:
-    return {(module, name) for name in vars(module) if name not in _INTERNAL}
+_NOTHING = Contents(())
 
 
 def held_tensors(keys: Iterable[Key]) -> dict[tuple[Any, ...], Tensor]:
-    """The tensors in attributes, each under its key and its number there; buffers are left out."""
+    """The tensors in attributes, each under its key and its number there; parameters and buffers are left out."""
     return {
         (*key, number): tensor
         for key in keys
-        if key[1] not in key[0]._buffers
-        for number, tensor in enumerate(tensors(_now(key)))
+        if key[1] not in key[0]._buffers and key[1] not in key[0]._parameters
+        for number, tensor in enumerate(tensors(vars(key[0]).get(key[1])))
     }
 
 
-def _home(key: Key) -> dict[str, Any]:
-    module, name = key
-    return module._buffers if name in module._buffers else vars(module)
+def _versions(watched: list[_Watched]) -> list[int]:
+    try:
+        return [w.tensor._version for w in watched]
+    except RuntimeError:  # there are inference tensors
+        return [version(w.tensor) for w in watched]
 
 
-def _now(key: Key) -> Any:
-    return _home(key).get(key[1], _Absent)
+def _set_since(entry: Entry) -> Iterator[Key]:
+    """The attributes, buffers and parameters that were set, replaced or deleted since."""
+    for home, held, kept in zip(entry.homes, entry.dicts, entry.copies, strict=True):
+        if not _identical(held, kept):
+            yield from ((home, name) for name in _differing(held, kept) if name not in _UNWATCHED)
 
 
-def _put(key: Key, value: Any) -> None:
-    if value is _Absent:
-        _home(key).pop(key[1], None)
-    else:
-        _home(key)[key[1]] = value
+def _identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    return len(ours) == len(theirs) and all(ours[n] is v if n in ours else False for n, v in theirs.items())
 
 
-def _before(key: Key) -> _Before:
-    value = _now(key)
-    return _Before(value, _copy(value), version(value) if isinstance(value, Tensor) else 0)
+def _differing(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    for name in ours.keys() | theirs.keys():
+        if ours.get(name, _Absent) is not theirs.get(name, _Absent):
+            yield name
 
 
-def _copy(value: Any) -> Any:
-    """A copy that is not written together with the value. Tensors with gradient are not written in place.
+def _put(held: dict[str, Any], kept: dict[str, Any]) -> None:
+    """Make a dictionary of a module what it was, but for what others put there for themselves."""
+    if _identical(held, kept):
+        return
+    for name in list(_differing(held, kept)):
+        if name in _UNWATCHED:
+            continue
+        if name in kept:
+            held[name] = kept[name]
+        else:
+            del held[name]
 
-    A tensor loses its graph, for that of the last step would hold on to the one before it, and so on; it still
-    requires gradient, so that operators save the same tensors for the backward.
-    """
-    if isinstance(value, Tensor):
-        if value.grad_fn is not None:
-            return value.detach().requires_grad_()
-        return value if value.requires_grad else value.clone()
-    return copy(value) if isinstance(value, _CONTAINERS) else value
+
+def _put_all(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> None:
+    for held, kept in zip(dicts, copies, strict=True):
+        _put(held, kept)
 
 
-def _differs(before: _Before | None, now: Any) -> bool:
-    if before is None or before.value is not now:
-        return True
-    if isinstance(now, Tensor) and before.copy is not now:  # batch norm writes without a new version
-        return not same_bits(before.copy, now)
-    return isinstance(now, _CONTAINERS) and identities(now) != identities(before.copy)
+def _like(tensor: Tensor, copy: Tensor) -> Tensor:
+    return nn.Parameter(copy, requires_grad=False) if isinstance(tensor, nn.Parameter) else copy
+
+
+def _is_managed(module: nn.Module) -> bool:
+    """Whether somebody else moves the parameters of a module in and out: FSDP, DeepSpeed."""
+    return any(
+        hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in module._parameters.values() if p is not None
+    ) or descends(type(module), "FSDPModule")

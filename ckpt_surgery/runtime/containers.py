@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -170,6 +171,8 @@ def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
+    if isinstance(like, MappingProxyType):
+        return MappingProxyType(dict(contents))
     new = copy.copy(like)
     if isinstance(new, (list, MutableMapping)):
         for place, value in contents:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.rng import active_dropout
 
 
@@ -28,6 +29,7 @@ class SurgeryOptions:
     skip_frozen: bool = True
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
+    self_check: SelfCheckOption = "first"
 
     def __post_init__(self) -> None:
         offload: object = self.offload
@@ -45,10 +47,21 @@ class SurgeryOptions:
             raise SurgeryError(f"skip_frozen is {self.skip_frozen!r}: give True or False")
         if type(self.every_n) is not int or self.every_n < 1:
             raise SurgeryError(f"every_n is {self.every_n!r}: give 1 for every block, 2 for every second, and so on")
+        if self.self_check not in ("first", "always", "never") and (
+            type(self.self_check) is not int or self.self_check < 1
+        ):
+            raise SurgeryError(
+                f'self_check is {self.self_check!r}: give "first", "always", "never", or n for every n-th step'
+            )
         if self.use_reentrant and self.context_fn is not None:
             raise SurgeryError(
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
+
+    @property
+    def checks(self) -> SelfCheckOption:
+        """When recomputes are checked: never where it was said that they may draw other numbers."""
+        return "never" if self.preserve_rng_state == "unsafe" else self.self_check
 
     def check_blocks(self, blocks: Iterable[nn.Module]) -> None:
         """Raise SurgeryError where these options would give other gradients on one of the blocks."""

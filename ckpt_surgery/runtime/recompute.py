@@ -15,21 +15,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
+from ckpt_surgery.runtime.check_schedule import CheckSchedule
 from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.recompute_mode import RecomputeMode
+from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
+from ckpt_surgery.runtime.self_check import SEES_SAVED_TENSORS, SelfCheck
 from ckpt_surgery.runtime.tensors import version
 
 
 class Computation:
     """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
 
-    __slots__ = ("_arguments", "_call", "_mode")
+    __slots__ = ("_arguments", "_call", "_check", "_mode", "_recomputed")
 
     def __init__(
         self,
@@ -38,8 +41,11 @@ class Computation:
         signature: BlockSignature,
         state: BlockState,
         arguments: Arguments,
+        schedule: CheckSchedule,
     ) -> None:
         self._call = RecordedCall(block, forward, signature, state, arguments)
+        self._check = SelfCheck(signature.place, block) if schedule.due(self._call.tensors) else None
+        self._recomputed = schedule.recomputed
         self._arguments: Arguments | None = arguments  # until the first run
         self._mode: RecomputeMode | None = None  # from the first run on
 
@@ -54,12 +60,14 @@ class Computation:
         Raises SurgeryError where an argument is not what it was, or hides gradients that would get lost.
         """
         if self._mode is not None:
-            return self._mode.again(self._call.rebuilt(given))
+            self._recomputed()
+            return self._run_again(self._mode, given)
         arguments, self._arguments = self._arguments, None
         assert arguments is not None
         self._call.tensors = []
         before = [version(tensor) for tensor in given]
-        self._mode = NonReentrantMode(self._call) if torch.is_grad_enabled() else ReentrantMode(self._call)
+        kind = NonReentrantMode if torch.is_grad_enabled() else ReentrantMode
+        self._mode = kind(self._call, self._check)
         results = self._mode.first(arguments, given)
         for tensor, written in zip(given, before, strict=True):
             if version(tensor) != written:
@@ -69,6 +77,20 @@ class Computation:
                     "block out, or give it a copy"
                 )
         return results
+
+    def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        try:
+            return mode.again(lambda: self._call.rebuilt(given))
+        except (SurgeryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if type(error).__module__ == checkpoint.__name__:  # how torch ends a recompute
+                raise
+            raise SurgeryError(
+                f"the recompute of {self._call.place} failed where its forward did not "
+                f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
+                "was until the backward, or leave the block out"
+            ) from error
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
         """What the block returned, made of what the checkpointing function made of the first run's results.
@@ -86,19 +108,26 @@ class NonReentrantMode(RecomputeMode):
 
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         args, kwargs = arguments
-        state = self._call.state
-        learning = not state.known
-        entry = state.entry(everything=learning)
-        self._output = self._call.forward(*args, **kwargs)
-        if learning:
-            state.learn(entry)
-        self._before = state.copies(entry)
-        return (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
+        self._call.begin(watching=self._check is not None)
+        with self._check.forward() if self._check is not None else NOTHING:
+            self._output = self._call.forward(*args, **kwargs)
+        self._call.end()
+        results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
+        if self._check is not None and not SEES_SAVED_TENSORS:
+            self._check.results(results)
+        return results
 
-    def again(self, arguments: Arguments) -> tuple[Tensor, ...]:
-        args, kwargs = arguments
-        with self._state_at_entry():
-            self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+    def again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
+        def run() -> tuple[Tensor, ...]:
+            args, kwargs = arguments()
+            with self._call.as_at_entry():
+                output = self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+            return () if SEES_SAVED_TENSORS else tuple(tensors(output))
+
+        if self._check is None:
+            run()
+        else:
+            self._check.recompute(run, run)
         return ()
 
     def output(self, results: tuple[Tensor, ...]) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.block_state import BlockState
-from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature, is_cache
+from ckpt_surgery.runtime.block_state import BlockState, Entry, Key
+from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.containers import PLAIN, Flattener, hidden_tensors, unflatten
+from ckpt_surgery.runtime.contents import CannotRestore, Contents
 from ckpt_surgery.runtime.tensors import version
 
 
@@ -23,7 +24,19 @@ class RecordedCall:
     the call can write into.
     """
 
-    __slots__ = ("_constants", "_opaque", "_specs", "block", "forward", "signature", "state", "tensors", "writable")
+    __slots__ = (
+        "_constants",
+        "_contents",
+        "_entry",
+        "_opaque",
+        "_specs",
+        "block",
+        "forward",
+        "signature",
+        "state",
+        "tensors",
+        "writable",
+    )
 
     def __init__(
         self,
@@ -49,7 +62,9 @@ class RecordedCall:
         self.writable = flattener.writable
         self._specs = tuple(specs[: len(args)]), dict(zip(kwargs, specs[len(args) :], strict=True))
         self._constants = [(name, tensor, version(tensor)) for name, tensor in flattener.constants]
-        self._opaque = [(n, value, None if is_cache(value) else _contents(value)) for n, value in flattener.opaque]
+        self._opaque = flattener.opaque
+        self._contents: Contents | None = None
+        self._entry: Entry | None = None
 
     @property
     def place(self) -> str:
@@ -59,6 +74,53 @@ class RecordedCall:
     def constants(self) -> Iterator[Tensor]:
         """The tensors among the arguments that do not require gradient."""
         return (tensor for _, tensor, _ in self._constants)
+
+    def begin(self, *, watching: bool) -> Entry:
+        """Note what is there before the first pass; with `watching`, also what the block seldom depends on."""
+        state = self.state
+        self._entry = entry = state.entry(watching=watching)
+        if self._opaque:
+            self._contents = Contents(self._opaque, written=state.written_arguments, copy_all=not state.known)
+        return entry
+
+    def end(self) -> set[Key]:
+        """What the first pass wrote on the block's modules. Raises SurgeryError where it cannot be run again."""
+        assert self._entry is not None
+        try:
+            if self._contents:
+                self._contents.check_generators()
+                self.state.written_arguments |= {str(name) for name in self._contents.changed()}
+            return self.state.learn(self._entry)
+        except CannotRestore as error:
+            raise self._refusal(error) from None
+
+    @contextmanager
+    def as_at_entry(self) -> Iterator[None]:
+        """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
+
+        Raises SurgeryError where that cannot be.
+        """
+        assert self._entry is not None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.state.as_at_entry(self._entry))
+                if self._contents:
+                    stack.enter_context(self._contents.restored())
+            except CannotRestore as error:
+                raise self._refusal(error) from None
+            yield
+
+    def _refusal(self, error: CannotRestore) -> SurgeryError:
+        name = error.root if isinstance(error.root, str) else self._name_of(error.root)
+        return SurgeryError(
+            f"{self.place} cannot be recomputed: {name} {error.what}; keep it as it was until the backward, or leave "
+            "the block out"
+        )
+
+    def _name_of(self, key: Any) -> str:
+        module, name = key
+        path = next((path for path, part in self.block.named_modules() if part is module), "")
+        return f"its {path}.{name}" if path else f"its {name}"
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
         """The arguments as they were, with `given` in the places of `tensors`.
@@ -72,7 +134,7 @@ class RecordedCall:
 
     def refuse_hidden_gradients(self) -> None:
         """Raise SurgeryError where an object of unknown structure holds tensors that require gradient."""
-        for name, value, _ in self._opaque:
+        for name, value in self._opaque:
             if any(map(_requires_gradient, hidden_tensors(value))):
                 raise SurgeryError(
                     f"{self.place} got tensors with gradient inside a {type(value).__name__} in its argument {name}: "
@@ -80,22 +142,11 @@ class RecordedCall:
                 )
 
     def _check_unchanged(self) -> None:
-        if not self.block.training:
-            raise SurgeryError(
-                f"{self.place} cannot be recomputed: the model was put into evaluation mode between forward and "
-                "backward; call eval() after the backward"
-            )
         for name, tensor, before in self._constants:
             if version(tensor) != before:
                 raise SurgeryError(
                     f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "
                     "forward; leave the block out, or give it a copy"
-                )
-        for name, value, contents in self._opaque:
-            if contents is not None and _changed(value, contents):
-                raise SurgeryError(
-                    f"{self.place} cannot be recomputed: the {type(value).__name__} in its argument {name} holds "
-                    "other tensors than before the forward; leave the block out, or give it a dict or list of tensors"
                 )
 
 
@@ -110,16 +161,3 @@ def _own_copy(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(_own_copy, value)) if not hasattr(value, "_fields") else value
     return value
-
-
-def _contents(value: Any) -> list[tuple[weakref.ref[Tensor], int]]:
-    return [(weakref.ref(tensor), version(tensor)) for tensor in hidden_tensors(value)]
-
-
-def _changed(value: Any, contents: list[tuple[weakref.ref[Tensor], int]]) -> bool:
-    """Whether an object of unknown structure holds other tensors than it did, or other values in them."""
-    now = list(hidden_tensors(value))
-    return len(now) != len(contents) or any(
-        reference() is not tensor or version(tensor) != before
-        for tensor, (reference, before) in zip(now, contents, strict=True)
-    )

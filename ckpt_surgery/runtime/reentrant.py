@@ -10,12 +10,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, Snapshot, held_tensors, modules_of, sets_nothing
+from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, held_tensors
 from ckpt_surgery.runtime.call_arguments import Arguments
 from ckpt_surgery.runtime.containers import (
     Flattener,
@@ -29,6 +29,7 @@ from ckpt_surgery.runtime.containers import (
 )
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
+from ckpt_surgery.runtime.self_check import SelfCheck
 from ckpt_surgery.runtime.tensor_origins import TensorOrigins
 
 Place = tuple[Any, ...]
@@ -40,8 +41,8 @@ class ReentrantMode(RecomputeMode):
 
     __slots__ = ("_aside", "_constant", "_output", "_paths", "_watched", "_written")
 
-    def __init__(self, call: RecordedCall) -> None:
-        super().__init__(call)
+    def __init__(self, call: RecordedCall, check: SelfCheck | None) -> None:
+        super().__init__(call, check)
         self._output: Any = None
         """The spec of what the block returned."""
         self._paths: tuple[Path, ...] = ()
@@ -59,19 +60,22 @@ class ReentrantMode(RecomputeMode):
         call, state = self._call, self._call.state
         args, kwargs = arguments
         call.refuse_hidden_gradients()
-        untraced = not (state.known and state.traced)
-        entry = state.entry(everything=untraced, containers=True)
-        origins = TensorOrigins((*given, *_trainable(call.block))) if untraced else None
+        entry = call.begin(watching=self._check is not None)
+        _refuse_computed_parameters(call)
+        tracing = self._check is not None or not (state.known and state.traced)
+        origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
         excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
-        snapshots = self._look_at_modules(excluded)
-        with _watching(self._watched, weakref.ref) as seen, origins or NOTHING:
+        excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
+        self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
+        check = self._check.forward() if self._check is not None else NOTHING
+        with _watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             output = call.forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
         flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, excluded))
         self._output = flattener.flatten(output)
         self._paths = tuple(slot_paths(self._output).values())
         del output
-        self._note_written(entry, snapshots, origins)
+        self._note_written(call.end(), entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
         if origins is not None and origins.any_alive_besides((*given, *results, *call.block.buffers())):
@@ -79,14 +83,28 @@ class ReentrantMode(RecomputeMode):
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
                 "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
             )
+        if self._check is not None:
+            self._check.results(results)
         return results
 
-    def again(self, arguments: Arguments) -> tuple[Tensor, ...]:
-        args, kwargs = arguments
-        with self._state_at_entry():
+    def again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
+        if self._check is None:
+            return self._again(arguments)
+        results: list[tuple[Tensor, ...]] = []
+
+        def run() -> tuple[Tensor, ...]:
+            results.append(self._again(arguments))
+            return results[-1]
+
+        self._check.recompute(run, lambda: self._again(arguments), [_path_in_words(path) for path in self._paths])
+        return results[0]
+
+    def _again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
+        args, kwargs = arguments()
+        with self._call.as_at_entry():
             with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
-            reachable = self._reachable(arguments, seen)
+            reachable = self._reachable((args, kwargs), seen)
             lost = {place[1] for place, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
         if lost:
             raise SurgeryError(
@@ -109,36 +127,18 @@ class ReentrantMode(RecomputeMode):
         spec, self._output = self._output, None
         return unflatten(spec, results)
 
-    def _look_at_modules(self, excluded: set[int]) -> list[Snapshot]:
-        """Find the watched modules, add the buffers to `excluded`, and copy the attributes that the call may set."""
-        block = self._call.block
-        snapshots, watched = [], []
-        for module in modules_of(block):
-            excluded.update(map(id, module._buffers.values()))
-            observed = _is_observed(module)
-            if observed and module is not block:
-                watched.append(module)
-            if observed or not sets_nothing(type(module)):  # type: ignore[arg-type]  # a class is hashable
-                snapshots.append((module, vars(module).copy()))
-        self._watched = tuple(dict.fromkeys(watched))
-        return snapshots
-
-    def _note_written(self, entry: Entry, snapshots: Iterable[Snapshot], origins: TensorOrigins | None) -> None:
-        """Keep what the recompute needs of the state that the call wrote; `origins` saw the call, if it was traced."""
+    def _note_written(self, written: set[Key], entry: Entry, origins: TensorOrigins | None) -> None:
+        """Note what the call wrote on the block; `origins` saw the call, if it was traced."""
         state = self._call.state
-        if origins is None:
-            written = state.learn_more(entry, snapshots)
-        else:
-            written = state.learn(entry)
+        if origins is not None:
             held = {key: held_tensors({key}).values() for key in written}
-            state.constant = {
+            state.constant = (state.constant - written) | {
                 key for key, values in held.items() if values and not any(map(origins.descends_from_sources, values))
             }
             state.traced = True
         self._written, self._constant = written - state.constant, written & state.constant
-        self._before = state.copies(entry)
-        for key, tensor in state.cut(entry).items():
-            tensor.register_hook(_refusal(self._call.place, key, state))  # type: ignore[no-untyped-call]
+        for key, tensor in (*entry.cut.values(), *entry.contents.cut.values()):
+            tensor.register_hook(_refusal(self._call.place, cast(Key, key), state))  # type: ignore[no-untyped-call]
 
     def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int]) -> list[Tensor]:
         """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
@@ -156,6 +156,21 @@ class ReentrantMode(RecomputeMode):
             args, kwargs = arguments
             reachable |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
         return {**reachable, **held_tensors(self._written)} if self._written else reachable
+
+
+def _refuse_computed_parameters(call: RecordedCall) -> None:
+    """Raise SurgeryError where a parameter has a graph of its own, as in torch.func.functional_call."""
+    for module in call.state.modules:
+        for name, tensor in module._parameters.items():
+            if tensor is not None and tensor.grad_fn is not None:
+                raise SurgeryError(
+                    f"{call.place} runs with a computed tensor as its parameter {name}: with use_reentrant=True its "
+                    "gradient would be lost; use use_reentrant=False"
+                )
+
+
+def _path_in_words(path: Path) -> str:
+    return "".join(["its output", *(f"[{place!r}]" for place in path)])
 
 
 def _refusal(place: str, key: Key, state: BlockState) -> Callable[[Tensor], None]:

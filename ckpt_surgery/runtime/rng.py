@@ -51,6 +51,35 @@ def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
     return b"".join(state.cpu().numpy().tobytes() for state in (torch.get_rng_state(), *others))
 
 
+TorchStates = dict[torch.device, torch.Tensor]
+"""The states of torch's generators, by their devices."""
+
+
+def torch_states(devices: Iterable[torch.device]) -> TorchStates:
+    """The states of torch's generators on the CPU and on `devices`."""
+    others = {device: torch.get_device_module(device).get_rng_state(device) for device in devices}
+    return {torch.device("cpu"): torch.get_rng_state(), **others}
+
+
+@contextmanager
+def torch_states_kept(states: TorchStates) -> Iterator[None]:
+    """Inside, torch's generators begin with `states`; afterwards they are as they are now."""
+    now = torch_states(device for device in states if device.type != "cpu")
+    _set_torch_states(states)
+    try:
+        yield
+    finally:
+        _set_torch_states(now)
+
+
+def _set_torch_states(states: TorchStates) -> None:
+    for device, state in states.items():
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)
+
+
 def active_dropout(block: nn.Module) -> str | None:
     """The name of the first module or rate in `block` that drops or jitters at random; None if there is none."""
     for name, module in block.named_modules():

@@ -105,7 +105,7 @@ class Surgery(Undoable):
         self.stacks = stacks
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
-        self._wrap(chosen, skip_frozen=options.skip_frozen)
+        self._wrap(chosen, options)
         self._take_switches({block.module for block in chosen})
         self._hook_owners()
         self._set(self.model, self._checkpointing, options.every_n)
@@ -172,10 +172,10 @@ class Surgery(Undoable):
         self._owner_hooks.clear()
         self._forwards.clear()
 
-    def _wrap(self, blocks: Iterable[Block], *, skip_frozen: bool) -> None:
+    def _wrap(self, blocks: Iterable[Block], options: SurgeryOptions) -> None:
         for block in blocks:
             original = vars(block.module).get("forward")
-            forward = BlockForward(block.name, block.module, skip_frozen=skip_frozen, original=original)
+            forward = BlockForward(block.name, block.module, options=options, original=original)
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
     def _take_switches(self, blocks: set[nn.Module]) -> None:
@@ -226,6 +226,7 @@ class Surgery(Undoable):
             for place, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
                     vars(block.module)[FUNCTION] = function if place % every_n == 0 else None
+                    self._forwards[block.name].schedule.restart(self.options.checks)
         self._set_flags()
 
     def _set_flags(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+unseen = torch._C._DisableTorchDispatch
+"""What runs in a `with` of it is not seen by dispatch modes: by selective policies and meters."""
 
 _CHUNK = 16 * 2**20
 """Bytes of a tensor that are copied from its device at a time."""
@@ -15,7 +18,19 @@ def same_bits(ours: Tensor, theirs: Tensor) -> bool:
     """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
-    return torch.equal(_bytes(ours), _bytes(theirs))
+    with unseen():
+        return torch.equal(_bytes(ours), _bytes(theirs))
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor holds its values itself: it is not sharded, fake or on "meta"."""
+    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy that nobody else writes, and that no dispatch mode sees being made."""
+    with unseen(), torch.no_grad():
+        return tensor.clone()
 
 
 def digest(tensor: Tensor) -> str:
@@ -30,7 +45,10 @@ def _bytes(tensor: Tensor) -> Tensor:
     """All elements in their order, as uint8 of shape (bytes,)."""
     tensor = tensor.detach()
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
-    return dense.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat = dense.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.numel() and flat.stride(0) != 1:  # one element has any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def version(tensor: Tensor) -> int:

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.options import SurgeryOptions, class_names, tower_patterns
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
@@ -35,6 +36,7 @@ def wrap_blocks(
     skip_frozen: bool = True,
     blocks: str | type | Iterable[str | type] | None = None,
     context_fn: Callable[[], Any] | None = None,
+    self_check: SelfCheckOption = "first",
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
@@ -58,6 +60,9 @@ def wrap_blocks(
             require gradient.
         blocks: classes of blocks, or their names. Other blocks are left alone.
         context_fn: as in `torch.utils.checkpoint.checkpoint`: it returns the two contexts of a selective policy.
+        self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
+            "first" is the first three steps after each surgery or change of mode, and the first call with each shape
+            of inputs; "always" every step, "never" none, and n every n-th step.
 
     Not seen, as torch's own checkpointing does not see it: parameters, or attributes of blocks, that somebody changes
     between a forward and its backward; and state that a block writes for the first time after its first call, unless
@@ -83,6 +88,7 @@ def wrap_blocks(
         skip_frozen=skip_frozen,
         blocks=class_names(blocks),
         context_fn=context_fn,
+        self_check=self_check,
     )
     surgery = _existing_surgery(target) or Surgery(target)
     surgery.apply(options)

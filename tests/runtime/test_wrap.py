@@ -94,6 +94,7 @@ def test_the_signature_is_the_documented_one() -> None:
         "skip_frozen": True,
         "blocks": None,
         "context_fn": None,
+        "self_check": "first",
     }
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 

@@ -1,0 +1,52 @@
+"""When the recomputes of a block are held against their forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+SelfCheckOption = Literal["first", "always", "never"] | int
+"""The first steps, every step, none, or every n-th."""
+
+FIRST_STEPS = 3
+_MOST_SHAPES = 256
+
+
+class CheckSchedule:
+    """The schedule of one block. A step begins with the first forward that follows a recompute."""
+
+    def __init__(self, when: SelfCheckOption) -> None:
+        self.restart(when)
+
+    def restart(self, when: SelfCheckOption) -> None:
+        """Begin again with the first step, as after a change of mode."""
+        self.when = when
+        self._step = 0
+        self._recomputed = False
+        self._shapes: set[tuple[torch.Size, ...]] = set()
+
+    def due(self, given: Sequence[Tensor]) -> bool:
+        """Whether a call with these gradient tensors is to be checked. To be asked once a call."""
+        if self._recomputed:
+            self._step += 1
+            self._recomputed = False
+        if self.when == "first":
+            return self._step < FIRST_STEPS or self._is_new(given)
+        if self.when == "always":
+            return True
+        return self.when != "never" and self._step % self.when == 0
+
+    def recomputed(self) -> None:
+        """Note that a call was run again."""
+        self._recomputed = True
+
+    def _is_new(self, given: Sequence[Tensor]) -> bool:
+        """Whether tensors of these shapes come for the first time; nothing is new once there were many."""
+        shapes = tuple([tensor.shape for tensor in given])
+        if shapes in self._shapes or len(self._shapes) >= _MOST_SHAPES:
+            return False
+        self._shapes.add(shapes)
+        return True

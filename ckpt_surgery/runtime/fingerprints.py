@@ -1,0 +1,127 @@
+"""A few sums over a tensor, by which what a recompute makes is held against what its forward made.
+
+The sum over the bits is exact: it tells whether anything differs, and which element stands where. The sum over the
+values tells how much. Both are made on the tensor's device, without waiting for it, and are all that is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.tensors import unseen
+
+_PERIOD = 251
+"""Elements are summed in columns, and each column has a weight of its own. It is a prime, and so divides no size of a
+model: two rows of an activation that change places move to other columns."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Shape, dtype and sums of one tensor: `bits` is of int64 and `values` of float32 or float64, both of shape ().
+
+    `values` is None for a dtype without fractions.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    bits: Tensor
+    values: Tensor | None
+
+
+def fingerprint(tensor: Tensor) -> Fingerprint | None:
+    """The fingerprint of a tensor of any dtype and layout; None for one that has no values, as on "meta"."""
+    data = _local(tensor)
+    if data is None:
+        return None
+    with unseen(), torch.no_grad(), torch.autocast(data.device.type, enabled=False):
+        flat = _flat(data)
+        return Fingerprint(tensor.shape, tensor.dtype, _sum_of_bits(flat), _sum_of_values(flat))
+
+
+def bits_of(tensor: Tensor) -> Tensor | None:
+    """The sum over the bits of a tensor alone: int64, of shape ()."""
+    data = _local(tensor)
+    if data is None:
+        return None
+    with unseen(), torch.no_grad():
+        return _sum_of_bits(_flat(data))
+
+
+def magnitude(tensor: Tensor) -> float:
+    """The root of the sum of squares: what a difference of `values` is measured by."""
+    data = _local(tensor)
+    if data is None or data.numel() == 0:
+        return 0.0
+    with unseen(), torch.no_grad():
+        return float(torch.linalg.vector_norm(_real(_flat(data)), dtype=torch.float64))
+
+
+def _local(tensor: Tensor) -> Tensor | None:
+    """The strided tensor that holds the values."""
+    if hasattr(tensor, "_local_tensor"):  # DTensor
+        tensor = tensor._local_tensor
+    if tensor.is_meta or descends(type(tensor), "FakeTensor"):
+        return None
+    with torch.no_grad():
+        if tensor.layout == torch.jagged:
+            return tensor.values()
+        return tensor.detach() if tensor.layout == torch.strided else tensor.to_dense()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """All elements in one dimension, in the order of memory where that saves a copy."""
+    if not tensor.is_contiguous():
+        strides = tensor.stride()
+        order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
+        tensor = tensor.permute(order)
+    return tensor.resolve_conj().resolve_neg().reshape(-1)
+
+
+def _real(flat: Tensor) -> Tensor:
+    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+
+
+def _sum_of_bits(flat: Tensor) -> Tensor:
+    size = flat.numel() * flat.element_size()
+    offset = flat.storage_offset() * flat.element_size()
+    if flat.numel() == 0:
+        return torch.zeros((), dtype=torch.int64, device=flat.device)
+    if flat.stride(0) != 1:  # one element, or the same one many times
+        flat, offset = flat.contiguous().clone(), 0
+    width = next(width for width in (8, 4, 2, 1) if size % width == 0 and offset % width == 0)
+    return _weighted(flat.view(_INTEGERS[width]), torch.int64)
+
+
+def _sum_of_values(flat: Tensor) -> Tensor | None:
+    values = _real(flat)
+    if not values.is_floating_point() or values.numel() == 0:
+        return None
+    return _weighted(values, torch.float64 if values.dtype == torch.float64 else torch.float32)
+
+
+def _weighted(flat: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weighted sum of the columns of `flat`, laid out in rows of `_PERIOD` elements."""
+    whole = flat.numel() // _PERIOD * _PERIOD
+    rest = flat[whole:]
+    weights = _weights(dtype, flat.device)
+    total = (rest.to(dtype) * weights[: rest.numel()]).sum()
+    if whole:
+        total = total + (flat[:whole].view(-1, _PERIOD).sum(0, dtype=dtype) * weights).sum()
+    return total
+
+
+@cache
+def _weights(dtype: torch.dtype, device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.int64:
+        drawn = torch.randint(-(2**62), 2**62, (_PERIOD,), generator=generator) * 2 + 1
+    else:
+        drawn = torch.randn(_PERIOD, generator=generator, dtype=dtype)
+    return drawn.to(device)

@@ -1,0 +1,35 @@
+"""Iterators that can be gone through once more: a fork yields what an iterator has left, without taking it away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+
+def is_plain_iterator(value: Any) -> bool:
+    """Whether a value is one of Python's own iterators, which have a position and no attributes."""
+    return type(value).__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
+
+
+def fork(iterator: Any) -> Any:
+    """An iterator that yields what `iterator` has left. Raises TypeError for those that cannot be copied."""
+    if isinstance(iterator, GeneratorType):
+        raise TypeError("a generator cannot be copied")
+    reduced = iterator.__reduce__()
+    if isinstance(reduced, str):
+        raise TypeError(f"{type(iterator).__name__} cannot be copied")
+    kind, arguments, *state = reduced
+    new = kind(*(fork(a) if is_plain_iterator(a) else a for a in arguments))
+    if state and state[0] is not None:
+        inner = state[0]
+        new.__setstate__(
+            tuple(fork(i) if is_plain_iterator(i) else i for i in inner) if type(inner) is tuple else inner
+        )
+    return new
+
+
+def position(generator: GeneratorType[Any, Any, Any]) -> Any:
+    """Where a generator stands, as far as can be seen from outside: its instruction and its variables."""
+    frame = generator.gi_frame
+    return None if frame is None else (frame.f_lasti, [(name, id(value)) for name, value in frame.f_locals.items()])

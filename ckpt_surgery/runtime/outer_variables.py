@@ -1,0 +1,59 @@
+"""What the methods of a class use from outside: variables of enclosing functions, and containers of their module."""
+
+from __future__ import annotations
+
+import random
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ckpt_surgery.runtime.iterators import is_plain_iterator
+
+_CONTAINERS = (dict, list, set, deque, array, bytearray, random.Random, torch.Generator)
+_LIBRARIES = ("torch", "transformers")
+
+
+def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
+    """The variables outside of a class that its methods can write, by their names; libraries' own are left out."""
+    for name, source in _sources(kind):  # type: ignore[arg-type]  # a class is hashable
+        if isinstance(source, CellType):
+            yield name, source
+        elif name in source and _can_be_written(value := source[name]):
+            yield name, value
+
+
+def _can_be_written(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    arrays = (numpy.ndarray, numpy.random.Generator, numpy.random.RandomState) if numpy else ()
+    return isinstance(value, (*_CONTAINERS, *arrays)) or is_plain_iterator(value)
+
+
+@cache
+def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
+    """The cells and, for names of the module, its dictionary."""
+    sources: dict[tuple[str, int], tuple[str, Any]] = {}
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in (*_LIBRARIES, "builtins"):
+            continue
+        for function in vars(base).values():
+            if isinstance(function, FunctionType):
+                for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                    if name != "__class__":
+                        sources[name, id(cell)] = name, cell
+                for name in _names(function.__code__):
+                    sources[name, id(function.__globals__)] = name, function.__globals__
+    return tuple(sources.values())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

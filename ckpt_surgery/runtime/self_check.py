@@ -1,0 +1,275 @@
+"""The self-check of one call: what its recompute makes is held against what its forward made.
+
+Compared are the tensors that decide the gradients: those that the operators save, in their order, where the forward
+runs with gradients; and otherwise the tensors that the block returns and leaves behind. Nothing is held but a few
+sums of each.
+
+Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run a
+third time: what differs between two recomputes is noise, and what is far above it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude
+from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
+from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
+from ckpt_surgery.runtime.tensors import unseen
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
+SEES_SAVED_TENSORS = _top_hooks is not None
+"""Whether the tensors that operators save can be seen beside torch's checkpointing, which sees them too."""
+
+_NOISE = 8.0
+"""What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
+_MOST_NOISE = 0.05
+"""The share of a tensor's magnitude that is noise in no dtype."""
+_MOST_ROUNDINGS = 1000.0
+"""The same in units of the dtype's rounding."""
+
+Run = Callable[[], Sequence[Tensor]]
+"""Runs a block, and returns the results to compare: none where what is saved is compared."""
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What one run of a block made: the prints of its tensors, in their order, and the indices that it chose."""
+
+    prints: list[Fingerprint | None] = field(default_factory=list)
+    choices: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _CloseTrace(_Trace):
+    """A trace that also has the magnitude of each tensor, and where it was saved; for errors, for it is slow."""
+
+    magnitudes: list[float] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+class SelfCheck:
+    """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
+
+    __slots__ = ("_block", "_first", "_place", "_routes")
+
+    def __init__(self, place: str, block: nn.Module) -> None:
+        self._place = place
+        self._block = block
+        self._routes = has_router(block)
+        self._first = _Trace()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Note what the forward inside saves and chooses."""
+        with self._choices(self._first), _saved_tensors(lambda tensor: _note(self._first, tensor)):
+            yield
+
+    def results(self, results: Iterable[Tensor]) -> None:
+        """Note what the forward returned, for a call that saves nothing."""
+        self._first.prints += map(fingerprint, results)
+
+    def recompute(self, run: Run, once_more: Run, names: Sequence[str] = ()) -> None:
+        """Run a recompute, and compare it with the forward.
+
+        `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
+        of the results. Raises SurgeryError where the recompute made something else than the forward.
+        """
+        trace = _Trace()
+        generators = torch_states(_devices(self._first.prints))
+
+        def compare(*, complete: bool) -> None:
+            first, again = self._first.prints, trace.prints
+            if not _equal(first, again) or (complete and len(again) < len(first)):
+                with torch_states_kept(generators):
+                    self._judge(trace, self._look_closely(once_more, names))
+
+        try:
+            with self._choices(trace), _saved_tensors(lambda tensor: _note(trace, tensor)):
+                trace.prints += map(fingerprint, run())
+        except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
+            if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
+                compare(complete=False)
+            raise
+        compare(complete=True)
+
+    @contextmanager
+    def _choices(self, trace: _Trace) -> Iterator[None]:
+        if not self._routes:
+            yield
+            return
+        record = RoutingRecord()
+        try:
+            with record:
+                yield
+        finally:
+            trace.choices += record.choices
+
+    def _look_closely(self, once_more: Run, names: Sequence[str]) -> _CloseTrace:
+        """Run the block another time, in which nothing is passed on."""
+        trace = _CloseTrace()
+        inside: list[str] = []
+
+        def note(tensor: Tensor) -> None:
+            _note(trace, tensor)
+            if not _is_parameter(tensor):
+                trace.magnitudes.append(magnitude(tensor))
+                trace.names.append(inside[-1] if inside else "")
+
+        with ExitStack() as stack:
+            for name, module in self._block.named_modules():
+                stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
+                stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
+            stack.enter_context(_saved_tensors(note, passed_on=False))
+            with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
+                results = once_more()
+                trace.prints += map(fingerprint, results)
+                trace.magnitudes += map(magnitude, results)
+                trace.names += names
+        return trace
+
+    def _judge(self, again: _Trace, third: _CloseTrace) -> None:
+        """Raise SurgeryError, unless what differs is noise."""
+        first = self._first.prints
+        routed = rerouted(self._first.choices, again.choices)
+        repeatable = _equal(again.prints, third.prints)
+        if routed is None and not repeatable and _is_noise(first, again.prints, third):
+            return
+        raise SurgeryError(
+            f"the recompute of {self._place} made something else than its forward: "
+            f"{_difference(first, again.prints, third)}; {_cause(routed, repeatable=repeatable)}"
+        )
+
+
+def _note(trace: _Trace, tensor: Tensor) -> None:
+    if not _is_parameter(tensor):  # those are watched by their count of writes
+        trace.prints.append(fingerprint(tensor))
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+
+
+@contextmanager
+def _saved_tensors(note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
+    """Show `note` each tensor that an operator saves inside, and then those who see them otherwise."""
+    hooks = _top_hooks(True) if _top_hooks is not None and torch.is_grad_enabled() else None
+    if hooks is None:
+        yield
+        return
+    pack, unpack = hooks if passed_on else (Tensor.detach, _itself)
+
+    def noting(tensor: Tensor) -> Any:
+        note(tensor)
+        return pack(tensor)
+
+    with saved_tensors_hooks(noting, unpack):
+        yield
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _entering(inside: list[str], name: str) -> Callable[..., None]:
+    return lambda *_: inside.append(name)
+
+
+def _leaving(inside: list[str]) -> Callable[..., None]:
+    def leave(*_: Any) -> None:
+        del inside[-1:]
+
+    return leave
+
+
+def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
+    return {each.bits.device for each in prints if each is not None and each.bits.device.type != "cpu"}
+
+
+def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
+    """Whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None]
+    if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
+        return False
+    with unseen():
+        return all(
+            torch.equal(
+                torch.stack([a.bits for a, _ in pairs if a.bits.device == device]),
+                torch.stack([b.bits for _, b in pairs if b.bits.device == device]),
+            )
+            for device in {a.bits.device for a, _ in pairs}
+        )
+
+
+def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
+    return not _equal([a], [b])
+
+
+def _is_noise(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> bool:
+    """Whether what differs between the first two is of the size of what differs between the last two."""
+    if len(third.prints) < len(again):
+        return False
+    rows = [
+        (a, b, _share(a, b, size), _share(b, c, size))
+        for a, b, c, size in zip(first, again, third.prints, third.magnitudes, strict=False)
+        if _differ(a, b) or _differ(b, c)
+    ]
+    noise = max((floor for *_, floor in rows), default=0.0)
+    return all(a is not None and share <= min(_NOISE * noise, _most_noise(a.dtype)) for a, _, share, _ in rows)
+
+
+def _most_noise(dtype: torch.dtype) -> float:
+    """The share of a tensor's magnitude up to which a difference can be noise: 0 for integers."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(dtype).eps)
+
+
+def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
+    """How far two tensors are apart, as a share of their magnitude; infinite where that cannot be said."""
+    if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
+        return 0.0 if not _differ(a, b) else float("inf")
+    apart = abs(float(a.values) - float(b.values))
+    return apart / size if size > 0 and apart == apart else float("inf")
+
+
+def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> str:
+    """The first tensor that differs, in words."""
+    pairs = enumerate(zip(first, again, strict=False))
+    place, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
+    name = third.names[place] if place < len(third.names) else ""
+    where = f" in {name}" if name else ""
+    if a is None or b is None:
+        return f"{len(again)} tensors of the {len(first)} that the forward saved"
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"a tensor of {_form(b)}{where} in place of one of {_form(a)}"
+    size = third.magnitudes[place] if place < len(third.magnitudes) else 0.0
+    share = _share(a, b, size)
+    apart = f"is off by about {share:.1g} of its magnitude" if 0 < share < float("inf") else "has other values"
+    return f"a tensor of {_form(a)}{where} {apart}"
+
+
+def _form(tensor: Fingerprint) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _cause(routed: tuple[int, int] | None, *, repeatable: bool) -> str:
+    if routed is not None:
+        return (
+            f"the recompute routed {routed[0]} of {routed[1]} tokens to other experts: keep the precision and the "
+            "kernels before the router as they were in the forward, or leave the block out"
+        )
+    if repeatable:
+        return (
+            "it depends on something that has changed since the forward: keep that as it was until the backward, pass "
+            "it as an argument, or leave the block out"
+        )
+    return "it makes something else each time: pass what it draws or reads as an argument, or leave the block out"
