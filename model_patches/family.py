@@ -15,7 +15,8 @@ class FamilyFacts:
     or dict. `blocks` are classes that are blocks although nothing in them shows it, `not_blocks` classes that must not
     become layers, `not_stacks` attributes whose elements are not blocks. `derived` names, for a stack attribute, the
     subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
-    `needs_cache` are models whose forward fails without a cache.
+    `needs_cache` are models whose forward fails without a cache, and `cache_decides` those that compute something else
+    then, each with the release in which that ended.
     """
 
     families: tuple[str, ...] = ()
@@ -27,4 +28,5 @@ class FamilyFacts:
     not_stacks: frozenset[str] = frozenset()
     containers: frozenset[str] = frozenset()
     needs_cache: frozenset[str] = frozenset()
+    cache_decides: dict[str, str] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)

@@ -67,11 +67,11 @@ class BlockForward:
             return self._plain()(*args, **kwargs)
         forward = self._plain()
         if torch.compiler.is_compiling():
-            args, kwargs = self._signature.without_past(args, kwargs)
+            args, kwargs = self._signature.without_caches(*self._signature.without_use_cache(args, kwargs))
             return function(forward, *args, **kwargs)
         if self._signature_of is not self._innermost():
             self._read_signature()
-        call = self._signature.without_past(args, kwargs)
+        call = self._signature.without_use_cache(args, kwargs)
         computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule)
         given = computation.tensors
         if not given:

@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum, auto
+from operator import is_
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
-from ckpt_surgery.runtime.contents import CannotRestore, Contents, without_graph
+from ckpt_surgery.runtime.contents import CannotRestore, Contents, substituted, without_graph
 from ckpt_surgery.runtime.fingerprints import bits_of
 from ckpt_surgery.runtime.global_state import (
     GeneratorStates,
@@ -46,6 +49,40 @@ class _Absent:
     """Stands in for an attribute that is not there."""
 
 
+class _Role(Enum):
+    """What a dictionary of a module holds."""
+
+    ATTRIBUTES = auto()
+    PARAMETERS = auto()
+    BUFFERS = auto()
+    MODULES = auto()
+    OF_PARAMETER = auto()
+    """The attributes of one of its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """A dictionary that belongs to the module `home`."""
+
+    home: nn.Module
+    role: _Role
+    held: dict[str, Any]
+
+    def decides(self, name: str) -> bool:
+        """Whether a change of this name can change what the block writes, so that a call has to be watched again."""
+        return name == "training" if self.role is _Role.ATTRIBUTES else self.role is not _Role.OF_PARAMETER
+
+
+def _spaces(module: nn.Module) -> Iterator[_Space]:
+    yield _Space(module, _Role.ATTRIBUTES, vars(module))
+    yield _Space(module, _Role.PARAMETERS, module._parameters)
+    yield _Space(module, _Role.BUFFERS, module._buffers)
+    yield _Space(module, _Role.MODULES, cast(dict[str, Any], module._modules))
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            yield _Space(module, _Role.OF_PARAMETER, vars(parameter))
+
+
 @dataclass(slots=True)
 class _Watched:
     """A parameter or buffer, in the dictionary of its module."""
@@ -64,16 +101,17 @@ class Entry:
     """What was there when a call began.
 
     `copies` are those of the dictionaries of all modules; `tensors` the copies of parameters and buffers that the
-    block may write, by their places among `watched`; `contents` what objects in attributes held.
+    block may write, by their places among `watched`; `contents` what `roots`, the objects in attributes, held.
     """
 
     dicts: list[dict[str, Any]]
-    homes: list[nn.Module]
+    spaces: list[_Space]
     copies: list[dict[str, Any]]
     watched: list[_Watched]
     versions: list[int]
     trainable: list[bool]
     tensors: dict[int, Tensor]
+    roots: list[tuple[Key, Any]]
     contents: Contents
     kernels: tuple[bool, ...]
     drawn: GeneratorStates | None
@@ -109,7 +147,7 @@ class BlockState:
         """Whether a call was watched with the present modules, parameters, buffers and training modes."""
         self._modules: list[nn.Module] = []
         self._dicts: list[dict[str, Any]] = []
-        self._homes: list[nn.Module] = []
+        self._spaces: list[_Space] = []
         self._copies: list[dict[str, Any]] = []
         self._watched: list[_Watched] = []
         self._roots: list[tuple[Key, Any]] = []
@@ -141,12 +179,13 @@ class BlockState:
         }
         return Entry(
             self._dicts,
-            self._homes,
+            self._spaces,
             self._copies,
             watched,
             versions,
             [w.tensor.requires_grad for w in watched],
             copied,
+            self._roots,
             Contents(self._roots, written=self.written, copy_all=everything) if self._roots else _NOTHING,
             attention_kernels(),
             generator_states() if everything or watching or self._draws else None,
@@ -189,9 +228,9 @@ class BlockState:
         with ExitStack() as stack:
             now = [dict(d) for d in entry.dicts]
             stack.callback(_put_all, entry.dicts, now)
-            for home, held, before in zip(entry.homes, entry.dicts, entry.copies, strict=True):
-                if not (held is home._parameters and _is_managed(home)):
-                    _put(held, before)
+            for space, before in zip(entry.spaces, entry.copies, strict=True):
+                if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
+                    _put(space.held, before)
             for place, watched in enumerate(entry.watched):
                 was_written = version(watched.tensor) != entry.versions[place]
                 kept = entry.tensors.get(place)
@@ -202,8 +241,10 @@ class BlockState:
                 if watched.tensor.requires_grad != entry.trainable[place] and watched.tensor.is_leaf:
                     stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
                     watched.tensor.requires_grad_(entry.trainable[place])
-            if entry.contents:
-                stack.enter_context(entry.contents.restored())
+            stand_ins = stack.enter_context(entry.contents.restored()) if entry.contents else {}
+            for (module, name), value in entry.roots if stand_ins else ():
+                if name in vars(module):
+                    vars(module)[name] = substituted(value, stand_ins)
             if entry.kernels != attention_kernels():
                 stack.enter_context(allowing_kernels(entry.kernels))
             if entry.drawn is not None:
@@ -231,30 +272,24 @@ class BlockState:
 
     def _look(self) -> None:
         """Read the modules of the block again."""
-        modules = list(self._block.modules())
-        dicts = [d for m in modules for d in (vars(m), m._parameters, m._buffers, m._modules)]
-        homes = [m for m in modules for _ in range(4)]
-        if len(dicts) == len(self._dicts) and all(
-            ours is theirs for ours, theirs in zip(dicts, self._dicts, strict=True)
-        ):
+        modules = [m for m in self._block.modules() if not isinstance(m, torch.jit.ScriptModule)]
+        spaces = [space for module in modules for space in _spaces(module)]
+        dicts = [space.held for space in spaces]
+        if len(dicts) == len(self._dicts) and all(map(is_, dicts, self._dicts)):
             changed = [place for place, held in enumerate(dicts) if not _identical(held, self._copies[place])]
         else:
             changed = list(range(len(dicts)))
             self._copies = [{} for _ in dicts]
-        expected = {
-            name
+        self.known = self.known and not any(
+            (spaces[place].home, name) not in self.written
             for place in changed
             for name in _differing(dicts[place], self._copies[place])
-            if place % 4 or name not in _UNWATCHED
-            if (homes[place], name) not in self.written
-            if place % 4 or name == "training"
-        }
-        if expected:
-            self.known = False
+            if spaces[place].decides(name)
+        )
         copies = list(self._copies)  # entries hold the list of their time
         for place in changed:
             copies[place] = dict(dicts[place])
-        self._modules, self._dicts, self._homes, self._copies = modules, dicts, homes, copies
+        self._modules, self._spaces, self._dicts, self._copies = modules, spaces, dicts, copies
         self._watch_tensors()
         self._find_roots()
 
@@ -274,23 +309,26 @@ class BlockState:
         """Find the attributes that hold something that can be written, and cut the graphs of tensors in others."""
         self._cut = {}
         values: list[tuple[Key, Any]] = []
-        for place in range(0, len(self._dicts), 4):
-            module, copy = self._homes[place], self._copies[place]
+        for space, copy in zip(self._spaces, self._copies, strict=True):
+            if space.role is not _Role.ATTRIBUTES:
+                continue
             for name, value in copy.items():
                 if type(value) in PLAIN or name in _UNWATCHED:
                     continue
                 if isinstance(value, Tensor):
                     self._by_identity = True
                     if value.grad_fn is not None:
-                        self._cut[id(value)] = (module, name), without_graph(value)
-                values.append(((module, name), value))
+                        self._cut[id(value)] = (space.home, name), without_graph(value)
+                values.append(((space.home, name), value))
+        for module in self._modules:
             values += [((module, name), value) for name, value in outer_variables(type(module))]
-        self._copies = [
-            {name: self._cut[id(value)][1] if id(value) in self._cut else value for name, value in copy.items()}
-            if self._cut and place % 4 == 0
-            else copy
-            for place, copy in enumerate(self._copies)
-        ]
+        if self._cut:
+            self._copies = [
+                {name: self._cut[id(value)][1] if id(value) in self._cut else value for name, value in copy.items()}
+                if space.role is _Role.ATTRIBUTES
+                else copy
+                for space, copy in zip(self._spaces, self._copies, strict=True)
+            ]
         reachable = Contents(values).roots()
         self._roots = [(key, value) for key, value in values if key in reachable]
 
@@ -317,9 +355,9 @@ def _versions(watched: list[_Watched]) -> list[int]:
 
 def _set_since(entry: Entry) -> Iterator[Key]:
     """The attributes, buffers and parameters that were set, replaced or deleted since."""
-    for home, held, kept in zip(entry.homes, entry.dicts, entry.copies, strict=True):
-        if not _identical(held, kept):
-            yield from ((home, name) for name in _differing(held, kept) if name not in _UNWATCHED)
+    for space, kept in zip(entry.spaces, entry.copies, strict=True):
+        if space.role is not _Role.OF_PARAMETER and not _identical(space.held, kept):
+            yield from ((space.home, name) for name in _differing(space.held, kept) if name not in _UNWATCHED)
 
 
 def _identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

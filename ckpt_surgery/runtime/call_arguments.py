@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.classes import descends, facts_of
 from ckpt_surgery.runtime.containers import PLAIN, hidden_tensors
+from ckpt_surgery.runtime.library_switch import models_that_read_caches
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
@@ -55,7 +57,7 @@ class BlockSignature:
 
     `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
     it only reads the cache that it is given. With `needs_use_cache` the model around it uses what the block returns
-    for a cache.
+    for a cache. Where `cache_decides`, the block computes something else without one.
     """
 
     place: str
@@ -64,6 +66,7 @@ class BlockSignature:
     layer: int
     keeps_cache: bool
     needs_use_cache: bool
+    cache_decides: bool
 
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any]) -> BlockSignature:
@@ -76,6 +79,7 @@ class BlockSignature:
             _layer_index(block),
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
             bool(facts_of(block).needs_cache),
+            bool(models_that_read_caches(block)),
         )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -84,37 +88,60 @@ class BlockSignature:
             yield name_at(self.names, place), value
         yield from kwargs.items()
 
-    def without_past(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The call without caches: None stands in for each, and `use_cache` is False.
+    def without_use_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call with `use_cache=False`, where True would make the block return a cache of its own."""
+        if self.needs_use_cache or self.cache_decides or not any(value is True for value in (*args, *kwargs.values())):
+            return args, kwargs
+        given = dict(self.named(args, kwargs))
+        past = {name for name in (*self.names, *given) if name in self.past}
+        if not past or any(self._is_other(name, given.get(name)) for name in past):
+            return args, kwargs
+        return self._changed(
+            args, kwargs, lambda name, value: False if name == "use_cache" and value is True else value
+        )
+
+    def without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call with None in the place of each cache.
 
         Past state that a block can only read, such as a tuple of tensors, stays. Raises SurgeryError where a cache
         already holds something for this layer: without it the block would compute something else.
         """
-        if not any(value is True or type(value) not in _NEVER_PAST for value in (*args, *kwargs.values())):
+        if all(type(value) in _NEVER_PAST for value in (*args, *kwargs.values())):
             return args, kwargs
-        changed = {
-            number: None if value is not True else False
-            for number, (name, value) in enumerate(self.named(args, kwargs))
-            if (value is True and name == "use_cache" and not self.needs_use_cache) or self._is_past(name, value)
-        }
-        if not changed:
-            return args, kwargs
-        for number, (name, value) in enumerate(self.named(args, kwargs)):
-            if changed.get(number, True) is None and _holds_something(value, self.layer):
-                raise SurgeryError(
-                    f"{self.place} got past state in {name} that is not empty: a checkpointed block cannot use it, "
-                    "because the recompute would write it a second time; train without it, or switch checkpointing off"
-                )
-        count = len(args)
-        return (
-            tuple(changed.get(number, value) for number, value in enumerate(args)),
-            {name: changed.get(count + number, value) for number, (name, value) in enumerate(kwargs.items())},
-        )
 
-    def _is_past(self, name: str, value: Any) -> bool:
+        def without(name: str, value: Any) -> Any:
+            if not self.is_past(name, value):
+                return value
+            if self.cache_decides or _holds_something(value, self.layer):
+                raise SurgeryError(
+                    f"{self.place} got past state in {name} that decides what it computes: with use_reentrant=True "
+                    "the gradient of what it writes there would be lost; use use_reentrant=False, or train without one"
+                )
+            return None
+
+        return self._changed(args, kwargs, without)
+
+    def _changed(self, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[str, Any], Any]) -> Arguments:
+        values = [change(name, value) for name, value in self.named(args, kwargs)]
+        if all(map(is_, values, (*args, *kwargs.values()))):
+            return args, kwargs
+        return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
+
+    def _is_other(self, name: str, value: Any) -> bool:
+        """Whether an argument called like past state is an object of another kind, such as a table made lazily."""
+        plain = type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping))
+        return not plain and not self.is_past(name, value)
+
+    def is_past(self, name: str, value: Any) -> bool:
+        """Whether an argument is a cache that a block would write."""
         if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
             return False
-        return is_cache(value) or name in self.past
+        return is_cache(value) or (name in self.past and _acts_as_cache(type(value)))
+
+
+def _acts_as_cache(kind: type) -> bool:
+    """Whether a class is a cache by its name, as those are that transformers has beside `Cache`."""
+    return any("cache" in base.__name__.lower() for base in kind.__mro__)
 
 
 def _layer_index(block: nn.Module) -> int:

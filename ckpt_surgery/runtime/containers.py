@@ -19,6 +19,8 @@ from torch import Tensor, nn
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 """Types whose values hold nothing."""
 
+NOTHING: Mapping[int, Any] = MappingProxyType({})
+
 Path = tuple[Any, ...]
 """The indices, keys and field names that lead to something inside a value."""
 
@@ -139,14 +141,19 @@ class Flattener:
         return slot
 
 
-def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
-    """The value of a spec, with the tensors of `given` in its slots; containers are new objects."""
+def unflatten(spec: Any, given: Sequence[Tensor], stand_ins: Mapping[int, Any] = NOTHING) -> Any:
+    """The value of a spec, with the tensors of `given` in its slots; containers are new objects.
+
+    `stand_ins` take the places of other values, by the ids of those.
+    """
     kind = type(spec)
     if kind is Slot:
         return given[spec.index]
     if kind is not _Container:
-        return spec
-    contents = [(place, unflatten(item, given)) for place, item in spec.contents]
+        if stand_ins and kind is tuple:
+            return tuple([unflatten(item, given, stand_ins) for item in spec])
+        return stand_ins.get(id(spec), spec) if stand_ins else spec
+    contents = [(place, unflatten(item, given, stand_ins)) for place, item in spec.contents]
     return _rebuilt(spec.like, contents)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import is_
 from types import FunctionType, GeneratorType, MappingProxyType, MethodType
 from typing import Any
 
@@ -65,6 +66,15 @@ class _HeldTensor:
     copy: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class _HeldIterator:
+    """An iterator below `root`: a fork that nobody advances or, of a generator, its position."""
+
+    root: Hashable
+    iterator: Any
+    kept: Any
+
+
 class Contents:
     """What can be reached from `roots`, each a key and a value, and can be written.
 
@@ -72,15 +82,14 @@ class Contents:
     a graph are held without it, or the state of a block would hold on to the steps before.
     """
 
-    __slots__ = ("_forks", "_generators", "_held", "_tensors", "cut")
+    __slots__ = ("_held", "_iterators", "_tensors", "cut")
 
     def __init__(
         self, roots: Iterable[tuple[Hashable, Any]], *, written: Collection[Hashable] = (), copy_all: bool = False
     ) -> None:
         self._held: list[_Held] = []
         self._tensors: dict[int, _HeldTensor] = {}
-        self._generators: list[tuple[Hashable, GeneratorType[Any, Any, Any], Any]] = []
-        self._forks: dict[int, tuple[Any, Any]] = {}
+        self._iterators: list[_HeldIterator] = []
         self.cut: dict[int, tuple[Hashable, Tensor]] = {}
         """What stands in for tensors with a graph, by their ids, each with its root."""
         seen: set[int] = set()
@@ -88,33 +97,37 @@ class Contents:
             self._follow(root, value, seen, copied=copy_all or root in written)
 
     def __bool__(self) -> bool:
-        return bool(self._held or self._generators or self._tensors)
+        return bool(self._held or self._iterators or self._tensors)
 
     def roots(self) -> set[Hashable]:
         """The roots below which something can be written."""
-        return {held.root for held in self._held} | {root for root, _, _ in self._generators}
+        every: list[_Held | _HeldTensor | _HeldIterator] = [*self._held, *self._tensors.values(), *self._iterators]
+        return {each.root for each in every}
 
     def changed(self) -> set[Hashable]:
         """The roots below which something is not what it was. An iterator below a root counts as changed."""
         moved = {held.root for held in self._held if held.changed()}
-        forked = {held.root for held in self._held if any(item in self._forks for item in held.ids)}
-        return moved | forked | {tensor.root for tensor in self._tensors.values() if _is_written(tensor)}
+        written = {held.root for held in self._tensors.values() if _is_written(held)}
+        return moved | written | {each.root for each in self._iterators}
 
     def check_generators(self) -> None:
         """Raise CannotRestore where a generator has moved on: it cannot be wound back."""
-        for root, generator, before in self._generators:
-            if position(generator) != before:
-                raise CannotRestore(root, "went on with a generator, which cannot be wound back")
-
-    def fork_of(self, iterator: Any) -> Any:
-        """A fresh iterator that yields what this one had left; the iterator itself if it was not met."""
-        kept = self._forks.get(id(iterator))
-        return iterator if kept is None else fork(kept[1])
+        for each in self._iterators:
+            if isinstance(each.iterator, GeneratorType) and position(each.iterator) != each.kept:
+                raise CannotRestore(each.root, "went on with a generator, which cannot be wound back")
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Inside, all is as it was; afterwards as it is now. Raises CannotRestore where it cannot be."""
-        stand_ins = {id(original): fork(kept) for original, kept in self._forks.values()}
+    def restored(self) -> Iterator[dict[int, Any]]:
+        """Inside, all is as it was; afterwards as it is now.
+
+        Gives what stands in for values that cannot be put back in place, by the ids of those: tensors that were
+        written, and iterators. Raises CannotRestore where there is no copy of such a tensor.
+        """
+        stand_ins = {
+            id(each.iterator): fork(each.kept)
+            for each in self._iterators
+            if not isinstance(each.iterator, GeneratorType)
+        }
         for key, kept in self._tensors.items():
             if _is_written(kept):
                 if kept.copy is None:
@@ -123,11 +136,16 @@ class Contents:
         now = [(held, held.kind.read(held.value)) for held in self._held]
         try:
             for held in self._held:
-                held.kind.put(held.value, [(key, stand_ins.get(id(item), item)) for key, item in held.pairs])
-            yield
+                held.kind.put(held.value, [(key, substituted(item, stand_ins)) for key, item in held.pairs])
+            yield stand_ins
         finally:
             for held, pairs in now:
                 held.kind.put(held.value, pairs)
+
+    def put_back(self) -> None:
+        """Let the objects hold what they held, from now on."""
+        for held in self._held:
+            held.kind.put(held.value, held.pairs)
 
     def _follow(self, root: Hashable, value: Any, seen: set[int], *, copied: bool) -> None:
         pending, followed = [value], 0
@@ -141,9 +159,10 @@ class Contents:
             if isinstance(value, Tensor):
                 self._tensors[id(value)] = _held_tensor(root, value, copied=copied)
             elif isinstance(value, GeneratorType):
-                self._generators.append((root, value, position(value)))
+                self._iterators.append(_HeldIterator(root, value, position(value)))
             elif is_plain_iterator(value):
-                self._keep_fork(value)
+                with suppress(TypeError):  # the self-check tells where what it yields matters
+                    self._iterators.append(_HeldIterator(root, value, fork(value)))
             else:
                 pending += _inside_unchanging(value)
                 for mutable in kinds_of(kind):  # type: ignore[arg-type]  # a class is hashable
@@ -159,9 +178,15 @@ class Contents:
             return item
         return self.cut.setdefault(id(item), (root, without_graph(item)))[1]
 
-    def _keep_fork(self, iterator: Any) -> None:
-        with suppress(TypeError):  # the self-check tells where what it yields matters
-            self._forks[id(iterator)] = (iterator, fork(iterator))
+
+def substituted(value: Any, stand_ins: Mapping[int, Any]) -> Any:
+    """A value with what stands in for it, or for what it holds if it is a tuple."""
+    if not stand_ins:
+        return value
+    if type(value) is tuple:
+        members = [substituted(item, stand_ins) for item in value]
+        return value if all(map(is_, members, value)) else tuple(members)
+    return stand_ins.get(id(value), value)
 
 
 def without_graph(tensor: Tensor) -> Tensor:

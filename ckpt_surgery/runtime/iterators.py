@@ -22,11 +22,15 @@ def fork(iterator: Any) -> Any:
     kind, arguments, *state = reduced
     new = kind(*(fork(a) if is_plain_iterator(a) else a for a in arguments))
     if state and state[0] is not None:
-        inner = state[0]
-        new.__setstate__(
-            tuple(fork(i) if is_plain_iterator(i) else i for i in inner) if type(inner) is tuple else inner
-        )
+        new.__setstate__(tuple(map(_own, state[0])) if type(state[0]) is tuple else state[0])
     return new
+
+
+def _own(part: Any) -> Any:
+    """A part of an iterator's state, not shared with it: `cycle` appends to the list of what it yielded."""
+    if is_plain_iterator(part):
+        return fork(part)
+    return list(part) if type(part) is list else part
 
 
 def position(generator: GeneratorType[Any, Any, Any]) -> Any:

@@ -5,12 +5,14 @@ While a surgery is in place the layers' own checkpointing is off, and the flags 
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import CodeType
 from typing import Any, cast
 
+from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -34,7 +36,8 @@ def checkpoints_itself(module: nn.Module) -> bool:
 
 @cache
 def _has_inline_branch(kind: type[nn.Module]) -> bool:
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    forward = getattr(kind, "forward", None)  # a scripted class has none
+    code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
     return isinstance(code, CodeType) and any(
         name == "checkpoint" or name.endswith("_checkpointing_func") for name in _names_in(code)
     )
@@ -48,8 +51,19 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def needs_cache(module: nn.Module) -> bool:
-    """Whether the forward of a model breaks without a cache, so that it must not switch it off."""
-    return type(module).__name__ in facts_of(module).needs_cache
+    """Whether a model breaks or computes something else without a cache, so that it must not be switched off."""
+    name = type(module).__name__
+    return name in facts_of(module).needs_cache or name in models_that_read_caches(module)
+
+
+def models_that_read_caches(module: nn.Module) -> list[str]:
+    """The models of a module's family that compute something else without a cache, in the installed release."""
+    return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
+
+
+@cache
+def _transformers() -> Version:
+    return Version(importlib.metadata.version("transformers"))
 
 
 def set_flags(module: nn.Module, value: bool) -> None:

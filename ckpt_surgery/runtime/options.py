@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
@@ -64,10 +65,15 @@ class SurgeryOptions:
         return "never" if self.preserve_rng_state == "unsafe" else self.self_check
 
     def check_blocks(self, blocks: Iterable[nn.Module]) -> None:
-        """Raise SurgeryError where these options would give other gradients on one of the blocks."""
-        if self.preserve_rng_state is not False:
-            return
+        """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients."""
         for block in blocks:
+            if isinstance(block, torch.jit.ScriptModule):
+                raise SurgeryError(
+                    f"{block.original_name} is a scripted block, whose forward cannot be replaced: call wrap_blocks "
+                    "before torch.jit.script, or leave it out with blocks="
+                )
+            if self.preserve_rng_state is not False:
+                continue
             if (dropping := active_dropout(block)) is not None:
                 raise SurgeryError(
                     f"preserve_rng_state=False while {dropping} of {type(block).__name__} acts at random: the "

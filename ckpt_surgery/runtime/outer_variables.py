@@ -1,4 +1,7 @@
-"""What the methods of a class use from outside: variables of enclosing functions, and containers of their module."""
+"""What the methods of a class use from outside of its instances, and may write.
+
+That is attributes of the class, variables of enclosing functions, and containers that their Python module holds.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,15 @@ def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
     for name, source in _sources(kind):  # type: ignore[arg-type]  # a class is hashable
         if isinstance(source, CellType):
             yield name, source
+        elif isinstance(source, type):
+            yield name, vars(source).get(name)
         elif name in source and _can_be_written(value := source[name]):
             yield name, value
+
+
+def _may_hold(value: Any) -> bool:
+    """Whether an attribute of a class may hold something that its methods write."""
+    return type(value) is tuple or _can_be_written(value)
 
 
 def _can_be_written(value: Any) -> bool:
@@ -37,12 +47,14 @@ def _can_be_written(value: Any) -> bool:
 
 @cache
 def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
-    """The cells and, for names of the module, its dictionary."""
+    """The cells; for names of a Python module, its dictionary; and for attributes of a class, that class."""
     sources: dict[tuple[str, int], tuple[str, Any]] = {}
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in (*_LIBRARIES, "builtins"):
             continue
-        for function in vars(base).values():
+        for attribute, function in vars(base).items():
+            if _may_hold(function) and not attribute.startswith("__"):
+                sources[attribute, id(base)] = attribute, base
             if isinstance(function, FunctionType):
                 for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                     if name != "__class__":

@@ -80,7 +80,7 @@ class Computation:
 
     def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         try:
-            return mode.again(lambda: self._call.rebuilt(given))
+            return mode.again(given)
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -109,7 +109,7 @@ class NonReentrantMode(RecomputeMode):
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         args, kwargs = arguments
         self._call.begin(watching=self._check is not None)
-        with self._check.forward() if self._check is not None else NOTHING:
+        with self._check.forward(saved=SEES_SAVED_TENSORS) if self._check is not None else NOTHING:
             self._output = self._call.forward(*args, **kwargs)
         self._call.end()
         results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
@@ -117,10 +117,10 @@ class NonReentrantMode(RecomputeMode):
             self._check.results(results)
         return results
 
-    def again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
+    def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         def run() -> tuple[Tensor, ...]:
-            args, kwargs = arguments()
-            with self._call.as_at_entry():
+            with self._call.as_at_entry() as stand_ins:
+                args, kwargs = self._call.rebuilt(given, stand_ins)
                 output = self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
             return () if SEES_SAVED_TENSORS else tuple(tensors(output))
 

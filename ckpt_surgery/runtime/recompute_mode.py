@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -28,8 +27,8 @@ class RecomputeMode:
         """The first pass: its tensors. `given` are the gradient tensors among `arguments`."""
         raise NotImplementedError
 
-    def again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
-        """The recompute: the same tensors, with gradient. `arguments` makes them anew for each run."""
+    def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The recompute: the same tensors, with gradient. `given` stand in for the gradient tensors."""
         raise NotImplementedError
 
     def output(self, results: tuple[Tensor, ...]) -> Any:

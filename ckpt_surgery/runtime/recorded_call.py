@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState, Entry, Key
 from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
-from ckpt_surgery.runtime.containers import PLAIN, Flattener, hidden_tensors, unflatten
+from ckpt_surgery.runtime.containers import NOTHING, PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.contents import CannotRestore, Contents
 from ckpt_surgery.runtime.tensors import version
 
@@ -83,6 +83,10 @@ class RecordedCall:
             self._contents = Contents(self._opaque, written=state.written_arguments, copy_all=not state.known)
         return entry
 
+    def cut_arguments(self) -> list[tuple[str, Tensor]]:
+        """What stands in for tensors with a graph that objects among the arguments lead to, with their names."""
+        return [] if self._contents is None else [(str(name), tensor) for name, tensor in self._contents.cut.values()]
+
     def end(self) -> set[Key]:
         """What the first pass wrote on the block's modules. Raises SurgeryError where it cannot be run again."""
         assert self._entry is not None
@@ -95,20 +99,24 @@ class RecordedCall:
             raise self._refusal(error) from None
 
     @contextmanager
-    def as_at_entry(self) -> Iterator[None]:
+    def as_at_entry(self) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
-        Raises SurgeryError where that cannot be.
+        Gives what stands in for arguments, for `rebuilt`. Raises SurgeryError where that cannot be.
         """
         assert self._entry is not None
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.state.as_at_entry(self._entry))
-                if self._contents:
-                    stack.enter_context(self._contents.restored())
+                stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
-            yield
+            yield stand_ins
+
+    def state_at_entry(self) -> AbstractContextManager[None]:
+        """The same for the block alone: what is written into the arguments stays."""
+        assert self._entry is not None
+        return self.state.as_at_entry(self._entry)
 
     def _refusal(self, error: CannotRestore) -> SurgeryError:
         name = error.root if isinstance(error.root, str) else self._name_of(error.root)
@@ -122,15 +130,18 @@ class RecordedCall:
         path = next((path for path, part in self.block.named_modules() if part is module), "")
         return f"its {path}.{name}" if path else f"its {name}"
 
-    def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
-        """The arguments as they were, with `given` in the places of `tensors`.
+    def rebuilt(self, given: Sequence[Tensor], stand_ins: Mapping[int, Any]) -> Arguments:
+        """The arguments as they were, with `given` in the places of `tensors`, and what `as_at_entry` gave.
 
         Raises SurgeryError where the block would now compute something else.
         """
         self._check_unchanged()
         positional, keywords = self._specs
-        args = tuple([unflatten(spec, given) for spec in positional])
-        return args, {n: spec if type(spec) in PLAIN else unflatten(spec, given) for n, spec in keywords.items()}
+        args = tuple([unflatten(spec, given, stand_ins) for spec in positional])
+        kwargs = {
+            n: spec if type(spec) in PLAIN else unflatten(spec, given, stand_ins) for n, spec in keywords.items()
+        }
+        return args, kwargs
 
     def refuse_hidden_gradients(self) -> None:
         """Raise SurgeryError where an object of unknown structure holds tensors that require gradient."""

@@ -27,8 +27,12 @@ from ckpt_surgery.runtime.containers import (
     tensors,
     unflatten,
 )
+from ckpt_surgery.runtime.contents import Contents
+from ckpt_surgery.runtime.fingerprints import bits_of
+from ckpt_surgery.runtime.nested_backward import refuse_in_backward
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
+from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.self_check import SelfCheck
 from ckpt_surgery.runtime.tensor_origins import TensorOrigins
 
@@ -58,22 +62,30 @@ class ReentrantMode(RecomputeMode):
 
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         call, state = self._call, self._call.state
+        with_caches, arguments = arguments, call.signature.without_caches(*arguments)
         args, kwargs = arguments
+        drops = args is not with_caches[0] or kwargs is not with_caches[1]
         call.refuse_hidden_gradients()
         entry = call.begin(watching=self._check is not None)
+        with_cache = _sum_with_caches(call, with_caches) if self._check and drops else None
         _refuse_computed_parameters(call)
         tracing = self._check is not None or not (state.known and state.traced)
         origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
         excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
         excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
         self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
-        check = self._check.forward() if self._check is not None else NOTHING
+        check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with _watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             output = call.forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
         flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, excluded))
         self._output = flattener.flatten(output)
         self._paths = tuple(slot_paths(self._output).values())
+        if with_cache is not None and with_cache != _first_sum(output):
+            raise SurgeryError(
+                f"{call.place} computes something else without the cache that it is given: with use_reentrant=True "
+                "the gradient of what it writes there would be lost; use use_reentrant=False, or train without a cache"
+            )
         del output
         self._note_written(call.end(), entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
@@ -87,21 +99,21 @@ class ReentrantMode(RecomputeMode):
             self._check.results(results)
         return results
 
-    def again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
+    def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._check is None:
-            return self._again(arguments)
+            return self._again(given)
         results: list[tuple[Tensor, ...]] = []
 
         def run() -> tuple[Tensor, ...]:
-            results.append(self._again(arguments))
+            results.append(self._again(given))
             return results[-1]
 
-        self._check.recompute(run, lambda: self._again(arguments), [_path_in_words(path) for path in self._paths])
+        self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
         return results[0]
 
-    def _again(self, arguments: Callable[[], Arguments]) -> tuple[Tensor, ...]:
-        args, kwargs = arguments()
-        with self._call.as_at_entry():
+    def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        with self._call.as_at_entry() as stand_ins:
+            args, kwargs = self._call.signature.without_caches(*self._call.rebuilt(given, stand_ins))
             with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
             reachable = self._reachable((args, kwargs), seen)
@@ -116,6 +128,9 @@ class ReentrantMode(RecomputeMode):
         late = {place[:2] for place in self._aside} & self._written
         with_gradient = {place[:2] for place, tensor in reachable.items() if tensor.requires_grad}
         self._call.state.constant |= late - with_gradient
+        for tensor in held_tensors(late - with_gradient).values():
+            if tensor.grad_fn is not None and not tensor._is_view():
+                tensor.detach_()  # it was a result of the first pass, before this was known
         if any(result is None for result in results):
             raise SurgeryError(
                 f"the recompute of {self._call.place} did not make the tensors that its forward made: it depends on "
@@ -124,6 +139,7 @@ class ReentrantMode(RecomputeMode):
         return tuple(results)
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
+        refuse_in_backward(self._call.place, self._call.block, results)
         spec, self._output = self._output, None
         return unflatten(spec, results)
 
@@ -139,6 +155,8 @@ class ReentrantMode(RecomputeMode):
         self._written, self._constant = written - state.constant, written & state.constant
         for key, tensor in (*entry.cut.values(), *entry.contents.cut.values()):
             tensor.register_hook(_refusal(self._call.place, cast(Key, key), state))  # type: ignore[no-untyped-call]
+        for name, tensor in self._call.cut_arguments():
+            tensor.register_hook(_refusal_of_argument(self._call.place, name))  # type: ignore[no-untyped-call]
 
     def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int]) -> list[Tensor]:
         """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
@@ -156,6 +174,23 @@ class ReentrantMode(RecomputeMode):
             args, kwargs = arguments
             reachable |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
         return {**reachable, **held_tensors(self._written)} if self._written else reachable
+
+
+def _sum_with_caches(call: RecordedCall, arguments: Arguments) -> int | None:
+    """The sum of what the call makes with its caches, which keep what it writes there for the blocks after it."""
+    args, kwargs = arguments
+    devices = {tensor.device for tensor in tensors(arguments) if tensor.device.type != "cpu"}
+    with torch_states_kept(torch_states(devices)), call.state_at_entry():
+        made = _first_sum(call.forward(*args, **kwargs))
+        caches = Contents((n, v) for n, v in call.signature.named(args, kwargs) if call.signature.is_past(n, v))
+    caches.put_back()
+    return made
+
+
+def _first_sum(output: Any) -> int | None:
+    """The sum over the bits of the first tensor of an output."""
+    bits = next((bits_of(tensor) for tensor in tensors(output) if is_differentiable(tensor)), None)
+    return None if bits is None else int(bits)
 
 
 def _refuse_computed_parameters(call: RecordedCall) -> None:
@@ -182,6 +217,18 @@ def _refusal(place: str, key: Key, state: BlockState) -> Callable[[Tensor], None
                 f"{place} used the tensor with gradient that an earlier call left in its attribute {key[1]}: with "
                 "use_reentrant=True its gradient would be lost; use use_reentrant=False"
             )
+
+    return refuse
+
+
+def _refusal_of_argument(place: str, name: str) -> Callable[[Tensor], None]:
+    """A hook for a tensor that an object among the arguments led to: its gradient cannot go on from here."""
+
+    def refuse(gradient: Tensor) -> None:
+        raise SurgeryError(
+            f"{place} used a tensor with gradient that its argument {name} leads to: with use_reentrant=True its "
+            "gradient would be lost; use use_reentrant=False, or pass the tensor itself"
+        )
 
     return refuse
 

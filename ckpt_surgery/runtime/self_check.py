@@ -59,22 +59,24 @@ class _CloseTrace(_Trace):
 class SelfCheck:
     """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
 
-    __slots__ = ("_block", "_first", "_place", "_routes")
+    __slots__ = ("_block", "_first", "_place", "_routes", "_saved")
 
     def __init__(self, place: str, block: nn.Module) -> None:
         self._place = place
         self._block = block
+        self._saved = False
         self._routes = has_router(block)
         self._first = _Trace()
 
     @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Note what the forward inside saves and chooses."""
-        with self._choices(self._first), _saved_tensors(lambda tensor: _note(self._first, tensor)):
+    def forward(self, *, saved: bool) -> Iterator[None]:
+        """Note what the forward inside chooses and, with `saved`, what its operators save; else give `results`."""
+        self._saved = saved
+        with self._choices(self._first), self._saved_tensors(lambda tensor: _note(self._first, tensor)):
             yield
 
     def results(self, results: Iterable[Tensor]) -> None:
-        """Note what the forward returned, for a call that saves nothing."""
+        """Note what the forward returned."""
         self._first.prints += map(fingerprint, results)
 
     def recompute(self, run: Run, once_more: Run, names: Sequence[str] = ()) -> None:
@@ -93,7 +95,7 @@ class SelfCheck:
                     self._judge(trace, self._look_closely(once_more, names))
 
         try:
-            with self._choices(trace), _saved_tensors(lambda tensor: _note(trace, tensor)):
+            with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
                 trace.prints += map(fingerprint, run())
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
@@ -113,6 +115,22 @@ class SelfCheck:
         finally:
             trace.choices += record.choices
 
+    @contextmanager
+    def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
+        """Show `note` each tensor that an operator saves inside, and with `passed_on` also torch's checkpointing."""
+        hooks = _top_hooks(True) if self._saved and _top_hooks is not None else None
+        if hooks is None:
+            yield
+            return
+        pack, unpack = hooks if passed_on else (Tensor.detach, _itself)
+
+        def noting(tensor: Tensor) -> Any:
+            note(tensor)
+            return pack(tensor)
+
+        with saved_tensors_hooks(noting, unpack):
+            yield
+
     def _look_closely(self, once_more: Run, names: Sequence[str]) -> _CloseTrace:
         """Run the block another time, in which nothing is passed on."""
         trace = _CloseTrace()
@@ -128,7 +146,7 @@ class SelfCheck:
             for name, module in self._block.named_modules():
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
-            stack.enter_context(_saved_tensors(note, passed_on=False))
+            stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
                 results = once_more()
                 trace.prints += map(fingerprint, results)
@@ -156,23 +174,6 @@ def _note(trace: _Trace, tensor: Tensor) -> None:
 
 def _is_parameter(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
-
-
-@contextmanager
-def _saved_tensors(note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
-    """Show `note` each tensor that an operator saves inside, and then those who see them otherwise."""
-    hooks = _top_hooks(True) if _top_hooks is not None and torch.is_grad_enabled() else None
-    if hooks is None:
-        yield
-        return
-    pack, unpack = hooks if passed_on else (Tensor.detach, _itself)
-
-    def noting(tensor: Tensor) -> Any:
-        note(tensor)
-        return pack(tensor)
-
-    with saved_tensors_hooks(noting, unpack):
-        yield
 
 
 def _itself(tensor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class TensorOrigins(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.detach.default:  # asked for by name: nothing goes back from here
+            return result
         if any(self.descends_from_sources(tensor) for tensor in tensors((args, kwargs or {}))):
             for tensor in tensors(result):
                 if is_differentiable(tensor):

@@ -1,0 +1,71 @@
+"""What does not go with reentrant checkpointing, which runs a backward of its own inside that of the model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ckpt_surgery.errors import SurgeryError
+
+_last_backward = WeakTensorKeyDictionary()
+"""The backward in which a parameter with hooks got its last gradient from a recompute."""
+
+
+def refuse_in_backward(place: str, block: nn.Module, results: Sequence[Tensor]) -> None:
+    """Let the backward of `results` raise SurgeryError where gradients would be lost or hooks would see parts of them.
+
+    `results` are what checkpointing made of the tensors of one call; they have one node in the graph.
+    """
+    node = next((tensor.grad_fn for tensor in results if tensor.grad_fn is not None), None)
+    if node is not None:
+        node.register_prehook(_refusal(place, block, [weakref.ref(tensor) for tensor in results]))
+
+
+def _refusal(place: str, block: nn.Module, results: Sequence[weakref.ref[Tensor]]) -> Callable[..., None]:
+    def refuse(_: Any) -> None:
+        if torch.is_grad_enabled():
+            raise SurgeryError(
+                f"{place} cannot be recomputed: the backward has create_graph=True, and with use_reentrant=True "
+                "second derivatives would be lost; use use_reentrant=False"
+            )
+        if not torch.autograd._is_checkpoint_valid():  # type: ignore[no-untyped-call]
+            raise SurgeryError(
+                f"{place} cannot be recomputed: torch.autograd.grad, and backward with inputs=, do not go with "
+                "use_reentrant=True; use use_reentrant=False"
+            )
+        watched = [tensor for reference in results if (tensor := reference()) is not None and _is_watched(tensor)]
+        if watched and len(results) > 1:
+            raise SurgeryError(
+                f"{place} returns several tensors, and the gradient of one is watched by a hook or kept: with "
+                "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
+            )
+        for name, parameter in block.named_parameters():
+            hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+            if hooked and parameter.requires_grad:
+                _refuse_parts(place, name, parameter)
+
+    return refuse
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    return tensor.retains_grad or bool(tensor._backward_hooks)
+
+
+def _refuse_parts(place: str, name: str, parameter: nn.Parameter) -> None:
+    """Raise SurgeryError where a parameter with hooks gets its gradient in several parts."""
+    backward = torch._C._current_graph_task_id()
+    with torch.enable_grad():
+        node = get_gradient_edge(parameter).node
+    elsewhere = torch._C._will_engine_execute_node(node)  # outside of checkpointed blocks
+    if elsewhere or (parameter in _last_backward and _last_backward[parameter] == backward):
+        raise SurgeryError(
+            f"{place} cannot be recomputed: its parameter {name} has a hook and is used more than once, and with "
+            "use_reentrant=True the hook would see each part of its gradient by itself; use use_reentrant=False"
+        )
+    _last_backward[parameter] = backward
