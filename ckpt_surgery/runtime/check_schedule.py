@@ -34,7 +34,7 @@ class CheckSchedule:
             self._step += 1
             self._recomputed = False
         if self.when == "first":
-            return self._step < FIRST_STEPS or self._is_new(given)
+            return self._is_new(given) or self._step < FIRST_STEPS
         if self.when == "always":
             return True
         return self.when != "never" and self._step % self.when == 0

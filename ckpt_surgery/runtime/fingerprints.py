@@ -90,12 +90,12 @@ def _real(flat: Tensor) -> Tensor:
 
 def _sum_of_bits(flat: Tensor) -> Tensor:
     size = flat.numel() * flat.element_size()
-    offset = flat.storage_offset() * flat.element_size()
     if flat.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=flat.device)
-    if flat.stride(0) != 1:  # one element, or the same one many times
-        flat, offset = flat.contiguous().clone(), 0
-    width = next(width for width in (8, 4, 2, 1) if size % width == 0 and offset % width == 0)
+    width = next(width for width in (8, 4, 2, 1) if size % width == 0)
+    aligned = flat.storage_offset() * flat.element_size() % width == 0
+    if not aligned or flat.stride(0) != 1:  # one element has any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return _weighted(flat.view(_INTEGERS[width]), torch.int64)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from types import CellType
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,8 +52,7 @@ def kinds_of(kind: type) -> tuple[MutableKind, ...]:
 
 
 def _attributes(kind: type) -> tuple[MutableKind, ...]:
-    home = kind.__module__.partition(".")[0]
-    if not kind.__flags__ & _HEAP_TYPE or home in ("torch", "numpy") or home in _STANDARD:
+    if not _is_followed(kind):
         return ()
     slots = [name for base in kind.__mro__ for name in _slots_of(base)]
     found = [MutableKind(lambda value: list(_dict_of(value).items()), _put_attributes)] if _has_dict(kind) else []
@@ -67,7 +66,18 @@ def _attributes(kind: type) -> tuple[MutableKind, ...]:
     return tuple(found)
 
 
-_STANDARD = sys.stdlib_module_names - {"__main__"}
+_LIBRARIES = frozenset(
+    {"accelerate", "bitsandbytes", "deepspeed", "numpy", "peft", "torch", "torchao", "transformer_engine", "triton"}
+)
+"""Packages whose objects keep books about modules of their own: to put those back would belie what was done since."""
+_STANDARD = sys.stdlib_module_names - {"__main__", "argparse", "collections"}
+
+
+def _is_followed(kind: type) -> bool:
+    """Whether objects of a class hold what its author put there."""
+    if issubclass(kind, SimpleNamespace):
+        return True
+    return bool(kind.__flags__ & _HEAP_TYPE) and kind.__module__.partition(".")[0] not in _LIBRARIES | _STANDARD
 
 
 def _has_dict(kind: type) -> bool:

@@ -4,8 +4,8 @@ Compared are the tensors that decide the gradients: those that the operators sav
 runs with gradients; and otherwise the tensors that the block returns and leaves behind. Nothing is held but a few
 sums of each.
 
-Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run a
-third time: what differs between two recomputes is noise, and what is far above it is not.
+Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
+some more times: what differs between recomputes is noise, and what is far above it is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude
-from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
+from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tensors import unseen
 
@@ -31,6 +31,8 @@ SEES_SAVED_TENSORS = _top_hooks is not None
 
 _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
+_MORE_RUNS = 3
+"""How often a block is run again where bits differ: noise can be nothing in one run."""
 _MOST_NOISE = 0.05
 """The share of a tensor's magnitude that is noise in no dtype."""
 _MOST_ROUNDINGS = 1000.0
@@ -91,8 +93,7 @@ class SelfCheck:
         def compare(*, complete: bool) -> None:
             first, again = self._first.prints, trace.prints
             if not _equal(first, again) or (complete and len(again) < len(first)):
-                with torch_states_kept(generators):
-                    self._judge(trace, self._look_closely(once_more, names))
+                self._judge(trace, [self._look_closely(once_more, names, generators) for _ in range(_MORE_RUNS)])
 
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
@@ -131,8 +132,8 @@ class SelfCheck:
         with saved_tensors_hooks(noting, unpack):
             yield
 
-    def _look_closely(self, once_more: Run, names: Sequence[str]) -> _CloseTrace:
-        """Run the block another time, in which nothing is passed on."""
+    def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
+        """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
         trace = _CloseTrace()
         inside: list[str] = []
 
@@ -146,6 +147,7 @@ class SelfCheck:
             for name, module in self._block.named_modules():
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
+            stack.enter_context(torch_states_kept(generators))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
                 results = once_more()
@@ -154,16 +156,16 @@ class SelfCheck:
                 trace.names += names
         return trace
 
-    def _judge(self, again: _Trace, third: _CloseTrace) -> None:
+    def _judge(self, again: _Trace, more: Sequence[_CloseTrace]) -> None:
         """Raise SurgeryError, unless what differs is noise."""
         first = self._first.prints
         routed = rerouted(self._first.choices, again.choices)
-        repeatable = _equal(again.prints, third.prints)
-        if routed is None and not repeatable and _is_noise(first, again.prints, third):
+        repeatable = all(_equal(again.prints, trace.prints) for trace in more)
+        if routed is None and not repeatable and _is_noise(first, again.prints, more):
             return
         raise SurgeryError(
             f"the recompute of {self._place} made something else than its forward: "
-            f"{_difference(first, again.prints, third)}; {_cause(routed, repeatable=repeatable)}"
+            f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"
         )
 
 
@@ -214,17 +216,18 @@ def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
     return not _equal([a], [b])
 
 
-def _is_noise(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> bool:
-    """Whether what differs between the first two is of the size of what differs between the last two."""
-    if len(third.prints) < len(again):
+def _is_noise(
+    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[_CloseTrace]
+) -> bool:
+    """Whether what differs between forward and recompute is of the size of what differs between recomputes."""
+    if any(len(trace.prints) < len(again) for trace in more):
         return False
-    rows = [
-        (a, b, _share(a, b, size), _share(b, c, size))
-        for a, b, c, size in zip(first, again, third.prints, third.magnitudes, strict=False)
-        if _differ(a, b) or _differ(b, c)
-    ]
-    noise = max((floor for *_, floor in rows), default=0.0)
-    return all(a is not None and share <= min(_NOISE * noise, _most_noise(a.dtype)) for a, _, share, _ in rows)
+    sizes = more[0].magnitudes
+    noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
+    return all(
+        not _differ(a, b) or (a is not None and _share(a, b, size) <= min(_NOISE * noise, _most_noise(a.dtype)))
+        for a, b, size in zip(first, again, sizes, strict=False)
+    )
 
 
 def _most_noise(dtype: torch.dtype) -> float:

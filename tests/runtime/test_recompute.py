@@ -159,7 +159,7 @@ def test_a_shared_object_that_blocks_write_into_is_read_as_it_was_or_refused(mod
         with pytest.raises(SurgeryError, match=r"ObjectLayer layers\.\d keeps a tensor with gradient"):
             step(model)
     else:
-        assert differences(step(model), wanted) == []
+        assert differences(step(model), expected) == []
     surgery.undo()
     switch_checkpointing(model, mode)
     problems: list[str] = []

@@ -1,0 +1,258 @@
+"""A recompute sees what its forward saw, or is refused by name: each block is shown to be wrong without that."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery.runtime import self_check
+from tests.zoo import state_toys as toys
+from tests.zoo.surgery_toys import Mode, both_modes
+
+pytestmark = [pytest.mark.torch]
+
+Make = Callable[[], list[nn.Module]]
+
+
+def two(kind: Callable[[], nn.Module]) -> Make:
+    return lambda: [kind(), kind()]
+
+
+def sharing() -> list[nn.Module]:
+    holder: dict[str, Tensor] = {}
+    return [toys.SharingBlock(holder), toys.SharingBlock(holder)]
+
+
+RESTORED: dict[str, Make] = {
+    "random": two(toys.PythonBlock),
+    "numpy.random": two(toys.NumpyBlock),
+    "generators of its own": two(toys.OwnGeneratorsBlock),
+    "nested state": two(toys.NestedStateBlock),
+    "an iterator": two(toys.IteratorBlock),
+    "a list of the Python module": two(toys.LoggingBlock),
+    "a number on a parameter": two(toys.OnParameterBlock),
+    "a codebook": two(toys.CodebookBlock),
+    "a gradient inside": two(toys.EnergyBlock),
+    "a holder that blocks share": sharing,
+}
+REFUSED: dict[str, tuple[Make, str]] = {
+    "a generator": (two(toys.GeneratorBlock), r"its numbers went on with a generator"),
+    "a clock": (
+        two(toys.DriftingBlock),
+        r"made something else than its forward: .* it makes something else each time",
+    ),
+    "other experts": (
+        two(lambda: toys.RoutingBlock(drift=0.05)),
+        r"the recompute routed \d+ of 16 tokens to other experts",
+    ),
+}
+
+
+def stack(make: Make) -> toys.Stack:
+    torch.manual_seed(0)
+    toys.LOG.clear()
+    return toys.Stack(make())
+
+
+def train(model: toys.Stack, steps: int = 2) -> list[Any]:
+    """The losses and gradients of a few steps, and the state in the end."""
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(1)  # type: ignore[operator]
+    results: list[Any] = []
+    for number in range(steps):
+        model.zero_grad()
+        loss = model(torch.linspace(-1, 1 + number, 16 * toys.WIDTH).view(16, toys.WIDTH))
+        loss.backward()  # type: ignore[no-untyped-call]
+        results += [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    return [*results, *model.buffers(), torch.tensor(random.random()), torch.tensor(numpy.random.rand())]
+
+
+def same(ours: list[Any], theirs: list[Any]) -> bool:
+    return len(ours) == len(theirs) and all(
+        torch.allclose(a.double(), b.double(), rtol=0, atol=1e-6) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def checkpoint_natively(model: toys.Stack, mode: Mode) -> None:
+    for layer in model.layers:
+        forward = layer.forward
+        layer.forward = lambda *args, forward=forward: checkpoint(  # type: ignore[method-assign]
+            forward, *args, use_reentrant=mode == "reentrant"
+        )
+
+
+@both_modes
+@pytest.mark.parametrize("offload", [None, "cpu"])
+@pytest.mark.parametrize("make", RESTORED.values(), ids=list(RESTORED))
+def test_what_a_block_reads_and_writes_is_restored(make: Make, offload: Any, mode: Mode) -> None:
+    expected = train(stack(make))
+    wrapped = stack(make)
+    wrap_blocks(wrapped, use_reentrant=mode == "reentrant", offload=offload)
+    assert same(train(wrapped), expected)
+    native = stack(make)
+    checkpoint_natively(native, mode)
+    with contextlib.suppress(RuntimeError):  # some fail under torch's own checkpointing, others are wrong
+        assert not same(train(native), expected)
+
+
+@both_modes
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_what_cannot_be_restored_is_refused_by_name(make: Make, message: str, mode: Mode) -> None:
+    model = stack(make)
+    name = type(model.layers[0]).__name__
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    with pytest.raises(SurgeryError, match=rf"{name} layers\.\d .*{message}"):
+        train(model)
+
+
+@both_modes
+def test_without_the_check_a_drift_is_silent_and_with_an_interval_it_is_found_later(mode: Mode) -> None:
+    make = two(toys.DriftingBlock)
+    model = stack(make)
+    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant", self_check="never")
+    assert not same(train(model), train(stack(make)))
+    surgery.undo()
+    quiet = stack(two(lambda: toys.DriftingBlock(size=0.0)))
+    wrap_blocks(quiet, use_reentrant=mode == "reentrant", self_check=4)
+    train(quiet, steps=2)
+    for layer in quiet.layers:
+        layer.size = 0.1  # type: ignore[assignment]
+    train(quiet, steps=2)
+    with pytest.raises(SurgeryError, match="made something else"):
+        train(quiet, steps=1)
+
+
+@both_modes
+def test_noise_is_no_drift_and_drift_is_no_noise(mode: Mode) -> None:
+    for size, refused in ((1e-5, False), (1e-2, True)):
+        model = stack(two(lambda size=size: toys.NoisyBlock(size)))
+        wrap_blocks(model, use_reentrant=mode == "reentrant", self_check="always")
+        if refused:
+            with pytest.raises(SurgeryError, match="it makes something else each time"):
+                train(model, steps=4)
+        else:
+            train(model, steps=4)
+
+
+@both_modes
+def test_healthy_blocks_are_never_refused(mode: Mode) -> None:
+    for kind in (toys.ScalingBlock, toys.RoutingBlock, toys.EnergyBlock):
+        model = stack(two(kind))
+        wrap_blocks(model, use_reentrant=mode == "reentrant", self_check="always")
+        assert same(train(model, steps=4), train(stack(two(kind)), steps=4))
+
+
+def test_the_difference_is_named_with_its_place() -> None:
+    model = stack(two(toys.DriftingBlock))
+    wrap_blocks(model)
+    with pytest.raises(
+        SurgeryError,
+        match=r"^the recompute of DriftingBlock layers\.1 .*: a tensor of 16x6 float32( in up)? is off by about "
+        r"0\.\d+ of its magnitude; it",
+    ):
+        train(model)
+
+
+def test_where_torch_does_not_show_saved_tensors_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_check, "_top_hooks", None)
+    from ckpt_surgery.runtime import recompute
+
+    monkeypatch.setattr(recompute, "SEES_SAVED_TENSORS", False)
+    healthy, drifting = stack(two(toys.ScalingBlock)), stack(two(toys.DriftingBlock))
+    wrap_blocks(healthy)
+    assert same(train(healthy), train(stack(two(toys.ScalingBlock))))
+    wrap_blocks(drifting)
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False), pytest.raises(SurgeryError, match="something else"):
+        train(drifting)
+
+
+Between = Callable[[toys.Stack], None]
+
+
+def update(model: toys.Stack) -> None:
+    with torch.no_grad():
+        for parameter in model.layers.parameters():
+            parameter.mul_(0.9)
+
+
+def update_through_data(model: toys.Stack) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(0.9)
+
+
+def freeze(model: toys.Stack) -> None:
+    model.layers.requires_grad_(False)
+
+
+def replace(model: toys.Stack) -> None:
+    for layer in model.layers:
+        layer.up.weight = nn.Parameter(layer.up.weight.detach() * 2)  # type: ignore[union-attr]
+
+
+def evaluate(model: toys.Stack) -> None:
+    model.eval()
+
+
+def gradients_after(model: toys.Stack, between: Between) -> list[Tensor | None]:
+    parameters = list(model.parameters())
+    torch.manual_seed(1)
+    loss = model(torch.linspace(-1, 1, 16 * toys.WIDTH).view(16, toys.WIDTH))
+    between(model)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return [parameter.grad for parameter in parameters]
+
+
+@both_modes
+@pytest.mark.parametrize("between", [replace, evaluate])
+def test_what_changes_between_forward_and_backward_is_put_back(between: Between, mode: Mode) -> None:
+    make = two(toys.ScalingBlock)
+    model = stack(make)
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    ours, theirs = gradients_after(model, between), gradients_after(stack(make), between)
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_parameters_that_are_frozen_between_are_recomputed_as_they_were() -> None:
+    make = two(toys.ScalingBlock)
+    model = stack(make)
+    wrap_blocks(model)
+    ours, theirs = gradients_after(model, freeze), gradients_after(stack(make), freeze)
+    assert [a is None for a in ours] == [b is None for b in theirs]
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
+    assert not any(parameter.requires_grad for parameter in model.layers.parameters())
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("between", "message"), [(update, "was modified in place"), (update_through_data, "made something else")]
+)
+def test_weights_that_are_updated_between_are_refused(between: Between, message: str, mode: Mode) -> None:
+    model = stack(two(toys.ScalingBlock))
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    with pytest.raises(SurgeryError, match=rf"ScalingBlock layers\.1 .*{message}"):
+        gradients_after(model, between)
+
+
+@both_modes
+def test_a_copy_of_a_trained_model_trains_on(mode: Mode) -> None:
+    make = two(toys.NestedStateBlock)
+    model, plain = stack(make), stack(make)
+    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    train(model)
+    train(plain)
+    assert same(train(copy.deepcopy(model)), train(copy.deepcopy(plain)))
+    surgery.undo()
+    assert same(train(model), train(plain))

@@ -1,0 +1,227 @@
+"""Blocks that read and write what checkpointing does not see: generators, objects, holders, parameters, and drift.
+
+Each block scales its hidden states by what it reads, so that a recompute which reads something else has wrong
+gradients. Needs torch and numpy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+WIDTH = 6
+LOG: list[float] = []
+"""What `LoggingBlock` writes, outside of every model."""
+
+
+class ScalingBlock(nn.Module):
+    """A residual block whose input is scaled by `scale()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, WIDTH)
+        self.down = nn.Linear(WIDTH, WIDTH)
+
+    def scale(self) -> Any:
+        """What the block reads in this call."""
+        return 1.0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = hidden + torch.tanh(self.down(torch.tanh(self.up(hidden * self.scale()))))
+        return result
+
+
+class PythonBlock(ScalingBlock):
+    def scale(self) -> Any:
+        return random.random()
+
+
+class NumpyBlock(ScalingBlock):
+    def scale(self) -> Any:
+        return float(numpy.random.rand())
+
+
+class OwnGeneratorsBlock(ScalingBlock):
+    """Draws from generators of its own, one of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch = torch.Generator().manual_seed(0)
+        self.sources = {"numpy": numpy.random.default_rng(0), "python": random.Random(0)}
+
+    def scale(self) -> Any:
+        numpy_source: Any = self.sources["numpy"]
+        return torch.rand(1, generator=self.torch) + numpy_source.random() + self.sources["python"].random()
+
+
+class NestedStateBlock(ScalingBlock):
+    """Counts in an object in a list in a dictionary, in a tuple of tensors, and in a numpy array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nested = {"inner": [SimpleNamespace(count=0)]}
+        self.pair = (torch.zeros(1), "name")
+        self.array = numpy.zeros(2)
+
+    def scale(self) -> Any:
+        self.nested["inner"][0].count += 1
+        self.pair[0].add_(1)
+        self.array += 1
+        return 1 + 0.1 * (self.nested["inner"][0].count + float(self.pair[0]) + float(self.array[0]))
+
+
+class IteratorBlock(ScalingBlock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: Iterator[int] = itertools.cycle([1, 2, 3])
+
+    def scale(self) -> Any:
+        return next(self.numbers)
+
+
+class GeneratorBlock(ScalingBlock):
+    """Goes on with a generator, which nobody can wind back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = (number for number in range(1, 99))
+
+    def scale(self) -> Any:
+        return next(self.numbers)
+
+
+class LoggingBlock(ScalingBlock):
+    """Writes into a list of its Python module, and reads how long that is."""
+
+    def scale(self) -> Any:
+        LOG.append(1.0)
+        return 1 + 0.1 * len(LOG)
+
+
+class OnParameterBlock(ScalingBlock):
+    """Counts on one of its parameters."""
+
+    def scale(self) -> Any:
+        weight: Any = self.up.weight
+        weight.calls = getattr(weight, "calls", 0) + 1
+        return weight.calls
+
+
+class CodebookBlock(ScalingBlock):
+    """Moves a frozen parameter of its own, as a codebook or a momentum encoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+
+    def scale(self) -> Any:
+        with torch.no_grad():
+            self.codes.mul_(0.9)
+        return self.codes.clone()
+
+
+class EnergyBlock(ScalingBlock):
+    """Takes a gradient of its own, through a batch norm that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.norm(point).square().sum(), point, create_graph=True)
+        return super().forward(hidden - 0.1 * slope)
+
+
+class SharingBlock(ScalingBlock):
+    """Reads from a holder what the block before left there, and leaves its own."""
+
+    def __init__(self, holder: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.holder = holder
+
+    def scale(self) -> Any:
+        keys = self.holder.get("keys", torch.ones(WIDTH))
+        self.holder["keys"] = (keys * 0.5 + self.up.weight.detach().mean(0)).clone()
+        return keys
+
+
+class Clock:
+    """Counts in memory that nobody looks into."""
+
+    def __init__(self) -> None:
+        self._count = memoryview(bytearray(8)).cast("q")
+
+    def tick(self) -> int:
+        """The number of calls so far."""
+        self._count[0] += 1
+        return self._count[0]
+
+
+class DriftingBlock(ScalingBlock):
+    """Reads a clock that cannot be put back."""
+
+    def __init__(self, size: float = 0.1) -> None:
+        super().__init__()
+        self.size = size
+        self.clock = Clock()
+
+    def scale(self) -> Any:
+        return 1 + self.size * self.clock.tick()
+
+
+class NoisyBlock(ScalingBlock):
+    """Is off by noise of the size of rounding, or more, in each call, as kernels are that add up in any order."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def scale(self) -> Any:
+        return 1 + self.size * (int.from_bytes(os.urandom(4), "big") / 2**32 - 0.5)
+
+
+class RoutingBlock(nn.Module):
+    """A router and its experts. `drift` is added to the router's logits anew in each call."""
+
+    def __init__(self, drift: float = 0.0, experts: int = 4) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, experts)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(experts))
+        self.drift = drift
+        self.clock = Clock()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        logits = self.router(hidden) + self.drift * self.clock.tick() * torch.arange(float(len(self.experts)))
+        weights, chosen = torch.topk(torch.softmax(logits, -1), 1)
+        result = hidden
+        for number, expert in enumerate(self.experts):
+            rows, _ = torch.where(chosen == number)
+            result = result.index_add(0, rows, torch.tanh(expert(hidden[rows])) * weights[rows])
+        return result
+
+
+class Stack(nn.Module):
+    """A stack of blocks between two layers; it gives a loss."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(blocks)
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.first(values)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        loss: Tensor = self.last(hidden).square().mean()
+        return loss
