@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import GeneratorType
-from typing import Any
+from typing import Any, cast
 
 
 def is_plain_iterator(value: Any) -> bool:
@@ -33,7 +33,7 @@ def _own(part: Any) -> Any:
     return list(part) if type(part) is list else part
 
 
-def position(generator: GeneratorType[Any, Any, Any]) -> Any:
+def position(generator: Generator[Any, Any, Any]) -> Any:
     """Where a generator stands, as far as can be seen from outside: its instruction and its variables."""
-    frame = generator.gi_frame
+    frame = cast(GeneratorType[Any, Any, Any], generator).gi_frame
     return None if frame is None else (frame.f_lasti, [(name, id(value)) for name, value in frame.f_locals.items()])

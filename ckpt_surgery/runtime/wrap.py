@@ -43,8 +43,8 @@ def wrap_blocks(
     `model` is a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module with
     stacks of blocks; parameters may have any dtype and be on any device but "meta". A block is checkpointed while it
     is in training mode and gradients are on. Every tensor with gradient that it is given keeps it, of whatever shape
-    and wherever it sits in the arguments. Caches are left out of the call. What the block writes on itself (running
-    statistics) is written once. Of nested blocks only the outermost is checkpointed.
+    and wherever it sits in the arguments. With `use_reentrant=True` caches are left out of the call. What the block
+    writes (running statistics, counters) is written once. Of nested blocks only the outermost is checkpointed.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
@@ -64,10 +64,16 @@ def wrap_blocks(
             "first" is the first three steps after each surgery or change of mode, and the first call with each shape
             of inputs; "always" every step, "never" none, and n every n-th step.
 
-    Not seen, as torch's own checkpointing does not see it: parameters, or attributes of blocks, that somebody changes
-    between a forward and its backward; and state that a block writes for the first time after its first call, unless
-    it is a buffer of up to 4,096 elements. While torch compiles, blocks are checkpointed non-reentrant and without
-    offload.
+    A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
+    its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
+    as weights that were updated since, is a SurgeryError; and where something else makes a recompute differ, the
+    self-check tells. What a recompute writes into all that is taken back.
+
+    Hooks on modules inside a block run again in the recompute, as they do under torch's own checkpointing, because
+    they may change what the modules return; so do side effects that nothing in the block leads to, such as a file that
+    is written. With `use_reentrant=True` a hook on one of several tensors that a block returns does not see the
+    gradient that reaches it through the others. While torch compiles, blocks are checkpointed non-reentrant, without
+    offload and without self-check.
 
     Returns:
         The surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off on

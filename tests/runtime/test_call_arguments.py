@@ -54,8 +54,8 @@ def filled(layers: int = 1, length: int = 3) -> DynamicCache:
     return cache
 
 
-class Recurrent:
-    """Past state by its name only; it has no length."""
+class RecurrentCache:
+    """Past state by its own name and that of the argument; it has no length."""
 
     def __init__(self, state: Tensor) -> None:
         self.state = state
@@ -75,16 +75,16 @@ def test_arguments_have_the_names_of_the_signature() -> None:
         pytest.param((1, 2, None, False, DynamicCache()), {}, id="by position without a name"),
         pytest.param((1,), {"past_key_values": DynamicCache()}, id="by keyword"),
         pytest.param((1,), {"anything": DynamicCache()}, id="by a keyword of any name"),
-        pytest.param((1,), {"layer_past": Recurrent(torch.zeros(2))}, id="by its name"),
-        pytest.param((1, 2, Recurrent(torch.zeros(2))), {}, id="by its name and position"),
+        pytest.param((1,), {"layer_past": RecurrentCache(torch.zeros(2))}, id="by its name"),
+        pytest.param((1, 2, RecurrentCache(torch.zeros(2))), {}, id="by its name and position"),
     ],
 )
-def test_past_state_is_left_out_by_type_and_by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    new_args, new_kwargs = signature().without_past(args, kwargs)
+def test_caches_are_left_out_by_type_and_by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    new_args, new_kwargs = signature().without_caches(args, kwargs)
     given, left = [*args, *kwargs.values()], [*new_args, *new_kwargs.values()]
     assert len(new_args) == len(args)
     assert list(new_kwargs) == list(kwargs)
-    expected = [None if isinstance(value, (DynamicCache, Recurrent)) else value for value in given]
+    expected = [None if isinstance(value, (DynamicCache, RecurrentCache)) else value for value in given]
     assert left == expected
     assert expected != given
 
@@ -92,22 +92,44 @@ def test_past_state_is_left_out_by_type_and_by_name(args: tuple[Any, ...], kwarg
 def test_the_caller_keeps_what_he_gave() -> None:
     cache = DynamicCache()
     kwargs = {"past_key_values": cache, "use_cache": True}
-    assert signature().without_past((1,), kwargs)[1] == {"past_key_values": None, "use_cache": False}
+    assert signature().without_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
+    assert signature().without_use_cache((1,), kwargs)[1] == {"past_key_values": cache, "use_cache": False}
     assert kwargs == {"past_key_values": cache, "use_cache": True}
 
 
 @pytest.mark.parametrize("args", [(1, None, None, True), (1,)], ids=["by position", "by keyword"])
 def test_use_cache_is_switched_off(args: tuple[Any, ...]) -> None:
     kwargs = {} if len(args) > 1 else {"use_cache": True}
-    new_args, new_kwargs = signature().without_past(args, kwargs)
+    new_args, new_kwargs = signature().without_use_cache(args, kwargs)
     assert (*new_args, *new_kwargs.values())[-1] is False
 
 
 def test_a_call_without_past_state_is_the_very_same() -> None:
     args, kwargs = (1, torch.zeros(1), None, False), {"layer_past": None, "new": {"a": 1}}
-    new_args, new_kwargs = signature().without_past(args, kwargs)
-    assert new_args is args
-    assert new_kwargs is kwargs
+    for change in (signature().without_caches, signature().without_use_cache):
+        new_args, new_kwargs = change(args, kwargs)
+        assert new_args is args
+        assert new_kwargs is kwargs
+
+
+class Tables:
+    """No cache: what is made once and read by all layers."""
+
+
+@pytest.mark.parametrize("name", ["layer_past", "past_key_values"])
+def test_an_object_that_is_no_cache_stays_whatever_its_argument_is_called(name: str) -> None:
+    kwargs = {name: Tables(), "use_cache": True}
+    assert signature().without_caches((1,), kwargs)[1] is kwargs
+    assert signature().without_use_cache((1,), kwargs)[1] is kwargs
+
+
+def test_use_cache_stays_where_the_block_makes_no_cache() -> None:
+    class Switched(nn.Module):
+        def forward(self, hidden: Any, use_cache: bool = False) -> Any:
+            return hidden
+
+    kwargs = {"use_cache": True}
+    assert signature(Switched()).without_use_cache((1,), kwargs)[1] is kwargs
 
 
 @pytest.mark.parametrize(
@@ -116,30 +138,32 @@ def test_a_call_without_past_state_is_the_very_same() -> None:
     ids=["a tensor", "a tuple", "a list", "a dictionary", "a number"],
 )
 def test_past_state_that_a_block_can_only_read_stays(value: Any) -> None:
-    assert signature().without_past((1,), {"layer_past": value})[1]["layer_past"] is value
+    assert signature().without_caches((1,), {"layer_past": value})[1]["layer_past"] is value
 
 
 def test_a_block_that_says_that_it_only_reads_its_cache_keeps_it() -> None:
     cache = filled()
-    assert signature(Reading()).without_past((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
+    assert signature(Reading()).without_caches((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
 
 
 @pytest.mark.parametrize(
     "cache",
-    [filled(), Recurrent(torch.ones(2)), Recurrent([Handle(state=torch.ones(2))])],  # type: ignore[arg-type]
+    [filled(), RecurrentCache(torch.ones(2)), RecurrentCache([Handle(state=torch.ones(2))])],  # type: ignore[arg-type]
     ids=["a cache", "a tensor", "a tensor inside"],
 )
 @pytest.mark.parametrize("place", ["position", "keyword"])
 def test_past_state_that_is_not_empty_is_refused(cache: Any, place: str) -> None:
     args, kwargs = ((1, 2, cache), {}) if place == "position" else ((1,), {"past_key_values": cache})
-    with pytest.raises(SurgeryError, match=r"^Block b got past state in past_key_values that is not empty: "):
-        signature().without_past(args, kwargs)
+    with pytest.raises(
+        SurgeryError, match=r"^Block b got past state in past_key_values that decides what it computes: "
+    ):
+        signature().without_caches(args, kwargs)
 
 
 def test_a_cache_is_empty_for_a_layer_while_only_others_have_written_it() -> None:
-    assert signature(LayerTwo()).without_past((1, 2, filled(layers=2)), {})[0] == (1, 2, None)
-    with pytest.raises(SurgeryError, match="not empty"):
-        signature(LayerTwo()).without_past((1, 2, filled(layers=3)), {})
+    assert signature(LayerTwo()).without_caches((1, 2, filled(layers=2)), {})[0] == (1, 2, None)
+    with pytest.raises(SurgeryError, match="decides what it computes"):
+        signature(LayerTwo()).without_caches((1, 2, filled(layers=3)), {})
 
 
 def test_a_cache_is_known_by_its_class() -> None:
@@ -148,7 +172,7 @@ def test_a_cache_is_known_by_its_class() -> None:
 
     assert is_cache(DynamicCache())
     assert is_cache(Own())
-    others: list[Any] = [Recurrent(torch.zeros(1)), {}, None, Own]
+    others: list[Any] = [RecurrentCache(torch.zeros(1)), {}, None, Own]
     assert not any(is_cache(value) for value in others)
 
 

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.torch]
 
 class Slotted:
     __slots__ = ("count", "more")
+    more: list[int]
 
     def __init__(self) -> None:
         self.count = 0

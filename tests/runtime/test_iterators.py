@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -49,7 +49,7 @@ def test_what_cannot_be_copied_is_said_to_be_so(make: Callable[[], Iterator[Any]
 
 
 def test_the_position_of_a_generator_changes_with_every_value() -> None:
-    def numbers() -> Iterator[int]:
+    def numbers() -> Generator[int, None, None]:
         number = 0
         while True:
             yield number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -43,7 +42,7 @@ def some_inputs(model: Stack, given: Tensor) -> None:
 
 def clip(model: Stack) -> None:
     for parameter in model.parameters():
-        parameter.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+        parameter.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
 
 
 def twice(model: Stack, given: Tensor) -> None:
@@ -54,7 +53,7 @@ def twice(model: Stack, given: Tensor) -> None:
 
 def tied_outside(model: Stack, given: Tensor) -> None:
     clip(model)
-    weight: Any = model.layers[0].up.weight
+    weight = model.get_parameter("layers.0.up.weight")
     (model(given) + weight.square().sum()).backward()
 
 

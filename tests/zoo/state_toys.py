@@ -55,11 +55,11 @@ class OwnGeneratorsBlock(ScalingBlock):
     def __init__(self) -> None:
         super().__init__()
         self.torch = torch.Generator().manual_seed(0)
-        self.sources = {"numpy": numpy.random.default_rng(0), "python": random.Random(0)}
+        self.sources: dict[str, Any] = {"numpy": numpy.random.default_rng(0), "python": random.Random(0)}
 
     def scale(self) -> Any:
-        numpy_source: Any = self.sources["numpy"]
-        return torch.rand(1, generator=self.torch) + numpy_source.random() + self.sources["python"].random()
+        drawn = self.sources["numpy"].random() + self.sources["python"].random()
+        return torch.rand(1, generator=self.torch) + drawn
 
 
 class NestedStateBlock(ScalingBlock):
