@@ -71,7 +71,7 @@ class BlockForward:
             return function(forward, *args, **kwargs)
         if self._signature_of is not self._innermost():
             self._read_signature()
-        call = self._signature.without_use_cache(args, kwargs)
+        call = self._signature.without_own_caches(*self._signature.without_use_cache(args, kwargs))
         computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule)
         given = computation.tensors
         if not given:

@@ -319,6 +319,7 @@ class BlockState:
                     self._by_identity = True
                     if value.grad_fn is not None:
                         self._cut[id(value)] = (space.home, name), without_graph(value)
+                        continue
                 values.append(((space.home, name), value))
         for module in self._modules:
             values += [((module, name), value) for name, value in outer_variables(type(module))]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
-from ckpt_surgery.runtime.classes import descends, facts_of
+from ckpt_surgery.runtime.classes import class_of, descends, facts_of
 from ckpt_surgery.runtime.containers import PLAIN, hidden_tensors
 from ckpt_surgery.runtime.library_switch import models_that_read_caches
 
@@ -67,6 +67,7 @@ class BlockSignature:
     keeps_cache: bool
     needs_use_cache: bool
     cache_decides: bool
+    is_of_transformers: bool
 
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any]) -> BlockSignature:
@@ -80,6 +81,7 @@ class BlockSignature:
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
             bool(facts_of(block).needs_cache),
             bool(models_that_read_caches(block)),
+            class_of(block).__module__.startswith("transformers."),
         )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -99,6 +101,19 @@ class BlockSignature:
         return self._changed(
             args, kwargs, lambda name, value: False if name == "use_cache" and value is True else value
         )
+
+    def without_own_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call without the empty caches that a block of transformers would only fill: they would hold activations.
+
+        `model_patches` tells which of its blocks read what others have left in a cache; other blocks keep theirs.
+        """
+        if not self.is_of_transformers or self.cache_decides or not any(map(is_cache, (*args, *kwargs.values()))):
+            return args, kwargs
+
+        def without(name: str, value: Any) -> Any:
+            return None if self.is_past(name, value) and not _holds_something(value, self.layer) else value
+
+        return self._changed(args, kwargs, without)
 
     def without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """The call with None in the place of each cache.

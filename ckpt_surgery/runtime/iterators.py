@@ -35,5 +35,5 @@ def _own(part: Any) -> Any:
 
 def position(generator: Generator[Any, Any, Any]) -> Any:
     """Where a generator stands, as far as can be seen from outside: its instruction and its variables."""
-    frame = cast(GeneratorType[Any, Any, Any], generator).gi_frame
+    frame = cast("GeneratorType[Any, Any, Any]", generator).gi_frame
     return None if frame is None else (frame.f_lasti, [(name, id(value)) for name, value in frame.f_locals.items()])

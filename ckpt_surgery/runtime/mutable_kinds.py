@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.outer_variables import ClassVariables
 
 Pairs = list[tuple[Any, Any]]
 
@@ -166,6 +167,7 @@ _BUILT_IN: tuple[tuple[type, MutableKind], ...] = (
     (set, MutableKind(lambda value: list(enumerate(set.__iter__(value))), _put_set)),
     (deque, MutableKind(lambda value: list(enumerate(deque.__iter__(value))), _put_deque)),
     (CellType, MutableKind(_cell_pairs, _put_cell)),
+    (ClassVariables, MutableKind(ClassVariables.read, ClassVariables.put)),
     (bytearray, _one(bytes, lambda value, held: value.__setitem__(slice(None), held))),
     (array, _one(lambda value: value[:], lambda value, held: value.__setitem__(slice(None), held))),
     (random.Random, _one(lambda value: value.getstate(), lambda value, held: value.setstate(held))),

@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import is_plain_iterator
 
 _CONTAINERS = (dict, list, set, deque, array, bytearray, random.Random, torch.Generator)
@@ -26,7 +28,7 @@ _LIBRARIES = ("torch", "transformers")
 def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
     """The variables outside of a class that its methods can write, by their names; libraries' own are left out."""
     for name, source in _sources(kind):  # type: ignore[arg-type]  # a class is hashable
-        if isinstance(source, CellType):
+        if isinstance(source, (CellType, ClassVariables)):
             yield name, source
         elif isinstance(source, type):
             yield name, vars(source).get(name)
@@ -45,6 +47,24 @@ def _can_be_written(value: Any) -> bool:
     return isinstance(value, (*_CONTAINERS, *arrays)) or is_plain_iterator(value)
 
 
+@dataclass(frozen=True, slots=True)
+class ClassVariables:
+    """The numbers and texts among the attributes of a class that its methods name, so that they may count there."""
+
+    kind: type
+    names: tuple[str, ...]
+
+    def read(self) -> list[tuple[str, Any]]:
+        """The attributes of the class itself."""
+        return [(name, vars(self.kind)[name]) for name in self.names if name in vars(self.kind)]
+
+    def put(self, pairs: list[tuple[str, Any]]) -> None:
+        """Set those that are others now."""
+        for name, value in pairs:
+            if vars(self.kind).get(name) is not value:
+                setattr(self.kind, name, value)
+
+
 @cache
 def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
     """The cells; for names of a Python module, its dictionary; and for attributes of a class, that class."""
@@ -52,6 +72,10 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in (*_LIBRARIES, "builtins"):
             continue
+        named = {name for f in vars(base).values() if isinstance(f, FunctionType) for name in _names(f.__code__)}
+        plain = tuple(n for n, v in vars(base).items() if type(v) in PLAIN and n in named and not n.startswith("__"))
+        if plain:
+            sources["", id(base)] = base.__name__, ClassVariables(base, plain)
         for attribute, function in vars(base).items():
             if _may_hold(function) and not attribute.startswith("__"):
                 sources[attribute, id(base)] = attribute, base

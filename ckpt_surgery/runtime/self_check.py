@@ -35,6 +35,8 @@ _MORE_RUNS = 3
 """How often a block is run again where bits differ: noise can be nothing in one run."""
 _MOST_NOISE = 0.05
 """The share of a tensor's magnitude that is noise in no dtype."""
+_FEW_ROUNDINGS = 64.0
+"""What kernels with and without gradient may be apart, in units of the dtype's rounding."""
 _MOST_ROUNDINGS = 1000.0
 """The same in units of the dtype's rounding."""
 
@@ -87,17 +89,22 @@ class SelfCheck:
         `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
         of the results. Raises SurgeryError where the recompute made something else than the forward.
         """
-        trace = _Trace()
+        trace, sizes = _Trace(), list[float]()
         generators = torch_states(_devices(self._first.prints))
 
         def compare(*, complete: bool) -> None:
             first, again = self._first.prints, trace.prints
-            if not _equal(first, again) or (complete and len(again) < len(first)):
+            if _equal(first, again) and (not complete or len(again) >= len(first)):
+                return
+            if self._saved or not _only_rounds(first, again, sizes):
                 self._judge(trace, [self._look_closely(once_more, names, generators) for _ in range(_MORE_RUNS)])
 
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
-                trace.prints += map(fingerprint, run())
+                results = run()
+                trace.prints += map(fingerprint, results)
+                if not self._saved:
+                    sizes += map(magnitude, results)
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
                 compare(complete=False)
@@ -161,7 +168,11 @@ class SelfCheck:
         first = self._first.prints
         routed = rerouted(self._first.choices, again.choices)
         repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-        if routed is None and not repeatable and _is_noise(first, again.prints, more):
+        if (
+            routed is None
+            and (not repeatable or not self._saved)
+            and _is_noise(first, again.prints, more)
+        ):
             return
         raise SurgeryError(
             f"the recompute of {self._place} made something else than its forward: "
@@ -216,6 +227,17 @@ def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
     return not _equal([a], [b])
 
 
+def _only_rounds(
+    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], sizes: Sequence[float]
+) -> bool:
+    """Whether results differ by rounding alone: kernels that need no gradient may round otherwise."""
+    return len(first) == len(again) and all(
+        a is not None and _share(a, b, size) <= _rounding(a.dtype, _FEW_ROUNDINGS)
+        for a, b, size in zip(first, again, sizes, strict=True)
+        if _differ(a, b)
+    )
+
+
 def _is_noise(
     first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[_CloseTrace]
 ) -> bool:
@@ -225,16 +247,17 @@ def _is_noise(
     sizes = more[0].magnitudes
     noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
     return all(
-        not _differ(a, b) or (a is not None and _share(a, b, size) <= min(_NOISE * noise, _most_noise(a.dtype)))
+        a is not None and _share(a, b, size) <= min(_NOISE * noise, _rounding(a.dtype, _MOST_ROUNDINGS))
         for a, b, size in zip(first, again, sizes, strict=False)
+        if _differ(a, b)
     )
 
 
-def _most_noise(dtype: torch.dtype) -> float:
-    """The share of a tensor's magnitude up to which a difference can be noise: 0 for integers."""
+def _rounding(dtype: torch.dtype, number: float) -> float:
+    """What so many roundings of a dtype are as a share of a magnitude, at most the largest noise; 0 for integers."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
-    return min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(dtype).eps)
+    return min(_MOST_NOISE, number * torch.finfo(dtype).eps)
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
