@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.model import Endless
@@ -19,7 +20,10 @@ _BLOCK = "FuzzBlock"
 
 
 class Outcome(StrEnum):
-    """What became of a case. `INVALID` counts for nothing: the reference fails, or differs from itself."""
+    """What became of a case. `INVALID` counts for nothing: the reference fails, or differs from itself.
+
+    With `TORCH_RAISES` torch's own checkpointing of the same blocks ends with the same error of its own.
+    """
 
     EQUAL = "equal"
     REFUSED = "refused"
@@ -27,6 +31,7 @@ class Outcome(StrEnum):
     SILENT = "silent"
     STATE = "state"
     CRASHED = "crashed"
+    TORCH_RAISES = "torch raises"
     HANG = "hang"
     INVALID = "invalid"
 
@@ -73,8 +78,12 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
     result = _compared(case, treated, reference)
     if result.outcome in FAILURES:
         again = train(case, untreated)
-        undetermined = again.error is not None or _differences(case, again, reference) != ([], [])
-        return Result(case, Outcome.INVALID, "differs from itself") if undetermined else result
+        if again.error is not None or _differences(case, again, reference) != ([], []):
+            return Result(case, Outcome.INVALID, "differs from itself")
+        if result.outcome is Outcome.CRASHED and isinstance(treated.error, CheckpointError):
+            torchs = _compared(case, train(case, checkpointed), reference)
+            return replace(result, outcome=Outcome.TORCH_RAISES) if torchs.reason == result.reason else result
+        return result
     if result.outcome is not Outcome.REFUSED:
         return result
     own = _compared(case, train(case, checkpointed), reference).outcome

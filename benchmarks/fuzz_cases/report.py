@@ -93,7 +93,7 @@ def tables(judged: Sequence[Judged]) -> list[RenderableType]:
     """All of it, to be printed."""
     results = [pair.result for pair in judged]
     parts: list[RenderableType] = [_outcomes(results)]
-    for outcome in (Outcome.REFUSED, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT, Outcome.INVALID):
+    for outcome in (Outcome.REFUSED, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT, Outcome.TORCH_RAISES, Outcome.INVALID):
         if rows := reasons(results, outcome):
             parts.append(_reasons(outcome, rows))
     if tags := lifts(results):

@@ -14,7 +14,7 @@ from operator import is_
 from types import FunctionType, GeneratorType, MappingProxyType, MethodType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import fork, is_plain_iterator, position
@@ -152,7 +152,7 @@ class Contents:
         while pending and followed < _MOST_OBJECTS:
             value = pending.pop()
             kind = type(value)
-            if kind in PLAIN or isinstance(value, (nn.Module, type)) or id(value) in seen:
+            if kind in PLAIN or isinstance(value, type) or id(value) in seen:
                 continue
             seen.add(id(value))
             followed += 1

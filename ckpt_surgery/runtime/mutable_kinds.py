@@ -5,6 +5,7 @@ Contents are pairs of a key and a value: a dictionary's items, a list's indices,
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 from array import array
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.outer_variables import ClassVariables
 
 Pairs = list[tuple[Any, Any]]
@@ -44,7 +46,9 @@ class MutableKind:
 @cache
 def kinds_of(kind: type) -> tuple[MutableKind, ...]:
     """The ways in which objects of a class can be written; none for what never changes or is not followed."""
-    if issubclass(kind, (type, nn.Module, torch.Tensor, Enum)) or any(descends(kind, name) for name in _UNFOLLOWED):
+    if issubclass(kind, nn.Module):
+        return (_OUTER_MODULE,)
+    if issubclass(kind, (type, torch.Tensor, Enum)) or any(descends(kind, name) for name in _UNFOLLOWED):
         return ()
     for base, mutable in (*_BUILT_IN, *_of_numpy()):
         if issubclass(kind, base):
@@ -114,6 +118,14 @@ def _put_slots(value: Any, pairs: Pairs, slots: Iterable[str]) -> None:
             object.__delattr__(value, name)
 
 
+def _plain_attributes(module: nn.Module) -> Pairs:
+    return [(name, value) for name, value in vars(module).items() if type(value) in PLAIN]
+
+
+_OUTER_MODULE = MutableKind(_plain_attributes, lambda module, pairs: vars(module).update(pairs))
+"""A module to which an object leads: the numbers on it. What else it has is its own affair."""
+
+
 def _put_ordered(value: OrderedDict[Any, Any], pairs: Pairs) -> None:
     OrderedDict.clear(value)
     for key, item in pairs:
@@ -138,6 +150,14 @@ def _put_deque(value: deque[Any], pairs: Pairs) -> None:
 def _put_cell(cell: CellType, pairs: Pairs) -> None:
     for _, value in pairs:
         cell.cell_contents = value
+
+
+def _put_stream(stream: Any, held: tuple[Any, int]) -> None:
+    content, place = held
+    stream.seek(0)
+    stream.truncate()
+    stream.write(content)
+    stream.seek(place)
 
 
 def _cell_pairs(cell: CellType) -> Pairs:
@@ -170,6 +190,8 @@ _BUILT_IN: tuple[tuple[type, MutableKind], ...] = (
     (ClassVariables, MutableKind(ClassVariables.read, ClassVariables.put)),
     (bytearray, _one(bytes, lambda value, held: value.__setitem__(slice(None), held))),
     (array, _one(lambda value: value[:], lambda value, held: value.__setitem__(slice(None), held))),
+    (io.StringIO, _one(lambda value: (value.getvalue(), value.tell()), _put_stream)),
+    (io.BytesIO, _one(lambda value: (value.getvalue(), value.tell()), _put_stream)),
     (random.Random, _one(lambda value: value.getstate(), lambda value, held: value.setstate(held))),
     (torch.Generator, _one(lambda value: value.get_state(), lambda value, held: value.set_state(held))),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -111,7 +111,11 @@ class RecordedCall:
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
-            yield stand_ins
+            before = [version(tensor) for _, tensor, _ in self._constants]
+            try:
+                yield stand_ins
+            finally:
+                self._check_constants(before)
 
     def state_at_entry(self) -> AbstractContextManager[None]:
         """The same for the block alone: what is written into the arguments stays."""
@@ -135,7 +139,7 @@ class RecordedCall:
 
         Raises SurgeryError where the block would now compute something else.
         """
-        self._check_unchanged()
+        self._check_constants(before for _, _, before in self._constants)
         positional, keywords = self._specs
         args = tuple([unflatten(spec, given, stand_ins) for spec in positional])
         kwargs = {
@@ -152,8 +156,9 @@ class RecordedCall:
                     "with use_reentrant=True their gradient would be lost; use use_reentrant=False"
                 )
 
-    def _check_unchanged(self) -> None:
-        for name, tensor, before in self._constants:
+    def _check_constants(self, versions: Iterable[int]) -> None:
+        """Raise SurgeryError where a tensor among the arguments was written since it had one of these versions."""
+        for (name, tensor, _), before in zip(self._constants, versions, strict=True):
             if version(tensor) != before:
                 raise SurgeryError(
                     f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "

@@ -87,7 +87,9 @@ class ReentrantMode(RecomputeMode):
                 "the gradient of what it writes there would be lost; use use_reentrant=False, or train without a cache"
             )
         del output
-        self._note_written(call.end(), entry, origins)
+        written = call.end()
+        _refuse_new_parts(call, written)
+        self._note_written(written, entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
         if origins is not None and origins.any_alive_besides((*given, *results, *call.block.buffers())):
@@ -202,6 +204,17 @@ def _refuse_computed_parameters(call: RecordedCall) -> None:
                     f"{call.place} runs with a computed tensor as its parameter {name}: with use_reentrant=True its "
                     "gradient would be lost; use use_reentrant=False"
                 )
+
+
+def _refuse_new_parts(call: RecordedCall, written: Iterable[Key]) -> None:
+    """Raise SurgeryError where a call made a module or a parameter: the recompute would make and train another."""
+    for module, name in written:
+        part = module._modules.get(name) or module._parameters.get(name)
+        if part is not None and (isinstance(part, nn.Module) or part.requires_grad):
+            raise SurgeryError(
+                f"{call.place} made its {name} in its forward: with use_reentrant=True the gradient would go to "
+                "another one; use use_reentrant=False, or run a forward before wrap_blocks"
+            )
 
 
 def _path_in_words(path: Path) -> str:

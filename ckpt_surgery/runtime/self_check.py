@@ -168,11 +168,7 @@ class SelfCheck:
         first = self._first.prints
         routed = rerouted(self._first.choices, again.choices)
         repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-        if (
-            routed is None
-            and (not repeatable or not self._saved)
-            and _is_noise(first, again.prints, more)
-        ):
+        if routed is None and (not repeatable or not self._saved) and _is_noise(first, again.prints, more):
             return
         raise SurgeryError(
             f"the recompute of {self._place} made something else than its forward: "

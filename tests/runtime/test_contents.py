@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import itertools
 import random
 from array import array
@@ -86,6 +87,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], 
         lambda v: v.get_state().tolist(),
     ),
     "tensor in a list": (lambda: [torch.zeros(2)], lambda v: v[0].add_(1), lambda v: v[0].tolist()),
+    "stream": (io.StringIO, lambda v: v.write("a"), lambda v: (v.getvalue(), v.tell())),
+    "stream of bytes": (io.BytesIO, lambda v: v.write(b"a"), lambda v: (v.getvalue(), v.tell())),
     "iterator in a dict": (
         lambda: {"i": itertools.count(1)},
         lambda v: next(v["i"]),
@@ -167,7 +170,14 @@ def test_a_tensor_with_a_graph_is_held_without_it() -> None:
     assert holder[0].grad_fn is not None
 
 
-def test_modules_configurations_and_classes_are_not_followed() -> None:
+def test_configurations_and_classes_are_not_followed_and_of_modules_only_numbers_are_read() -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig()
-    assert not Contents([("a", torch.nn.Linear(1, 1)), ("b", config), ("c", Counter), ("d", 3), ("e", "text")])
+    assert not Contents([("b", transformers.LlamaConfig()), ("c", Counter), ("d", 3), ("e", "text")])
+    model: Any = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    model.steps = 0
+    contents = Contents([("owner", [model])])
+    model.steps = 1
+    model.append(torch.nn.Linear(1, 1))
+    with contents.restored():
+        assert (model.steps, len(model)) == (0, 2)
+    assert (model.steps, len(model)) == (1, 2)

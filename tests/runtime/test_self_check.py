@@ -246,6 +246,17 @@ def test_weights_that_are_updated_between_are_refused(between: Between, message:
         gradients_after(model, between)
 
 
+def test_a_layer_that_is_made_in_the_forward_trains_or_is_refused() -> None:
+    make = two(toys.LazyBlock)
+    model = stack(make)
+    wrap_blocks(model)
+    assert same(train(model), train(stack(make)))
+    model = stack(make)
+    wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(SurgeryError, match=r"LazyBlock layers\.0 made its late in its forward"):
+        train(model)
+
+
 @both_modes
 def test_a_copy_of_a_trained_model_trains_on(mode: Mode) -> None:
     make = two(toys.NestedStateBlock)

@@ -142,6 +142,19 @@ class EnergyBlock(ScalingBlock):
         return super().forward(hidden - 0.1 * slope)
 
 
+class LazyBlock(ScalingBlock):
+    """Makes one of its layers in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: nn.Module | None = None
+
+    def scale(self) -> Any:
+        if self.late is None:
+            self.late = nn.Linear(1, WIDTH)
+        return self.late(torch.ones(1))
+
+
 class SharingBlock(ScalingBlock):
     """Reads from a holder what the block before left there, and leaves its own."""
 

@@ -1,0 +1,45 @@
+"""The promise of `wrap_blocks` on 600 random cases: gradients, weights and state of a run without it, or a refusal.
+
+What a case is made of stands in `benchmarks/fuzz_cases`; `python -m benchmarks.fuzz` runs other cases, and more.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.fuzz_cases.case import MODES, Case
+from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome, judge
+
+pytestmark = pytest.mark.torch
+
+CHUNK = 50
+FIRST_SEEDS = range(7_000_000, 7_000_600, CHUNK)
+CASES = [Case.drawn(first + number) for first in FIRST_SEEDS for number in range(CHUNK)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections() -> Iterator[None]:
+    """A surgery collects garbage now and then: what was imported need not be looked through."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def test_the_cases_are_spread_over_modes_and_offload() -> None:
+    for mode in MODES:
+        for offload in (None, "cpu"):
+            assert sum((case.mode, case.offload) == (mode, offload) for case in CASES) > len(CASES) // 10
+
+
+@pytest.mark.parametrize("first", FIRST_SEEDS)
+def test_a_surgery_trains_as_without_or_refuses_by_name(first: int) -> None:
+    results = [judge(Case.drawn(seed)) for seed in range(first, first + CHUNK)]
+    assert [(str(r.case), r.outcome, r.detail[:1]) for r in results if r.outcome in FAILURES] == []
+    assert [str(r.case) for r in results if r.outcome in REFUSALS and not r.names_block] == []
+    assert sum(result.outcome is Outcome.EQUAL for result in results) > CHUNK // 3
+    assert sum(result.outcome is Outcome.INVALID for result in results) < CHUNK // 10
