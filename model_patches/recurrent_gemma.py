@@ -1,9 +1,10 @@
 """RecurrentGemma: its recurrent state lies on its modules, and only a forward that makes a cache starts it anew.
 
-Without a cache up to 5.0.0 goes on with the state of the step before: the second backward raises "Trying to backward
-through the graph a second time" (measured on 4.57.6).
+Without a cache it goes on with the state of the step before: on 4.57.6 the second backward raises "Trying to backward
+through the graph a second time", and on 5.3.0 the forward raises "The size of tensor a (32) must match the size of
+tensor b (64)". 5.23.0 gives the same with and without.
 """
 
 from ckpt_surgery.model_patches.family import FamilyFacts
 
-FACTS = FamilyFacts(cache_decides={"RecurrentGemmaModel": "5.1.0"})
+FACTS = FamilyFacts(cache_decides={"RecurrentGemmaModel": "5.23.0"})
