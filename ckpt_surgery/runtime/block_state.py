@@ -90,10 +90,27 @@ class _Watched:
     key: Key
     home: dict[str, Any]
     tensor: Tensor
-    trained: bool
-    """It requires gradient: only optimizers write it, and a recompute after that would be wrong."""
+    is_buffer: bool
+    is_small_buffer: bool
+    """A copy of it costs next to nothing."""
+    may_be_written: bool
+    """The block itself may write it. What requires gradient is written by optimizers alone."""
     bits: Tensor | None = None
     """What the bits of a large buffer add up to: a write that changes nothing, as a broadcast, is none."""
+
+    @classmethod
+    def of(cls, module: nn.Module, home: dict[str, Any], name: str) -> _Watched:
+        """The parameter or buffer of this name in `home`, one of the two dictionaries of a module."""
+        tensor: Tensor = home[name]
+        plain, buffer = is_plain(tensor) and not tensor.requires_grad, home is module._buffers
+        return cls(
+            (module, name),
+            home,
+            tensor,
+            buffer,
+            buffer and plain and tensor.numel() <= _SMALL,
+            plain and (buffer or tensor.nbytes <= _MOST_WATCHED),
+        )
 
 
 @dataclass(slots=True)
@@ -169,13 +186,7 @@ class BlockState:
         copied = {
             place: copy_of(w.tensor)
             for place, w in enumerate(watched)
-            if not w.trained
-            and (
-                w.key in self.written
-                or w.tensor.numel() <= _SMALL
-                or (everything and (w.key[1] in w.key[0]._buffers or w.tensor.nbytes <= _MOST_WATCHED))
-            )
-            and is_plain(w.tensor)
+            if w.key in self.written or w.is_small_buffer or (everything and w.may_be_written)
         }
         return Entry(
             self._dicts,
@@ -207,12 +218,12 @@ class BlockState:
         entry.tensors = {
             place: kept
             for place, kept in entry.tensors.items()
-            if entry.watched[place].key in self.written or kept.numel() <= _SMALL
+            if entry.watched[place].key in self.written or entry.watched[place].is_small_buffer
         }
         if not self.known:
             for watched in entry.watched:
-                if not watched.trained and watched.tensor.numel() > _SMALL and watched.key not in self.written:
-                    watched.bits = bits_of(watched.tensor) if watched.key[1] in watched.key[0]._buffers else None
+                if watched.is_buffer and not watched.is_small_buffer and watched.key not in self.written:
+                    watched.bits = bits_of(watched.tensor)
         if entry.drawn is not None:
             self._draws = self._draws or drawn_since(entry.drawn)
             entry.drawn = entry.drawn if self._draws else None
@@ -258,7 +269,7 @@ class BlockState:
             return
         if watched.bits is not None and bool(watched.bits == bits_of(watched.tensor)):
             return
-        if not watched.trained:
+        if watched.may_be_written:
             self.written.add(watched.key)  # so that it is copied from now on
         raise CannotRestore(watched.key, "was modified in place after the forward")
 
@@ -300,7 +311,7 @@ class BlockState:
             for home in (module._parameters, module._buffers):
                 for name, tensor in home.items():
                     if tensor is not None:
-                        watched = _Watched((module, name), home, tensor, tensor.requires_grad)
+                        watched = _Watched.of(module, home, name)
                         before = bits.get(watched.key)
                         watched.bits = before[1] if before is not None and before[0] is tensor else None
                         self._watched.append(watched)
