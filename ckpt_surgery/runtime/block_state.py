@@ -169,7 +169,6 @@ class BlockState:
         self._watched: list[_Watched] = []
         self._roots: list[tuple[Key, Any]] = []
         self._cut: dict[int, tuple[Key, Tensor]] = {}
-        self._by_identity = False
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -178,7 +177,7 @@ class BlockState:
 
     def entry(self, *, watching: bool) -> Entry:
         """Note what is there before a call. With `watching`, and in calls that nothing is known of, all is copied."""
-        if not self._unchanged():
+        if not self._dicts or not _all_same(self._dicts, self._copies):
             self._look()
         everything = not self.known
         watched = self._watched
@@ -237,21 +236,14 @@ class BlockState:
         Raises CannotRestore where a tensor was written since, and there is no copy of it.
         """
         with ExitStack() as stack:
-            now = [dict(d) for d in entry.dicts]
+            now = entry.copies
+            if not _all_same(entry.dicts, entry.copies):
+                now = [dict(held) for held in entry.dicts]
+                for space, before in zip(entry.spaces, entry.copies, strict=True):
+                    if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
+                        _put(space.held, before)
             stack.callback(_put_all, entry.dicts, now)
-            for space, before in zip(entry.spaces, entry.copies, strict=True):
-                if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
-                    _put(space.held, before)
-            for place, watched in enumerate(entry.watched):
-                was_written = version(watched.tensor) != entry.versions[place]
-                kept = entry.tensors.get(place)
-                if kept is not None and (was_written or not self.known or watched.key in self.written):
-                    watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
-                elif was_written:
-                    self._check_written(watched)
-                if watched.tensor.requires_grad != entry.trainable[place] and watched.tensor.is_leaf:
-                    stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
-                    watched.tensor.requires_grad_(entry.trainable[place])
+            self._put_tensors(entry, stack)
             stand_ins = stack.enter_context(entry.contents.restored()) if entry.contents else {}
             for (module, name), value in entry.roots if stand_ins else ():
                 if name in vars(module):
@@ -263,6 +255,23 @@ class BlockState:
                 set_generator_states(entry.drawn)
             yield
 
+    def _put_tensors(self, entry: Entry, stack: ExitStack) -> None:
+        """Put copies in the places of tensors that were written, and let all require gradient as they did."""
+        versions = _versions(entry.watched)
+        if entry.tensors or versions != entry.versions:
+            for place, watched in enumerate(entry.watched):
+                was_written = versions[place] != entry.versions[place]
+                kept = entry.tensors.get(place)
+                if kept is not None and (was_written or not self.known or watched.key in self.written):
+                    watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
+                elif was_written:
+                    self._check_written(watched)
+        if [watched.tensor.requires_grad for watched in entry.watched] != entry.trainable:
+            for watched, trainable in zip(entry.watched, entry.trainable, strict=True):
+                if watched.tensor.requires_grad != trainable and watched.tensor.is_leaf:
+                    stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
+                    watched.tensor.requires_grad_(trainable)
+
     def _check_written(self, watched: _Watched) -> None:
         """Raise CannotRestore, unless what was written is what was there."""
         if _is_managed(watched.key[0]):
@@ -272,14 +281,6 @@ class BlockState:
         if watched.may_be_written:
             self.written.add(watched.key)  # so that it is copied from now on
         raise CannotRestore(watched.key, "was modified in place after the forward")
-
-    def _unchanged(self) -> bool:
-        if not self._by_identity:
-            try:
-                return self._dicts == self._copies and bool(self._dicts)
-            except Exception:  # a value that cannot be compared, such as a tensor of several elements
-                self._by_identity = True
-        return bool(self._dicts) and all(map(_identical, self._dicts, self._copies))
 
     def _look(self) -> None:
         """Read the modules of the block again."""
@@ -326,11 +327,9 @@ class BlockState:
             for name, value in copy.items():
                 if type(value) in PLAIN or name in _UNWATCHED:
                     continue
-                if isinstance(value, Tensor):
-                    self._by_identity = True
-                    if value.grad_fn is not None:
-                        self._cut[id(value)] = (space.home, name), without_graph(value)
-                        continue
+                if isinstance(value, Tensor) and value.grad_fn is not None:
+                    self._cut[id(value)] = (space.home, name), without_graph(value)
+                    continue
                 values.append(((space.home, name), value))
         for module in self._modules:
             values += [((module, name), value) for name, value in outer_variables(type(module))]
@@ -367,13 +366,26 @@ def _versions(watched: list[_Watched]) -> list[int]:
 
 def _set_since(entry: Entry) -> Iterator[Key]:
     """The attributes, buffers and parameters that were set, replaced or deleted since."""
+    if _all_same(entry.dicts, entry.copies):
+        return
     for space, kept in zip(entry.spaces, entry.copies, strict=True):
         if space.role is not _Role.OF_PARAMETER and not _identical(space.held, kept):
             yield from ((space.home, name) for name in _differing(space.held, kept) if name not in _UNWATCHED)
 
 
+def _all_same(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> bool:
+    """Whether the dictionaries hold what their copies do. This is done in every call, and so by one comparison.
+
+    What is the same object is equal without a look at it.
+    """
+    try:
+        return dicts == copies
+    except Exception:  # values that cannot be compared, such as tensors of several elements
+        return all(map(_identical, dicts, copies))
+
+
 def _identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    return len(ours) == len(theirs) and all(ours[n] is v if n in ours else False for n, v in theirs.items())
+    return len(ours) == len(theirs) and all(map(is_, ours.values(), theirs.values())) and ours.keys() == theirs.keys()
 
 
 def _differing(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
@@ -396,8 +408,9 @@ def _put(held: dict[str, Any], kept: dict[str, Any]) -> None:
 
 
 def _put_all(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> None:
-    for held, kept in zip(dicts, copies, strict=True):
-        _put(held, kept)
+    if not _all_same(dicts, copies):
+        for held, kept in zip(dicts, copies, strict=True):
+            _put(held, kept)
 
 
 def _like(tensor: Tensor, copy: Tensor) -> Tensor:

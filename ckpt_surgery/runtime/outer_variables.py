@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import is_plain_iterator
 
 _CONTAINERS = (dict, list, set, deque, array, bytearray, random.Random, torch.Generator)
-_LIBRARIES = ("torch", "transformers")
+_LIBRARIES = ("builtins", "torch", "transformers")
 
 
 def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
@@ -70,7 +70,7 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
     """The cells; for names of a Python module, its dictionary; and for attributes of a class, that class."""
     sources: dict[tuple[str, int], tuple[str, Any]] = {}
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] in (*_LIBRARIES, "builtins"):
+        if _is_of_library(base.__module__):
             continue
         named = {name for f in vars(base).values() if isinstance(f, FunctionType) for name in _names(f.__code__)}
         plain = tuple(n for n, v in vars(base).items() if type(v) in PLAIN and n in named and not n.startswith("__"))
@@ -79,13 +79,17 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
         for attribute, function in vars(base).items():
             if _may_hold(function) and not attribute.startswith("__"):
                 sources[attribute, id(base)] = attribute, base
-            if isinstance(function, FunctionType):
+            if isinstance(function, FunctionType) and not _is_of_library(str(function.__globals__.get("__name__"))):
                 for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                     if name != "__class__":
                         sources[name, id(cell)] = name, cell
                 for name in _names(function.__code__):
                     sources[name, id(function.__globals__)] = name, function.__globals__
     return tuple(sources.values())
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
 
 
 def _names(code: CodeType) -> Iterator[str]:
