@@ -266,6 +266,7 @@ DIFFERENT = {
     "permuted",
     "other shape",
     "other dtype, same bytes",
+    "another element of any stride",
     "only some have",
 }
 
