@@ -34,7 +34,7 @@ class RoutingRecord(TorchFunctionMode):
         if getattr(func, "__name__", "") in _CHOICES:
             indices = result if isinstance(result, Tensor) else result[1]
             if indices.dtype == torch.int64 and indices.dim() > 0:
-                self.choices.append(indices.detach().to(torch.int16))  # experts are few
+                self.choices.append(indices.detach().to(torch.uint8))  # modulo 256: experts are few
         return result
 
 
