@@ -21,26 +21,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.attention_kernels import allowing_kernels, attention_kernels
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
-from ckpt_surgery.runtime.contents import CannotRestore, Contents, substituted, without_graph
+from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
 from ckpt_surgery.runtime.fingerprints import bits_of
-from ckpt_surgery.runtime.global_state import (
-    GeneratorStates,
-    allowing_kernels,
-    attention_kernels,
-    drawn_since,
-    generator_states,
-    set_generator_states,
-)
 from ckpt_surgery.runtime.outer_variables import outer_variables
+from ckpt_surgery.runtime.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
 
 Key = tuple[nn.Module, str]
 """A module of a block, and the name of a parameter, a buffer or an attribute of it."""
 
 _UNWATCHED = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}) - {"training"}
-_SMALL = 4096  # elements
 _MOST_WATCHED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
 
@@ -108,7 +101,7 @@ class _Watched:
             home,
             tensor,
             buffer,
-            buffer and plain and tensor.numel() <= _SMALL,
+            buffer and plain and tensor.numel() <= SMALL,
             plain and (buffer or tensor.nbytes <= _MOST_WATCHED),
         )
 
@@ -167,6 +160,8 @@ class BlockState:
         self._spaces: list[_Space] = []
         self._copies: list[dict[str, Any]] = []
         self._watched: list[_Watched] = []
+        self.parameters: list[tuple[str, nn.Parameter]] = []
+        """The parameters of the block as of the last entry, by their names there."""
         self._roots: list[tuple[Key, Any]] = []
         self._cut: dict[int, tuple[Key, Tensor]] = {}
 
@@ -301,6 +296,8 @@ class BlockState:
         copies = list(self._copies)  # entries hold the list of their time
         for place in changed:
             copies[place] = dict(dicts[place])
+        if any(spaces[place].role in (_Role.PARAMETERS, _Role.MODULES) for place in changed):
+            self.parameters = list(self._block.named_parameters())
         self._modules, self._spaces, self._dicts, self._copies = modules, spaces, dicts, copies
         self._watch_tensors()
         self._find_roots()

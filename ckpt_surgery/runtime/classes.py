@@ -1,8 +1,10 @@
-"""What the class of a module tells: its ancestors by name, and what `model_patches` knows about its family."""
+"""What the class of a module tells: its ancestors, the names in its code, and what `model_patches` knows about it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from types import CodeType
 
 from torch import nn
 
@@ -13,6 +15,14 @@ from ckpt_surgery.model_patches.family import FamilyFacts
 def descends(kind: type, name: str) -> bool:
     """Whether a class, or one that it inherits from, is called `name`."""
     return any(base.__name__ == name for base in kind.__mro__)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The global names and attributes that a function uses, also in functions and comprehensions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
 
 
 def class_of(module: nn.Module) -> type[nn.Module]:

@@ -21,7 +21,7 @@ from ckpt_surgery.runtime.iterators import fork, is_plain_iterator, position
 from ckpt_surgery.runtime.mutable_kinds import MutableKind, Pairs, kinds_of
 from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, unseen, version
 
-_SMALL = 4096
+SMALL = 4096
 """Elements of a tensor of which a copy costs next to nothing."""
 _MOST_OBJECTS = 2048
 """Objects that are followed from one root. Whoever holds more holds data, and not the state of a block."""
@@ -200,7 +200,7 @@ def _held_tensor(root: Hashable, tensor: Tensor, *, copied: bool) -> _HeldTensor
         return _HeldTensor(root, tensor.detach(), version(tensor), None)
     if tensor.requires_grad or not is_plain(tensor):
         return _HeldTensor(root, tensor, version(tensor), None)
-    copied = copied or tensor.numel() <= _SMALL
+    copied = copied or tensor.numel() <= SMALL
     return _HeldTensor(root, tensor, version(tensor), copy_of(tensor) if copied else None)
 
 

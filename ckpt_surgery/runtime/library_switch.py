@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.classes import facts_of
+from ckpt_surgery.runtime.classes import facts_of, names_in
 from ckpt_surgery.runtime.discovery import is_layer
 
 FLAG = "gradient_checkpointing"
@@ -39,15 +39,8 @@ def _has_inline_branch(kind: type[nn.Module]) -> bool:
     forward = getattr(kind, "forward", None)  # a scripted class has none
     code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
     return isinstance(code, CodeType) and any(
-        name == "checkpoint" or name.endswith("_checkpointing_func") for name in _names_in(code)
+        name == "checkpoint" or name.endswith("_checkpointing_func") for name in names_in(code)
     )
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
 
 
 def needs_cache(module: nn.Module) -> bool:

@@ -17,17 +17,22 @@ _last_backward = WeakTensorKeyDictionary()
 """The backward in which a parameter with hooks got its last gradient from a recompute."""
 
 
-def refuse_in_backward(place: str, block: nn.Module, results: Sequence[Tensor]) -> None:
+Parameters = Sequence[tuple[str, nn.Parameter]]
+"""The parameters of a block, with their names."""
+
+
+def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor]) -> None:
     """Let the backward of `results` raise SurgeryError where gradients would be lost or hooks would see parts of them.
 
-    `results` are what checkpointing made of the tensors of one call; they have one node in the graph.
+    `results` are what checkpointing made of the tensors of one call of the block that has `parameters`; they have one
+    node in the graph.
     """
     node = next((tensor.grad_fn for tensor in results if tensor.grad_fn is not None), None)
     if node is not None:
-        node.register_prehook(_refusal(place, block, [weakref.ref(tensor) for tensor in results]))
+        node.register_prehook(_refusal(place, parameters, [weakref.ref(tensor) for tensor in results]))
 
 
-def _refusal(place: str, block: nn.Module, results: Sequence[weakref.ref[Tensor]]) -> Callable[..., None]:
+def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[Tensor]]) -> Callable[..., None]:
     def refuse(_: Any) -> None:
         if torch.is_grad_enabled():
             raise SurgeryError(
@@ -45,7 +50,7 @@ def _refusal(place: str, block: nn.Module, results: Sequence[weakref.ref[Tensor]
                 f"{place} returns several tensors, and the gradient of one is watched by a hook or kept: with "
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
-        for name, parameter in block.named_parameters():
+        for name, parameter in parameters:
             hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
             if hooked and parameter.requires_grad:
                 _refuse_parts(place, name, parameter)

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
+from ckpt_surgery.runtime.classes import names_in
 from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import is_plain_iterator
 
@@ -72,7 +73,7 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
     for base in kind.__mro__:
         if _is_of_library(base.__module__):
             continue
-        named = {name for f in vars(base).values() if isinstance(f, FunctionType) for name in _names(f.__code__)}
+        named = {name for f in vars(base).values() if isinstance(f, FunctionType) for name in names_in(f.__code__)}
         plain = tuple(n for n, v in vars(base).items() if type(v) in PLAIN and n in named and not n.startswith("__"))
         if plain:
             sources["", id(base)] = base.__name__, ClassVariables(base, plain)
@@ -83,17 +84,10 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
                 for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                     if name != "__class__":
                         sources[name, id(cell)] = name, cell
-                for name in _names(function.__code__):
+                for name in names_in(function.__code__):
                     sources[name, id(function.__globals__)] = name, function.__globals__
     return tuple(sources.values())
 
 
 def _is_of_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)

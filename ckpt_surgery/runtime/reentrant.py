@@ -141,7 +141,7 @@ class ReentrantMode(RecomputeMode):
         return tuple(results)
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
-        refuse_in_backward(self._call.place, self._call.block, results)
+        refuse_in_backward(self._call.place, self._call.state.parameters, results)
         spec, self._output = self._output, None
         return unflatten(spec, results)
 

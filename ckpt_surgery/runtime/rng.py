@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +21,35 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed)
 
 
+GeneratorStates = tuple[Any, Any]
+"""The states of Python's and numpy's global generators; None where numpy was not imported."""
+
+
+def generator_states() -> GeneratorStates:
+    """The states of the generators that torch's checkpointing does not restore."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), numpy.random.get_state() if numpy else None
+
+
+def set_generator_states(states: GeneratorStates) -> None:
+    """Put the generators back."""
+    python, numpy = states
+    random.setstate(python)
+    if numpy is not None:
+        sys.modules["numpy"].random.set_state(numpy)
+
+
+def drawn_since(states: GeneratorStates) -> bool:
+    """Whether somebody has drawn from one of the generators."""
+    python, numpy = states
+    if random.getstate() != python:
+        return True
+    if numpy is None:
+        return False
+    now = sys.modules["numpy"].random.get_state()
+    return bool(now[2:] != numpy[2:] or (now[1] != numpy[1]).any())
+
+
 @contextmanager
 def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     """Restore the generators on exit, also after an exception.
@@ -27,28 +57,18 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
     imported on entry: a generator that nobody imported cannot have been used.
     """
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
+    states = generator_states()
     try:
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             yield
     finally:
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
+        set_generator_states(states)
 
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CUDA devices of the parameters and buffers of a model, in the order of their names."""
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))
-
-
-def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
-    """The states of torch's generators on the CPU and on `devices`; equal states draw equal numbers."""
-    others = [torch.get_device_module(device).get_rng_state(device) for device in devices]
-    return b"".join(state.cpu().numpy().tobytes() for state in (torch.get_rng_state(), *others))
 
 
 TorchStates = dict[torch.device, torch.Tensor]
@@ -59,6 +79,11 @@ def torch_states(devices: Iterable[torch.device]) -> TorchStates:
     """The states of torch's generators on the CPU and on `devices`."""
     others = {device: torch.get_device_module(device).get_rng_state(device) for device in devices}
     return {torch.device("cpu"): torch.get_rng_state(), **others}
+
+
+def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
+    """The states of torch's generators on the CPU and on `devices`; equal states draw equal numbers."""
+    return b"".join(state.cpu().numpy().tobytes() for state in torch_states(devices).values())
 
 
 @contextmanager

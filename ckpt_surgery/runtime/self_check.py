@@ -89,27 +89,25 @@ class SelfCheck:
         `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
         of the results. Raises SurgeryError where the recompute made something else than the forward.
         """
-        trace, sizes = _Trace(), list[float]()
+        trace = _Trace()
         generators = torch_states(_devices(self._first.prints))
 
-        def compare(*, complete: bool) -> None:
+        def compare(results: Sequence[Tensor], *, complete: bool) -> None:
             first, again = self._first.prints, trace.prints
             if _equal(first, again) and (not complete or len(again) >= len(first)):
                 return
-            if self._saved or not _only_rounds(first, again, sizes):
+            if self._saved or not _only_rounds(first, again, [magnitude(result) for result in results]):
                 self._judge(trace, [self._look_closely(once_more, names, generators) for _ in range(_MORE_RUNS)])
 
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
                 results = run()
                 trace.prints += map(fingerprint, results)
-                if not self._saved:
-                    sizes += map(magnitude, results)
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
-                compare(complete=False)
+                compare((), complete=False)
             raise
-        compare(complete=True)
+        compare(results, complete=True)
 
     @contextmanager
     def _choices(self, trace: _Trace) -> Iterator[None]:

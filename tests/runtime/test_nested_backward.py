@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ckpt_surgery import SurgeryError, wrap_blocks
 from tests.zoo.state_toys import WIDTH, ScalingBlock, Stack
@@ -98,4 +100,70 @@ def test_hooks_on_parameters_that_are_used_once_run_as_they_did(mode: Mode) -> N
             model(values()).backward()
         results.append([parameter.grad for parameter in model.parameters()])
     for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+class TwoResults(ScalingBlock):
+    """Returns a second tensor that is made of the first."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        first = super().forward(hidden)
+        return Both(first, torch.sin(first))  # type: ignore[return-value]
+
+
+class Both(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_kept_gradient_of_one_of_several_results_is_refused(watched: bool) -> None:
+    model = Sums([TwoResults(), TwoResults()])
+    wrap_blocks(model, use_reentrant=True)
+    loss = model(values(), keep=watched)
+    if not watched:
+        loss.backward()
+        return
+    with pytest.raises(
+        SurgeryError, match=r"TwoResults layers\.\d returns several tensors, and the gradient of one is"
+    ):
+        loss.backward()
+
+
+class Sums(Stack):
+    """Adds up what its blocks return; with `keep`, the gradient of each first result is kept."""
+
+    def forward(self, given: Tensor, *, keep: bool = False) -> Tensor:
+        hidden = self.first(given)
+        self.kept = []
+        for layer in self.layers:
+            first, second = layer(hidden)
+            if keep:
+                first.retain_grad()
+                self.kept.append(first)
+            hidden = first + second
+        loss: Tensor = self.last(hidden).square().mean()
+        return loss
+
+
+@both_modes
+def test_parameters_that_are_computed_are_right_or_refused(mode: Mode) -> None:
+    torch.manual_seed(0)
+    model = Stack([ScalingBlock(), ScalingBlock()])
+    names = dict(model.named_parameters())
+
+    def loss(of: nn.Module) -> Tensor:
+        result: Tensor = functional_call(of, {name: p * 0.9 for name, p in names.items()}, (values(),))
+        return result
+
+    loss(model).backward()  # type: ignore[no-untyped-call]
+    expected = [p.grad for p in names.values()]
+    model.zero_grad()
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    if mode == "reentrant":
+        with pytest.raises(SurgeryError, match=r"ScalingBlock layers\.0 runs with a computed tensor as its parameter"):
+            loss(model)
+        return
+    loss(model).backward()  # type: ignore[no-untyped-call]
+    for ours, theirs in zip((p.grad for p in names.values()), expected, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -573,3 +573,13 @@ def test_a_released_model_trains_as_without(make: Callable[[], Any]) -> None:
         record = step(model, tokens(), seed=seed, blocks=layers_of(model))
         assert differences(record, step(plain, tokens(), seed=seed, blocks=layers_of(plain))) == []
         assert set(record.entries.values()) == {ONCE}
+
+
+def test_scripted_blocks_are_refused_and_the_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.ModuleList([torch.jit.script(nn.Linear(WIDTH, WIDTH)) for _ in range(2)]))
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    with pytest.raises(
+        SurgeryError, match=r"^Linear is a scripted block, whose forward cannot be replaced: .*blocks="
+    ):
+        wrap_blocks(model, blocks="RecursiveScriptModule")
+    assert all(vars(module).keys() == before[name].keys() for name, module in model.named_modules())
