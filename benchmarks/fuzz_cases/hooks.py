@@ -112,7 +112,7 @@ class ParameterHook(Feature):
 
 
 class AccumulationHook(Feature):
-    """A hook after the accumulation of a parameter's gradient."""
+    """A hook after the accumulation of a parameter's gradient; one of zeros is as good as none, and not counted."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -124,7 +124,7 @@ class AccumulationHook(Feature):
                 parameter.register_post_accumulate_grad_hook(self._hook)
 
     def _hook(self, parameter: Any) -> None:
-        self.calls += 1
+        self.calls += bool(parameter.grad.any())
         parameter.grad.mul_(0.5)
 
 

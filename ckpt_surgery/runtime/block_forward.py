@@ -14,6 +14,7 @@ from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
 from ckpt_surgery.runtime.check_schedule import CheckSchedule
 from ckpt_surgery.runtime.library_switch import FUNCTION
+from ckpt_surgery.runtime.nested_backward import anchor
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.recompute import Computation
 
@@ -80,6 +81,8 @@ class BlockForward:
                 return forward(*args, **kwargs)
             if example is not None:  # reentrant checkpointing is no part of the graph without one that needs gradient
                 given = [torch.empty(0, device=example.device, requires_grad=True)]
+        if computation.checked and getattr(function, "reentrant", False):
+            given = [*given, *anchor(list(self.block.parameters()))]
         results = function(partial(MethodType(_run, self.block), computation), *given)
         return computation.output(results if isinstance(results, tuple) else (results,))
 

@@ -11,7 +11,7 @@ writes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -225,10 +225,10 @@ class BlockState:
         return written
 
     @contextmanager
-    def as_at_entry(self, entry: Entry) -> Iterator[None]:
+    def as_at_entry(self, entry: Entry, keeping: Collection[Key] = ()) -> Iterator[None]:
         """A call inside sees and writes the state of `entry`; afterwards the state is as it is now.
 
-        Raises CannotRestore where a tensor was written since, and there is no copy of it.
+        What is in `keeping` is as it is now inside, too. Raises CannotRestore where a tensor was written since, and there is no copy of it.
         """
         with ExitStack() as stack:
             now = entry.copies
@@ -236,7 +236,7 @@ class BlockState:
                 now = [dict(held) for held in entry.dicts]
                 for space, before in zip(entry.spaces, entry.copies, strict=True):
                     if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
-                        _put(space.held, before)
+                        _put(space.held, before, {name for home, name in keeping if home is space.home})
             stack.callback(_put_all, entry.dicts, now)
             self._put_tensors(entry, stack)
             stand_ins = stack.enter_context(entry.contents.restored()) if entry.contents else {}
@@ -391,12 +391,12 @@ def _differing(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _put(held: dict[str, Any], kept: dict[str, Any]) -> None:
-    """Make a dictionary of a module what it was, but for what others put there for themselves."""
+def _put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = ()) -> None:
+    """Make a dictionary of a module what it was, but for what others put there for themselves and `besides`."""
     if _identical(held, kept):
         return
     for name in list(_differing(held, kept)):
-        if name in _UNWATCHED:
+        if name in _UNWATCHED or name in besides:
             continue
         if name in kept:
             held[name] = kept[name]

@@ -37,6 +37,11 @@ class Checkpointing:
         """The function for these options, with an offloader of its own where they ask for offload."""
         return cls(options, None if options.offload is None else Offloader())
 
+    @property
+    def reentrant(self) -> bool:
+        """Whether a call may be checkpointed with use_reentrant=True: under DistributedDataParallel it is not."""
+        return self.options.use_reentrant
+
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed = replace(self.options, **options)

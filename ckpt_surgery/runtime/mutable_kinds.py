@@ -122,8 +122,13 @@ def _plain_attributes(module: nn.Module) -> Pairs:
     return [(name, value) for name, value in vars(module).items() if type(value) in PLAIN]
 
 
-_OUTER_MODULE = MutableKind(_plain_attributes, lambda module, pairs: vars(module).update(pairs))
-"""A module to which an object leads: the numbers on it. What else it has is its own affair."""
+def _put_plain_attributes(module: nn.Module, pairs: Pairs) -> None:
+    held = vars(module)
+    held.update((name, value) for name, value in pairs if name in held and type(held[name]) in PLAIN)
+
+
+_OUTER_MODULE = MutableKind(_plain_attributes, _put_plain_attributes)
+"""A module to which an object leads: the numbers on it. What else it has, or has by now, is its own affair."""
 
 
 def _put_ordered(value: OrderedDict[Any, Any], pairs: Pairs) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -19,6 +20,32 @@ _last_backward = WeakTensorKeyDictionary()
 
 Parameters = Sequence[tuple[str, nn.Parameter]]
 """The parameters of a block, with their names."""
+
+
+class _Anchor(torch.autograd.Function):
+    """An empty tensor that seems to be made of parameters, and gives them no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.count = len(parameters)
+        return parameters[0].new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return (None,) * ctx.count
+
+
+def anchor(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """What makes a block with these parameters part of a backward for them alone, as an argument of its checkpoint.
+
+    Torch would never enter the block then, and its parameters had no gradient: now that is refused. Nothing is done
+    for parameters with hooks, which would be called with None, and in process groups, where others may have hooks.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return []
+    plain = [p for p in parameters if p.requires_grad and p.grad_fn is None and not _is_hooked(p)]
+    return [_Anchor.apply(*plain)] if plain else []  # type: ignore[no-untyped-call]
 
 
 def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor]) -> None:
@@ -51,8 +78,7 @@ def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[T
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
         for name, parameter in parameters:
-            hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
-            if hooked and parameter.requires_grad:
+            if parameter.requires_grad and _is_hooked(parameter):
                 _refuse_parts(place, name, parameter)
 
     return refuse
@@ -60,6 +86,10 @@ def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[T
 
 def _is_watched(tensor: Tensor) -> bool:
     return tensor.retains_grad or bool(tensor._backward_hooks)
+
+
+def _is_hooked(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
 def _refuse_parts(place: str, name: str, parameter: nn.Parameter) -> None:

@@ -54,6 +54,11 @@ class Computation:
         """The gradient tensors of the call, each once, in the order of the arguments; none after the first run."""
         return self._call.tensors
 
+    @property
+    def checked(self) -> bool:
+        """Whether the recompute of this call is held against its forward."""
+        return self._check is not None
+
     def run(self, *given: Tensor) -> tuple[Tensor, ...]:
         """The tensors that the block makes of `given`, which stand in for `tensors`.
 

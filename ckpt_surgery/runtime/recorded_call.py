@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -99,15 +99,15 @@ class RecordedCall:
             raise self._refusal(error) from None
 
     @contextmanager
-    def as_at_entry(self) -> Iterator[Mapping[int, Any]]:
+    def as_at_entry(self, keeping: Collection[Key] = ()) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
-        Gives what stands in for arguments, for `rebuilt`. Raises SurgeryError where that cannot be.
+        Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. Raises SurgeryError where that cannot be.
         """
         assert self._entry is not None
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.state.as_at_entry(self._entry))
+                stack.enter_context(self.state.as_at_entry(self._entry, keeping))
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
@@ -147,10 +147,13 @@ class RecordedCall:
         }
         return args, kwargs
 
-    def refuse_hidden_gradients(self) -> None:
-        """Raise SurgeryError where an object of unknown structure holds tensors that require gradient."""
+    def refuse_hidden_gradients(self, besides: Collection[Tensor]) -> None:
+        """Raise SurgeryError where an object of unknown structure holds tensors that require gradient.
+
+        Those in `besides` do not count.
+        """
         for name, value in self._opaque:
-            if any(map(_requires_gradient, hidden_tensors(value))):
+            if any(tensor.requires_grad and tensor not in besides for tensor in hidden_tensors(value)):
                 raise SurgeryError(
                     f"{self.place} got tensors with gradient inside a {type(value).__name__} in its argument {name}: "
                     "with use_reentrant=True their gradient would be lost; use use_reentrant=False"

@@ -7,12 +7,16 @@ holds such a tensor already holds the right one. In the recompute the same tenso
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, held_tensors
@@ -21,6 +25,7 @@ from ckpt_surgery.runtime.containers import (
     Flattener,
     Path,
     at,
+    hidden_tensors,
     is_differentiable,
     items,
     slot_paths,
@@ -34,7 +39,7 @@ from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.self_check import SelfCheck
-from ckpt_surgery.runtime.tensor_origins import TensorOrigins
+from ckpt_surgery.runtime.tensor_origins import TensorOrigins, storage_of
 
 Place = tuple[Any, ...]
 """Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""
@@ -43,7 +48,7 @@ Place = tuple[Any, ...]
 class ReentrantMode(RecomputeMode):
     """The first pass runs without gradients, and every tensor of it that others can reach is a result."""
 
-    __slots__ = ("_aside", "_constant", "_output", "_paths", "_watched", "_written")
+    __slots__ = ("_aside", "_constant", "_output", "_parts", "_paths", "_watched", "_written")
 
     def __init__(self, call: RecordedCall, check: SelfCheck | None) -> None:
         super().__init__(call, check)
@@ -55,6 +60,8 @@ class ReentrantMode(RecomputeMode):
         """Where the other results are: what can be reached besides the output."""
         self._watched: tuple[nn.Module, ...] = ()
         """The submodules at whose calls somebody else may look."""
+        self._parts: dict[Key, Any] = {}
+        """The modules and parameters that the first pass made: gradients go to these, and not to others like them."""
         self._written: set[Key] = set()
         """What the first pass wrote on the block, without the constants."""
         self._constant: set[Key] = set()
@@ -65,7 +72,7 @@ class ReentrantMode(RecomputeMode):
         with_caches, arguments = arguments, call.signature.without_caches(*arguments)
         args, kwargs = arguments
         drops = args is not with_caches[0] or kwargs is not with_caches[1]
-        call.refuse_hidden_gradients()
+        call.refuse_hidden_gradients(besides=_left_in_caches)
         entry = call.begin(watching=self._check is not None)
         with_cache = _sum_with_caches(call, with_caches) if self._check and drops else None
         _refuse_computed_parameters(call)
@@ -88,11 +95,14 @@ class ReentrantMode(RecomputeMode):
             )
         del output
         written = call.end()
-        _refuse_new_parts(call, written)
+        self._parts = _parts(written)
         self._note_written(written, entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
-        if origins is not None and origins.any_alive_besides((*given, *results, *call.block.buffers())):
+        del flattener
+        owned = [*call.block.buffers(), *call.block.parameters()]
+        results = _writable(results, [*given, *call.constants(), *owned])
+        if origins is not None and origins.any_alive_besides((*given, *results, *owned)):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
                 "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
@@ -114,11 +124,12 @@ class ReentrantMode(RecomputeMode):
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with self._call.as_at_entry() as stand_ins:
+        with self._call.as_at_entry(keeping=self._parts) as stand_ins:
             args, kwargs = self._call.signature.without_caches(*self._call.rebuilt(given, stand_ins))
             with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
             reachable = self._reachable((args, kwargs), seen)
+            _refuse_other_parts(self._call, self._parts)
             lost = {place[1] for place, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
         if lost:
             raise SurgeryError(
@@ -178,14 +189,56 @@ class ReentrantMode(RecomputeMode):
         return {**reachable, **held_tensors(self._written)} if self._written else reachable
 
 
+def _writable(results: tuple[Tensor, ...], known: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The results, so that they can be written in place as without checkpointing.
+
+    Torch refuses that for a view, for whoever holds its base may not see it. A view of which nobody holds the base
+    need not be one: another tensor stands in for it. `known` are tensors that others do hold.
+    """
+    if not any(tensor._is_view() for tensor in results):
+        return results
+    storages = Counter(storage_of(tensor) for tensor in (*results, *known))
+    held = _holders(results)
+    return tuple(
+        tensor.data if tensor._is_view() and holders == _NO_OTHERS and storages[storage_of(tensor)] == 1 else tensor
+        for tensor, holders in zip(results, held, strict=True)
+    )
+
+
+def _holders(results: tuple[Tensor, ...]) -> list[tuple[int, int]]:
+    """How many references there are to each result and to what it is a view of, those of this function included."""
+    counts = []
+    for tensor in results:
+        base = tensor._base
+        counts.append((sys.getrefcount(tensor), sys.getrefcount(base)))
+    return counts
+
+
+_NO_OTHERS = _holders((torch.empty(2)[:1],))[0]
+
+
+_left_in_caches = WeakTensorKeyDictionary()
+"""What blocks wrote into caches when they were run with them for comparison. It has no gradient to give."""
+
+
 def _sum_with_caches(call: RecordedCall, arguments: Arguments) -> int | None:
-    """The sum of what the call makes with its caches, which keep what it writes there for the blocks after it."""
+    """The sum of what the call makes with its caches, which keep what it writes there for the blocks after it.
+
+    Those are not to use it with gradient, and in later calls it is not there.
+    """
     args, kwargs = arguments
+    caches = [(n, v) for n, v in call.signature.named(args, kwargs) if call.signature.is_past(n, v)]
+    before = {id(tensor): tensor for _, cache in caches for tensor in hidden_tensors(cache)}
     devices = {tensor.device for tensor in tensors(arguments) if tensor.device.type != "cpu"}
     with torch_states_kept(torch_states(devices)), call.state_at_entry():
         made = _first_sum(call.forward(*args, **kwargs))
-        caches = Contents((n, v) for n, v in call.signature.named(args, kwargs) if call.signature.is_past(n, v))
-    caches.put_back()
+        written = Contents(caches)
+    written.put_back()
+    for name, cache in caches:
+        for tensor in hidden_tensors(cache):
+            if id(tensor) not in before and is_differentiable(tensor) and not tensor.requires_grad:
+                tensor.requires_grad_().register_hook(_refusal_of_cached(call.place, name))  # type: ignore[no-untyped-call]
+                _left_in_caches[tensor] = None
     return made
 
 
@@ -206,14 +259,24 @@ def _refuse_computed_parameters(call: RecordedCall) -> None:
                 )
 
 
-def _refuse_new_parts(call: RecordedCall, written: Iterable[Key]) -> None:
-    """Raise SurgeryError where a call made a module or a parameter: the recompute would make and train another."""
-    for module, name in written:
-        part = module._modules.get(name) or module._parameters.get(name)
-        if part is not None and (isinstance(part, nn.Module) or part.requires_grad):
+def _parts(written: Iterable[Key]) -> dict[Key, Any]:
+    """The modules and trainable parameters among what a call wrote."""
+    parts = {key: _part(*key) for key in written}
+    return {key: part for key, part in parts.items() if isinstance(part, nn.Module) or getattr(part, "requires_grad", 0)}
+
+
+def _part(module: nn.Module, name: str) -> Any:
+    part = module._modules.get(name)
+    return module._parameters.get(name) if part is None else part
+
+
+def _refuse_other_parts(call: RecordedCall, parts: Mapping[Key, Any]) -> None:
+    """Raise SurgeryError where a recompute made modules or parameters again: gradients would go to the wrong ones."""
+    for (module, name), part in parts.items():
+        if _part(module, name) is not part:
             raise SurgeryError(
-                f"{call.place} made its {name} in its forward: with use_reentrant=True the gradient would go to "
-                "another one; use use_reentrant=False, or run a forward before wrap_blocks"
+                f"{call.place} makes its {name} in its forward, each time anew: with use_reentrant=True the gradient "
+                "would go to another one; use use_reentrant=False"
             )
 
 
@@ -241,6 +304,18 @@ def _refusal_of_argument(place: str, name: str) -> Callable[[Tensor], None]:
         raise SurgeryError(
             f"{place} used a tensor with gradient that its argument {name} leads to: with use_reentrant=True its "
             "gradient would be lost; use use_reentrant=False, or pass the tensor itself"
+        )
+
+    return refuse
+
+
+def _refusal_of_cached(place: str, name: str) -> Callable[[Tensor], None]:
+    """A hook for a tensor that a block left in a cache: its gradient cannot go on from there."""
+
+    def refuse(gradient: Tensor) -> None:
+        raise SurgeryError(
+            f"what {place} wrote into {name} was used by others: with use_reentrant=True its gradient would be lost; "
+            "use use_reentrant=False, or train without a cache"
         )
 
     return refuse

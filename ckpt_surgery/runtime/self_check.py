@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude
@@ -134,7 +135,16 @@ class SelfCheck:
             note(tensor)
             return pack(tensor)
 
-        with saved_tensors_hooks(noting, unpack):
+        def unpacking(packed: Any) -> Any:
+            try:
+                return unpack(packed)
+            except CheckpointError as error:
+                raise SurgeryError(
+                    f"{self._place} cannot be recomputed: torch's checkpointing ended its backward with "
+                    f'"{" ".join(str(error).split())}"; leave the block out'
+                ) from error
+
+        with saved_tensors_hooks(noting, unpacking):
             yield
 
     def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
@@ -150,6 +160,8 @@ class SelfCheck:
 
         with ExitStack() as stack:
             for name, module in self._block.named_modules():
+                if isinstance(module, torch.jit.ScriptModule):  # has no hooks of Python
+                    continue
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
@@ -151,6 +152,7 @@ class Surgery(Undoable):
         self._noted = [
             before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
             for module in self.model.modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
             for name in (*_OURS, *library.EMBEDDING_HANDLES)
         ]
 

@@ -44,7 +44,7 @@ class TensorOrigins(TorchDispatchMode):
 
     def any_alive_besides(self, accounted: Iterable[Tensor]) -> bool:
         """Whether a tensor made of the sources is still alive that shares no memory with any of `accounted`."""
-        storages = {_storage(tensor) for tensor in accounted}
+        storages = {storage_of(tensor) for tensor in accounted}
         if not self._any_alive_outside(storages):
             return False
         gc.collect()  # reference cycles are nobody's
@@ -53,8 +53,9 @@ class TensorOrigins(TorchDispatchMode):
 
     def _any_alive_outside(self, storages: Collection[int]) -> bool:
         alive = (tensor for reference in self._descendants.values() if (tensor := reference()) is not None)
-        return any(_storage(tensor) not in storages for tensor in alive)
+        return any(storage_of(tensor) not in storages for tensor in alive)
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
+    """Equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)

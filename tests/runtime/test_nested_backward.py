@@ -42,6 +42,15 @@ def some_inputs(model: Stack, given: Tensor) -> None:
     model(given).backward(inputs=[model.first.weight])
 
 
+def inner_inputs(model: Stack, given: Tensor) -> None:
+    model(given).backward(inputs=list(model.layers.parameters()))
+
+
+def inner_inputs_of_a_frozen_rest(model: Stack, given: Tensor) -> None:
+    model.first.requires_grad_(False)
+    inner_inputs(model, given.detach())
+
+
 def clip(model: Stack) -> None:
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
@@ -66,6 +75,8 @@ def tied_outside(model: Stack, given: Tensor) -> None:
         (penalty, "second derivatives would be lost"),
         (gradient_function, r"torch\.autograd\.grad, and backward with inputs="),
         (some_inputs, r"torch\.autograd\.grad, and backward with inputs="),
+        (inner_inputs, r"torch\.autograd\.grad, and backward with inputs="),
+        (inner_inputs_of_a_frozen_rest, r"torch\.autograd\.grad, and backward with inputs="),
         (twice, r"its parameter up\.weight has a hook and is used more than once"),
         (tied_outside, r"its parameter up\.weight has a hook and is used more than once"),
     ],

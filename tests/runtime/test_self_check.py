@@ -46,6 +46,7 @@ RESTORED: dict[str, Make] = {
     "a list of the Python module": two(toys.LoggingBlock),
     "a number on a parameter": two(toys.OnParameterBlock),
     "a codebook": two(toys.CodebookBlock),
+    "a momentum encoder": two(toys.FollowingBlock),
     "a gradient inside": two(toys.EnergyBlock),
     "a holder that blocks share": sharing,
 }
@@ -113,6 +114,34 @@ def test_what_cannot_be_restored_is_refused_by_name(make: Make, message: str, mo
     name = type(model.layers[0]).__name__
     wrap_blocks(model, use_reentrant=mode == "reentrant")
     with pytest.raises(SurgeryError, match=rf"{name} layers\.\d .*{message}"):
+        train(model)
+
+
+@both_modes
+def test_a_model_may_write_into_the_view_that_a_block_returns(mode: Mode) -> None:
+    plain, wrapped, native = (toys.WritingStack([toys.TurnedBlock(), toys.TurnedBlock()]) for _ in range(3))
+    for model in (wrapped, native):
+        model.load_state_dict(plain.state_dict())
+    wrap_blocks(wrapped, use_reentrant=mode == "reentrant")
+    expected = train(plain)
+    assert same(train(wrapped), expected)
+    checkpoint_natively(native, mode)
+    if mode == "reentrant":
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            train(native)
+
+
+def test_a_view_that_a_block_keeps_is_not_replaced() -> None:
+    model = toys.WritingStack([toys.TurnedBlock(keeps=True), toys.TurnedBlock()])
+    wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(RuntimeError, match="is a view"):
+        train(model)
+
+
+def test_a_function_that_reads_its_saved_tensors_twice_is_refused_by_name() -> None:
+    model = toys.Stack([toys.ReadingTwiceBlock(), toys.ReadingTwiceBlock()])
+    wrap_blocks(model, use_reentrant=False)
+    with pytest.raises(SurgeryError, match=r"ReadingTwiceBlock layers\.1 cannot be recomputed: .* unpacked once"):
         train(model)
 
 
@@ -246,15 +275,51 @@ def test_weights_that_are_updated_between_are_refused(between: Between, message:
         gradients_after(model, between)
 
 
-def test_a_layer_that_is_made_in_the_forward_trains_or_is_refused() -> None:
+@both_modes
+def test_a_layer_that_is_made_in_the_first_forward_trains(mode: Mode) -> None:
     make = two(toys.LazyBlock)
     model = stack(make)
-    wrap_blocks(model)
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
     assert same(train(model), train(stack(make)))
-    model = stack(make)
+
+
+def test_a_layer_that_is_made_anew_in_each_forward_is_refused_in_reentrant_mode() -> None:
+    model = stack(two(toys.AnewBlock))
     wrap_blocks(model, use_reentrant=True)
-    with pytest.raises(SurgeryError, match=r"LazyBlock layers\.0 made its late in its forward"):
+    with pytest.raises(SurgeryError, match=r"AnewBlock layers\.1 makes its late in its forward, each time anew"):
         train(model)
+
+
+@pytest.mark.parametrize("every_n", [1, 2])
+def test_a_cache_from_which_another_block_reads_is_refused_in_reentrant_mode(every_n: int) -> None:
+    model = toys.CachingStack([toys.CachingBlock(0), toys.CachingBlock(1)])
+    wrap_blocks(model, use_reentrant=True, every_n=every_n)
+    message = "computes something else without the cache" if every_n == 1 else "into past_key_values was used by others"
+    with pytest.raises(SurgeryError, match=rf"CachingBlock layers\.\d .*{message}"):
+        train(model)
+
+
+@both_modes
+def test_a_block_with_a_scripted_part_is_copied_and_its_drift_told(mode: Mode) -> None:
+    model = stack(two(toys.ScriptedBlock))
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    train(model)
+    values = torch.ones(2, toys.WIDTH)
+    assert torch.equal(copy.deepcopy(model)(values), model(values))
+    layers: Any = model.layers
+    layers[0].scale = toys.DriftingBlock().scale
+    with pytest.raises(SurgeryError, match=r"ScriptedBlock layers\.0 made something else than its forward"):
+        train(model)
+
+
+@both_modes
+def test_a_block_leaves_alone_what_the_blocks_that_it_knows_have_made(mode: Mode) -> None:
+    blocks: list[nn.Module] = []
+    model = toys.Stack([toys.KnowingBlock(blocks), toys.KnowingBlock(blocks)])
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    train(model, steps=1)
+    layers: Any = model.layers
+    assert all(layer.table is not None for layer in layers)
 
 
 @both_modes

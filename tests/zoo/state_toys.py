@@ -155,6 +155,80 @@ class LazyBlock(ScalingBlock):
         return self.late(torch.ones(1))
 
 
+class AnewBlock(ScalingBlock):
+    """Makes one of its layers anew in each forward."""
+
+    def scale(self) -> Any:
+        self.late = nn.Linear(1, WIDTH)
+        nn.init.ones_(self.late.weight)
+        return self.late(torch.ones(1))
+
+
+class FollowingBlock(ScalingBlock):
+    """Has a frozen weight that follows a trained one, as a momentum encoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.followed = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+
+    def scale(self) -> Any:
+        with torch.no_grad():
+            self.followed.lerp_(self.up.bias, 0.3)
+        return self.followed.clone()
+
+
+class ScriptedBlock(ScalingBlock):
+    """Has a scripted part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripted = torch.jit.script(nn.Linear(WIDTH, WIDTH))
+
+    def scale(self) -> Any:
+        return self.scripted(torch.ones(WIDTH))
+
+
+class KnowingBlock(ScalingBlock):
+    """Knows the blocks of its model by a list, and keeps a table that its first call makes."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+        self.blocks = blocks
+        blocks.append(self)
+
+    def scale(self) -> Any:
+        if self.table is None:
+            self.table = torch.arange(1.0, WIDTH + 1) / 4
+        return self.table
+
+
+class KeyCache:
+    """Keys by layer, with the interface of a cache of transformers."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, Tensor] = {}
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """How many keys a layer has."""
+        return len(self.layers[layer]) if layer in self.layers else 0
+
+
+class CachingBlock(ScalingBlock):
+    """Writes its keys into a cache, from which it reads those of the block before."""
+
+    def __init__(self, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, hidden: Tensor, past_key_values: KeyCache | None = None) -> Tensor:
+        keys = torch.sin(self.up(hidden))
+        if past_key_values is not None:
+            past_key_values.layers[self.layer_idx] = keys
+            keys = past_key_values.layers.get(self.layer_idx - 1, keys)
+        return super().forward(hidden) * torch.cos(keys)
+
+
 class SharingBlock(ScalingBlock):
     """Reads from a holder what the block before left there, and leaves its own."""
 
@@ -223,6 +297,41 @@ class RoutingBlock(nn.Module):
         return result
 
 
+class TurnedBlock(ScalingBlock):
+    """Returns a view of what it made, which it keeps with `keeps`."""
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.kept: Tensor | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result = super().forward(hidden).t()
+        self.kept = result if self.keeps else None
+        return result.t()
+
+
+class _Twice(torch.autograd.Function):
+    """Squares, and reads what it saved twice in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values.square()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * (ctx.saved_tensors[0] + ctx.saved_tensors[0])
+
+
+class ReadingTwiceBlock(ScalingBlock):
+    """Has a function that reads its saved tensors twice."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = _Twice.apply(super().forward(hidden))  # type: ignore[no-untyped-call]
+        return result
+
+
 class Stack(nn.Module):
     """A stack of blocks between two layers; it gives a loss."""
 
@@ -235,6 +344,30 @@ class Stack(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         hidden = self.first(values)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = self.run(layer, hidden)
         loss: Tensor = self.last(hidden).square().mean()
         return loss
+
+    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """What the model makes of one block."""
+        result: Tensor = layer(hidden)
+        return result
+
+
+class CachingStack(Stack):
+    """Gives its blocks a cache."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.cache = KeyCache()
+        return super().forward(values)
+
+    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        result: Tensor = layer(hidden, past_key_values=self.cache)
+        return result
+
+
+class WritingStack(Stack):
+    """Writes into what its blocks return."""
+
+    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        return super().run(layer, hidden).mul_(1.5)
