@@ -98,10 +98,10 @@ class ComputedWeight(Feature):
     """A weight that the block computes once from a parameter in each call and keeps as an attribute."""
 
     def build(self, block: Any, index: int) -> None:
-        block.raw = nn.Parameter(torch.randn(FEATURES, FEATURES) / 4)
+        block.raw_weight = nn.Parameter(torch.randn(FEATURES, FEATURES) / 4)
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        block.computed = torch.tanh(block.raw)
+        block.computed = torch.tanh(block.raw_weight)
         return hidden + functional.linear(hidden, block.computed).tanh()
 
 

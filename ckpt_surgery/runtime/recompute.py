@@ -10,7 +10,7 @@ decides the mode: it runs the first pass with gradients (non-reentrant, here) or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -73,7 +73,12 @@ class Computation:
         before = [version(tensor) for tensor in given]
         kind = NonReentrantMode if torch.is_grad_enabled() else ReentrantMode
         self._mode = kind(self._call, self._check)
-        results = self._mode.first(arguments, given)
+        try:
+            return self._mode.first(arguments, given)
+        finally:
+            self._refuse_written(arguments, given, before)
+
+    def _refuse_written(self, arguments: Arguments, given: tuple[Tensor, ...], before: Sequence[int]) -> None:
         for tensor, written in zip(given, before, strict=True):
             if version(tensor) != written:
                 name = _name_of(tensor, self._call.signature.named(*arguments))
@@ -81,7 +86,6 @@ class Computation:
                     f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
                     "block out, or give it a copy"
                 )
-        return results
 
     def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         try:

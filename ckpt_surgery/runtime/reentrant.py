@@ -74,13 +74,13 @@ class ReentrantMode(RecomputeMode):
         drops = args is not with_caches[0] or kwargs is not with_caches[1]
         call.refuse_hidden_gradients(besides=_left_in_caches)
         entry = call.begin(watching=self._check is not None)
-        with_cache = _sum_with_caches(call, with_caches) if self._check and drops else None
+        self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
+        with_cache = _sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
         _refuse_computed_parameters(call)
         tracing = self._check is not None or not (state.known and state.traced)
         origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
         excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
         excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
-        self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with _watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             output = call.forward(*args, **kwargs)
@@ -221,24 +221,26 @@ _left_in_caches = WeakTensorKeyDictionary()
 """What blocks wrote into caches when they were run with them for comparison. It has no gradient to give."""
 
 
-def _sum_with_caches(call: RecordedCall, arguments: Arguments) -> int | None:
+def _sum_with_caches(call: RecordedCall, arguments: Arguments, watched: Collection[nn.Module]) -> int | None:
     """The sum of what the call makes with its caches, which keep what it writes there for the blocks after it.
 
-    Those are not to use it with gradient, and in later calls it is not there.
+    Nobody is to use that with gradient, or what hooks on `watched` keep of this run: in other calls it is not there.
     """
     args, kwargs = arguments
     caches = [(n, v) for n, v in call.signature.named(args, kwargs) if call.signature.is_past(n, v)]
     before = {id(tensor): tensor for _, cache in caches for tensor in hidden_tensors(cache)}
     devices = {tensor.device for tensor in tensors(arguments) if tensor.device.type != "cpu"}
-    with torch_states_kept(torch_states(devices)), call.state_at_entry():
+    kept = torch_states_kept(torch_states(devices))
+    with kept, call.state_at_entry(), _watching(watched, weakref.ref) as seen:
         made = _first_sum(call.forward(*args, **kwargs))
         written = Contents(caches)
     written.put_back()
-    for name, cache in caches:
-        for tensor in hidden_tensors(cache):
-            if id(tensor) not in before and is_differentiable(tensor) and not tensor.requires_grad:
-                tensor.requires_grad_().register_hook(_refusal_of_cached(call.place, name))  # type: ignore[no-untyped-call]
-                _left_in_caches[tensor] = None
+    left = [(tensor, name) for name, cache in caches for tensor in hidden_tensors(cache) if id(tensor) not in before]
+    seen_by_hooks = [(tensor, "") for reference in seen.values() if (tensor := reference()) is not None]
+    for tensor, name in (*left, *seen_by_hooks):
+        if is_differentiable(tensor) and not tensor.requires_grad and not any(tensor is t for t in call.constants()):
+            tensor.requires_grad_().register_hook(_refusal_of_comparison(call.place, name))  # type: ignore[no-untyped-call]
+            _left_in_caches[tensor] = None
     return made
 
 
@@ -309,13 +311,14 @@ def _refusal_of_argument(place: str, name: str) -> Callable[[Tensor], None]:
     return refuse
 
 
-def _refusal_of_cached(place: str, name: str) -> Callable[[Tensor], None]:
-    """A hook for a tensor that a block left in a cache: its gradient cannot go on from there."""
+def _refusal_of_comparison(place: str, cache: str) -> Callable[[Tensor], None]:
+    """A hook for a tensor of a run with caches, left in one or seen by a hook: its gradient cannot go on from there."""
+    what = f"what {place} wrote into {cache}" if cache else f"a tensor that a hook kept inside {place}"
 
     def refuse(gradient: Tensor) -> None:
         raise SurgeryError(
-            f"what {place} wrote into {name} was used by others: with use_reentrant=True its gradient would be lost; "
-            "use use_reentrant=False, or train without a cache"
+            f"{what} was used by others: with use_reentrant=True and a cache its gradient would be lost; use "
+            "use_reentrant=False, or train without a cache"
         )
 
     return refuse
