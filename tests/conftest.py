@@ -5,6 +5,7 @@ With `--fail-if-none-ran`, a run in which every test was skipped fails.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = missing(marks, transformers, torch=torch, gpu="gpu" in marks and torch and gpu_is_there())
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what has been imported: tests and a surgery collect now and then."""
+    gc.collect()
+    gc.freeze()
 
 
 def start_order(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, int, Path]]:

@@ -225,10 +225,12 @@ class BlockState:
         return written
 
     @contextmanager
-    def as_at_entry(self, entry: Entry, keeping: Collection[Key] = ()) -> Iterator[None]:
+    def as_at_entry(self, entry: Entry, *, keeping: Collection[Key] = (), spare: bool = False) -> Iterator[None]:
         """A call inside sees and writes the state of `entry`; afterwards the state is as it is now.
 
-        What is in `keeping` is as it is now inside, too. Raises CannotRestore where a tensor was written since, and there is no copy of it.
+        What is in `keeping` is as it is now inside, too. With `spare` the call writes into copies even where nothing
+        has been written since, as it has in a recompute. Raises CannotRestore where a tensor was written since, and
+        there is no copy of it.
         """
         with ExitStack() as stack:
             now = entry.copies
@@ -238,8 +240,8 @@ class BlockState:
                     if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
                         _put(space.held, before, {name for home, name in keeping if home is space.home})
             stack.callback(_put_all, entry.dicts, now)
-            self._put_tensors(entry, stack)
-            stand_ins = stack.enter_context(entry.contents.restored()) if entry.contents else {}
+            self._put_tensors(entry, stack, spare=spare)
+            stand_ins = stack.enter_context(entry.contents.restored(spare=spare)) if entry.contents else {}
             for (module, name), value in entry.roots if stand_ins else ():
                 if name in vars(module):
                     vars(module)[name] = substituted(value, stand_ins)
@@ -250,14 +252,14 @@ class BlockState:
                 set_generator_states(entry.drawn)
             yield
 
-    def _put_tensors(self, entry: Entry, stack: ExitStack) -> None:
+    def _put_tensors(self, entry: Entry, stack: ExitStack, *, spare: bool) -> None:
         """Put copies in the places of tensors that were written, and let all require gradient as they did."""
         versions = _versions(entry.watched)
         if entry.tensors or versions != entry.versions:
             for place, watched in enumerate(entry.watched):
                 was_written = versions[place] != entry.versions[place]
                 kept = entry.tensors.get(place)
-                if kept is not None and (was_written or not self.known or watched.key in self.written):
+                if kept is not None and (spare or was_written or not self.known or watched.key in self.written):
                     watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
                 elif was_written:
                     self._check_written(watched)

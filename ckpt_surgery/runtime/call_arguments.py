@@ -91,12 +91,17 @@ class BlockSignature:
         yield from kwargs.items()
 
     def without_use_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The call with `use_cache=False`, where True would make the block return a cache of its own."""
+        """The call with `use_cache=False`, where True would make the block return a cache of its own.
+
+        A block that is not of transformers may do anything with it once it is given a cache.
+        """
         if self.needs_use_cache or self.cache_decides or not any(value is True for value in (*args, *kwargs.values())):
             return args, kwargs
         given = dict(self.named(args, kwargs))
         past = {name for name in (*self.names, *given) if name in self.past}
         if not past or any(self._is_other(name, given.get(name)) for name in past):
+            return args, kwargs
+        if not self.is_of_transformers and any(given.get(name) is not None for name in past):
             return args, kwargs
         return self._changed(
             args, kwargs, lambda name, value: False if name == "use_cache" and value is True else value

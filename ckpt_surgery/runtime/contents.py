@@ -117,11 +117,12 @@ class Contents:
                 raise CannotRestore(each.root, "went on with a generator, which cannot be wound back")
 
     @contextmanager
-    def restored(self) -> Iterator[dict[int, Any]]:
+    def restored(self, *, spare: bool = False) -> Iterator[dict[int, Any]]:
         """Inside, all is as it was; afterwards as it is now.
 
-        Gives what stands in for values that cannot be put back in place, by the ids of those: tensors that were
-        written, and iterators. Raises CannotRestore where there is no copy of such a tensor.
+        Gives what stands in for values that cannot be put back in place, by the ids of those: iterators, and tensors
+        that were written or, with `spare`, are not to be written inside. Raises CannotRestore where there is no copy
+        of such a tensor.
         """
         stand_ins = {
             id(each.iterator): fork(each.kept)
@@ -129,7 +130,8 @@ class Contents:
             if not isinstance(each.iterator, GeneratorType)
         }
         for key, kept in self._tensors.items():
-            if _is_written(kept):
+            written = _is_written(kept)
+            if written or (spare and kept.copy is not None):
                 if kept.copy is None:
                     raise CannotRestore(kept.root, "holds a tensor that was modified in place after the forward")
                 stand_ins[key] = copy_of(kept.copy)

@@ -34,6 +34,13 @@ def _own(part: Any) -> Any:
 
 
 def position(generator: Generator[Any, Any, Any]) -> Any:
-    """Where a generator stands, as far as can be seen from outside: its instruction and its variables."""
-    frame = cast("GeneratorType[Any, Any, Any]", generator).gi_frame
-    return None if frame is None else (frame.f_lasti, [(name, id(value)) for name, value in frame.f_locals.items()])
+    """Where a generator stands, as far as can be seen from outside: its instruction, its variables, and its source."""
+    inner = cast("GeneratorType[Any, Any, Any]", generator)
+    frame, source = inner.gi_frame, inner.gi_yieldfrom
+    if frame is None:
+        return None
+    if isinstance(source, GeneratorType):
+        source = position(source)
+    elif is_plain_iterator(source):
+        source = cast(Any, source).__reduce__()
+    return frame.f_lasti, [(name, id(value)) for name, value in frame.f_locals.items()], source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[T
             )
         for name, parameter in parameters:
             if parameter.requires_grad and _is_hooked(parameter):
-                _refuse_parts(place, name, parameter)
+                _refuse_parts(place, f"parameter {name}", parameter)
 
     return refuse
 
@@ -88,11 +88,35 @@ def _is_watched(tensor: Tensor) -> bool:
     return tensor.retains_grad or bool(tensor._backward_hooks)
 
 
-def _is_hooked(parameter: nn.Parameter) -> bool:
+def _is_hooked(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
-def _refuse_parts(place: str, name: str, parameter: nn.Parameter) -> None:
+def refuse_parts_of_others(place: str, parameters: Parameters, results: Sequence[Tensor]) -> None:
+    """Raise SurgeryError where a recompute used a parameter with hooks that is none of its block's, and others do too.
+
+    To be called in a backward, with the `results` of the recompute.
+    """
+    own = {id(parameter) for _, parameter in parameters}
+    for leaf in _leaves(results):
+        if id(leaf) not in own and _is_hooked(leaf):
+            _refuse_parts(place, f"parameter of shape {tuple(leaf.shape)} from outside of it", leaf)
+
+
+def _leaves(results: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The tensors to which a backward of `results` would add gradient."""
+    pending = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        following = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= following
+        pending += following
+
+
+def _refuse_parts(place: str, name: str, parameter: Tensor) -> None:
     """Raise SurgeryError where a parameter with hooks gets its gradient in several parts."""
     backward = torch._C._current_graph_task_id()
     with torch.enable_grad():
@@ -100,7 +124,7 @@ def _refuse_parts(place: str, name: str, parameter: nn.Parameter) -> None:
     elsewhere = torch._C._will_engine_execute_node(node)  # outside of checkpointed blocks
     if elsewhere or (parameter in _last_backward and _last_backward[parameter] == backward):
         raise SurgeryError(
-            f"{place} cannot be recomputed: its parameter {name} has a hook and is used more than once, and with "
+            f"{place} cannot be recomputed: its {name} has a hook and is used more than once, and with "
             "use_reentrant=True the hook would see each part of its gradient by itself; use use_reentrant=False"
         )
     _last_backward[parameter] = backward

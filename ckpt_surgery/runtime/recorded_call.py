@@ -102,12 +102,13 @@ class RecordedCall:
     def as_at_entry(self, keeping: Collection[Key] = ()) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
-        Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. Raises SurgeryError where that cannot be.
+        Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. Raises SurgeryError
+        where that cannot be.
         """
         assert self._entry is not None
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.state.as_at_entry(self._entry, keeping))
+                stack.enter_context(self.state.as_at_entry(self._entry, keeping=keeping))
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
@@ -118,9 +119,9 @@ class RecordedCall:
                 self._check_constants(before)
 
     def state_at_entry(self) -> AbstractContextManager[None]:
-        """The same for the block alone: what is written into the arguments stays."""
+        """The same for the block alone and before the first pass: what is written into the arguments stays."""
         assert self._entry is not None
-        return self.state.as_at_entry(self._entry)
+        return self.state.as_at_entry(self._entry, spare=True)
 
     def _refusal(self, error: CannotRestore) -> SurgeryError:
         name = error.root if isinstance(error.root, str) else self._name_of(error.root)

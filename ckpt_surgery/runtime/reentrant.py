@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
 import torch
@@ -34,7 +34,7 @@ from ckpt_surgery.runtime.containers import (
 )
 from ckpt_surgery.runtime.contents import Contents
 from ckpt_surgery.runtime.fingerprints import bits_of
-from ckpt_surgery.runtime.nested_backward import refuse_in_backward
+from ckpt_surgery.runtime.nested_backward import refuse_in_backward, refuse_parts_of_others
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
@@ -118,6 +118,7 @@ class ReentrantMode(RecomputeMode):
 
         def run() -> tuple[Tensor, ...]:
             results.append(self._again(given))
+            refuse_parts_of_others(self._call.place, self._call.state.parameters, results[-1])
             return results[-1]
 
         self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
@@ -232,14 +233,16 @@ def _sum_with_caches(call: RecordedCall, arguments: Arguments, watched: Collecti
     devices = {tensor.device for tensor in tensors(arguments) if tensor.device.type != "cpu"}
     kept = torch_states_kept(torch_states(devices))
     with kept, call.state_at_entry(), _watching(watched, weakref.ref) as seen:
-        made = _first_sum(call.forward(*args, **kwargs))
+        made = None
+        with suppress(Exception):  # the first pass will raise it, too
+            made = _first_sum(call.forward(*args, **kwargs))
         written = Contents(caches)
     written.put_back()
     left = [(tensor, name) for name, cache in caches for tensor in hidden_tensors(cache) if id(tensor) not in before]
     seen_by_hooks = [(tensor, "") for reference in seen.values() if (tensor := reference()) is not None]
     for tensor, name in (*left, *seen_by_hooks):
         if is_differentiable(tensor) and not tensor.requires_grad and not any(tensor is t for t in call.constants()):
-            tensor.requires_grad_().register_hook(_refusal_of_comparison(call.place, name))  # type: ignore[no-untyped-call]
+            tensor.requires_grad_().register_hook(_refusal_of_comparison(call.place, name))
             _left_in_caches[tensor] = None
     return made
 
@@ -264,7 +267,11 @@ def _refuse_computed_parameters(call: RecordedCall) -> None:
 def _parts(written: Iterable[Key]) -> dict[Key, Any]:
     """The modules and trainable parameters among what a call wrote."""
     parts = {key: _part(*key) for key in written}
-    return {key: part for key, part in parts.items() if isinstance(part, nn.Module) or getattr(part, "requires_grad", 0)}
+    return {
+        key: part
+        for key, part in parts.items()
+        if isinstance(part, nn.Module) or getattr(part, "requires_grad", False)
+    }
 
 
 def _part(module: nn.Module, name: str) -> Any:
@@ -312,7 +319,7 @@ def _refusal_of_argument(place: str, name: str) -> Callable[[Tensor], None]:
 
 
 def _refusal_of_comparison(place: str, cache: str) -> Callable[[Tensor], None]:
-    """A hook for a tensor of a run with caches, left in one or seen by a hook: its gradient cannot go on from there."""
+    """A hook for a tensor of a run with caches, left in one or seen by a hook: it has no gradient to give."""
     what = f"what {place} wrote into {cache}" if cache else f"a tensor that a hook kept inside {place}"
 
     def refuse(gradient: Tensor) -> None:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from benchmarks.releases import CACHE_VARIABLE
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.docs.checkout import FILES, plant
 from tests.upstream.released import repository
 
@@ -157,6 +159,21 @@ def options() -> frozenset[str]:
     helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]
     texts.append(" ".join(re.findall(r"--ckpt-[a-z]+", helped)))
     return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
+
+
+@contextlib.contextmanager
+def shared_pool() -> Iterator[None]:
+    """Inside, all `verify` commands take their workers from one fork server: what it imports takes seconds."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        pools: list[WorkerPool] = []
+
+        def pool() -> AbstractContextManager[WorkerPool]:
+            if not pools:
+                pools.append(stack.enter_context(WorkerPool()))
+            return nullcontext(pools[0])
+
+        patch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", pool)
+        yield
 
 
 def ours(*arguments: str) -> tuple[int, str]:

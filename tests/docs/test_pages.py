@@ -21,7 +21,7 @@ from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
 from tests.codemods.rules.test_new_rule import RULE as MADE_UP_RULE
 from tests.docs.checkout import CALL, MODELS, plant
-from tests.docs.commands import ROOT, options
+from tests.docs.commands import ROOT, options, shared_pool
 from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
 
 PAGES = page_paths()
@@ -52,7 +52,8 @@ def test_what_a_page_names_and_links_to_exists(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_and_examples_of_a_page_work(page: str) -> None:
-    assert block_faults(read(page)) == []
+    with shared_pool():
+        assert block_faults(read(page)) == []
 
 
 @pytest.mark.parametrize("page", FRAGMENTS)

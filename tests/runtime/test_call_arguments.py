@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,7 +94,9 @@ def test_the_caller_keeps_what_he_gave() -> None:
     cache = DynamicCache()
     kwargs = {"past_key_values": cache, "use_cache": True}
     assert signature().without_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
-    assert signature().without_use_cache((1,), kwargs)[1] == {"past_key_values": cache, "use_cache": False}
+    assert signature().without_use_cache((1,), kwargs)[1] == kwargs
+    own = replace(signature(), is_of_transformers=True)
+    assert own.without_use_cache((1,), kwargs)[1] == {"past_key_values": cache, "use_cache": False}
     assert kwargs == {"past_key_values": cache, "use_cache": True}
 
 

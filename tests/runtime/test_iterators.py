@@ -48,6 +48,22 @@ def test_what_cannot_be_copied_is_said_to_be_so(make: Callable[[], Iterator[Any]
         fork(make())
 
 
+@pytest.mark.parametrize("delegating", [False, True])
+def test_the_position_of_a_generator_that_yields_from_another_changes(delegating: bool) -> None:
+    def inner() -> Generator[int, None, None]:
+        yield from range(4)
+
+    def outer() -> Generator[int, None, None]:
+        yield from inner() if delegating else iter([5, 5, 5, 5])
+
+    generator = outer()
+    next(generator)
+    before = position(generator)
+    assert position(generator) == before
+    next(generator)
+    assert position(generator) != before
+
+
 def test_the_position_of_a_generator_changes_with_every_value() -> None:
     def numbers() -> Generator[int, None, None]:
         number = 0

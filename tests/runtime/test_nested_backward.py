@@ -68,6 +68,15 @@ def tied_outside(model: Stack, given: Tensor) -> None:
     (model(given) + weight.square().sum()).backward()
 
 
+def shared_from_outside(model: Stack, given: Tensor) -> None:
+    outside = nn.Linear(WIDTH, WIDTH)
+    nn.init.ones_(outside.weight)
+    for layer in model.layers:
+        layer.scale = lambda: outside.weight.sum()  # type: ignore[assignment]
+    outside.weight.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
+    model(given).backward()
+
+
 @both_modes
 @pytest.mark.parametrize(
     ("use", "message"),
@@ -78,6 +87,7 @@ def tied_outside(model: Stack, given: Tensor) -> None:
         (inner_inputs, r"torch\.autograd\.grad, and backward with inputs="),
         (inner_inputs_of_a_frozen_rest, r"torch\.autograd\.grad, and backward with inputs="),
         (twice, r"its parameter up\.weight has a hook and is used more than once"),
+        (shared_from_outside, r"its parameter of shape \(6, 6\) from outside of it has a hook and is used more"),
         (tied_outside, r"its parameter up\.weight has a hook and is used more than once"),
     ],
 )

@@ -5,9 +5,6 @@ What a case is made of stands in `benchmarks/fuzz_cases`; `python -m benchmarks.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
@@ -20,14 +17,6 @@ pytestmark = pytest.mark.torch
 CHUNK = 50
 FIRST_SEEDS = range(7_000_000, 7_000_600, CHUNK)
 CASES = [Case.drawn(first + number) for first in FIRST_SEEDS for number in range(CHUNK)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections() -> Iterator[None]:
-    """A surgery collects garbage now and then: what was imported need not be looked through."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def test_the_cases_are_spread_over_modes_and_offload() -> None:

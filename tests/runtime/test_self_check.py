@@ -294,9 +294,52 @@ def test_a_layer_that_is_made_anew_in_each_forward_is_refused_in_reentrant_mode(
 def test_a_cache_from_which_another_block_reads_is_refused_in_reentrant_mode(every_n: int) -> None:
     model = toys.CachingStack([toys.CachingBlock(0), toys.CachingBlock(1)])
     wrap_blocks(model, use_reentrant=True, every_n=every_n)
-    message = "computes something else without the cache" if every_n == 1 else "into past_key_values was used by others"
+    message = (
+        "computes something else without the cache" if every_n == 1 else "into past_key_values was used by others"
+    )
     with pytest.raises(SurgeryError, match=rf"CachingBlock layers\.\d .*{message}"):
         train(model)
+
+
+def test_a_block_that_is_given_a_cache_counts_each_call_once_and_may_raise() -> None:
+    results = []
+    for surgery in (False, True):
+        torch.manual_seed(0)
+        model = toys.CachingStack([toys.PairBlock(0), toys.PairBlock(1)])
+        if surgery:
+            wrap_blocks(model, use_reentrant=True)
+        layers: Any = model.layers
+        train(model, steps=1)
+        layers[1].broken = True
+        with pytest.raises(InterruptedError):
+            model(torch.ones(2, toys.WIDTH))
+        layers[1].broken = False
+        results.append([*train(model), *(layer.pair[0] for layer in layers)])
+    assert same(*results)
+
+
+@pytest.mark.parametrize("every_n", [1, 2])
+def test_what_a_hook_keeps_of_a_block_with_a_cache_is_refused(every_n: int) -> None:
+    model = toys.CachingStack([toys.PairBlock(0), toys.PairBlock(1)])
+    wrap_blocks(model, use_reentrant=True, every_n=every_n)
+    layers: Any = model.layers
+    kept: list[Tensor] = []
+    layers[0].up.register_forward_hook(lambda module, args, output: kept.append(output))
+    loss = model(torch.ones(2, toys.WIDTH))
+    with pytest.raises(SurgeryError, match=r"a tensor that a hook kept inside PairBlock layers\.0 was used by others"):
+        (loss + kept[0].sum()).backward()
+
+
+def test_a_foreign_block_with_a_cache_keeps_its_use_cache() -> None:
+    model, plain = (toys.Stack([toys.CachingBlock(0), toys.CachingBlock(1)]) for _ in range(2))
+    layers: Any = (*model.layers, *plain.layers)
+    for layer in layers:
+        layer.forward = lambda hidden, past_key_values=None, use_cache=False: hidden * (3.0 if use_cache else 1.0)
+    plain.load_state_dict(model.state_dict())
+    for each in (model, plain):
+        each.run = lambda layer, hidden: layer(hidden, past_key_values=toys.KeyCache(), use_cache=True)  # type: ignore[method-assign]
+    wrap_blocks(model)
+    assert same(train(model), train(plain))
 
 
 @both_modes

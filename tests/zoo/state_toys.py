@@ -203,6 +203,26 @@ class KnowingBlock(ScalingBlock):
         return self.table
 
 
+class PairBlock(ScalingBlock):
+    """Counts in a tensor that stands in a tuple; `broken` says that it raises."""
+
+    def __init__(self, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.pair = (torch.zeros(1),)
+        self.turns = iter(range(1, 99))
+        self.broken = False
+
+    def forward(self, hidden: Tensor, past_key_values: KeyCache | None = None) -> Tensor:
+        self.pair[0].add_(1)
+        hidden = hidden * self.pair[0] * next(self.turns)
+        if self.broken:
+            raise InterruptedError
+        if past_key_values is not None:
+            past_key_values.layers[self.layer_idx] = hidden
+        return super().forward(hidden)
+
+
 class KeyCache:
     """Keys by layer, with the interface of a cache of transformers."""
 
