@@ -16,7 +16,7 @@ from benchmarks import step_cost, step_cost_runs
 from benchmarks.step_cost_report import as_json, figures, overhead
 from benchmarks.step_cost_runs import FAMILIES, NONE, WAYS, Cost, Family, Measured, Way, measure, price_of_calls
 
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.torch
 
 THEIRS, OURS, TORCHS = Way("transformers"), Way("wrap_blocks"), Way("torch")
 REENTRANT = {way.whose: way for way in WAYS if way.mode == "reentrant"}
@@ -27,6 +27,7 @@ def llama() -> Measured:
     return measure(Family("Llama", "LlamaForCausalLM", {"num_hidden_layers": 4}), rounds=1)
 
 
+@pytest.mark.both
 def test_on_llama_all_ways_keep_the_same_bytes_and_do_the_same_work(llama: Measured) -> None:
     costs = llama.costs
     assert {way: cost.faults for way, cost in costs.items()} == dict.fromkeys(WAYS, ())

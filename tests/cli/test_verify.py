@@ -443,8 +443,9 @@ def command(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.both
+@pytest.mark.torch
 class TestLive:
+    @pytest.mark.both
     def test_models_of_the_installed_transformers_and_of_ones_own(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
         names = ("GPTBigCodeForCausalLM", "BertModel", "MixtralForCausalLM", "odd_models:plain", "odd_models:asleep")
@@ -465,6 +466,7 @@ class TestLive:
         assert entries["odd_models:plain"]["model"] == "Plain"
         assert "recompute" in {fault["level"] for fault in entries["odd_models:plain"]["modes"][0]["faults"]}
 
+    @pytest.mark.both
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
         names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]

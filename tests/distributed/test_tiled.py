@@ -28,7 +28,7 @@ from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import SIZE
 from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
 
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.torch
 ROUNDING = 1e-12
 READY = "Expected to mark a variable ready only once"
 NAIVE = ("naive", "deferred", "by hand")

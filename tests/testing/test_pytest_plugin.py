@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from ckpt_surgery.measure import TIMEOUT
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[2]
 
 PLAN = """
@@ -86,6 +86,7 @@ def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return plan.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=120)
 
 
+@pytest.mark.both
 def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytester) -> None:
     models = "plan:healthy,plan:broken,plan:keyword,plan:unsupported,plan:unclaimed,plan:impossible,GPTBigCodeModel"
     result = run(plan, "--ckpt-models", models, "-v", "-rs")

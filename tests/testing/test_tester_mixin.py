@@ -18,7 +18,7 @@ from tests.measure import toys
 from tests.testing import mixin_cases
 from tests.testing.mixin_cases import LlamaTest, ToyTest  # noqa: F401  pytest finds and runs them here
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
 DEFAULT = "test_training_gradient_checkpointing"
 REENTRANT, NON_REENTRANT = f"{DEFAULT}_use_reentrant_true", f"{DEFAULT}_use_reentrant_false"
@@ -36,6 +36,7 @@ def failures(result: unittest.TestResult) -> list[str]:
     return [text for _, text in result.failures]
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("test", [DEFAULT, REENTRANT, NON_REENTRANT])
 @pytest.mark.parametrize("case", [mixin_cases.LlamaTest, mixin_cases.ToyTest])
 def test_the_mixin_passes_healthy_models_under_unittest(case: type[unittest.TestCase], test: str) -> None:
@@ -44,6 +45,7 @@ def test_the_mixin_passes_healthy_models_under_unittest(case: type[unittest.Test
     assert result.skipped == []
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("test", [DEFAULT, REENTRANT, NON_REENTRANT])
 def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
     first, second = failures(outcome(mixin_cases.NeverCheckpointedTest, test))
@@ -54,6 +56,7 @@ def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
     assert first == second
 
 
+@pytest.mark.both
 def test_a_class_that_breaks_in_one_mode_fails_in_the_tests_of_that_mode_alone() -> None:
     broken = {test: bool(failures(outcome(mixin_cases.ByKeywordTest, test))) for test in (REENTRANT, NON_REENTRANT)}
     assert broken == {REENTRANT: True, NON_REENTRANT: False}
@@ -74,6 +77,7 @@ def test_what_cannot_be_tested_is_skipped_with_the_reason(case: type[unittest.Te
         assert result.wasSuccessful()
 
 
+@pytest.mark.both
 def test_the_default_mode_is_that_of_the_installed_release() -> None:
     class Watched(toys.Model):
         def _set_gradient_checkpointing(
