@@ -127,6 +127,12 @@ class Entry:
     drawn: GeneratorStates | None
     cut: dict[int, tuple[Key, Tensor]] = field(default_factory=dict)
     """What stands in for tensors with a graph in attributes, by their ids."""
+    writes_nothing: bool = False
+    """Whether the call set no attribute, buffer or parameter."""
+
+    def own_tensors(self) -> Iterator[Tensor]:
+        """The parameters and buffers of the block."""
+        return (watched.tensor for watched in self.watched)
 
 
 class BlockState:
@@ -203,7 +209,9 @@ class BlockState:
         Drops from the entry what no recompute needs. Raises CannotRestore where the call cannot be run again.
         """
         entry.contents.check_generators()
-        written = {key for key in entry.contents.changed() if isinstance(key, tuple)} | set(_set_since(entry))
+        changed = set(_set_since(entry))
+        entry.writes_nothing = not changed
+        written = {key for key in entry.contents.changed() if isinstance(key, tuple)} | changed
         for place, copied in entry.tensors.items():
             now = entry.watched[place]
             if version(now.tensor) != entry.versions[place] or (not self.known and not same_bits(copied, now.tensor)):
@@ -223,6 +231,19 @@ class BlockState:
             entry.drawn = entry.drawn if self._draws else None
         self.known = True
         return written
+
+    def is_as_at(self, entry: Entry) -> bool:
+        """Whether all is as it was at `entry`, and the call that began there left it so."""
+        return (
+            entry.writes_nothing
+            and not entry.tensors
+            and not entry.contents
+            and entry.drawn is None
+            and _all_same(entry.dicts, entry.copies)
+            and _versions(entry.watched) == entry.versions
+            and [watched.tensor.requires_grad for watched in entry.watched] == entry.trainable
+            and entry.kernels == attention_kernels()
+        )
 
     @contextmanager
     def as_at_entry(self, entry: Entry, *, keeping: Collection[Key] = (), spare: bool = False) -> Iterator[None]:

@@ -128,7 +128,7 @@ class NonReentrantMode(RecomputeMode):
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         def run() -> tuple[Tensor, ...]:
-            with self._call.as_at_entry() as stand_ins:
+            with self._call.as_at_entry(trusting=self._check is None) as stand_ins:
                 args, kwargs = self._call.rebuilt(given, stand_ins)
                 output = self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
             return () if SEES_SAVED_TENSORS else tuple(tensors(output))

@@ -99,16 +99,17 @@ class RecordedCall:
             raise self._refusal(error) from None
 
     @contextmanager
-    def as_at_entry(self, keeping: Collection[Key] = ()) -> Iterator[Mapping[int, Any]]:
+    def as_at_entry(self, *, keeping: Collection[Key] = (), trusting: bool) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
-        Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. Raises SurgeryError
-        where that cannot be.
+        Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. With `trusting`, a
+        call that wrote nothing is not watched while it is run again. Raises SurgeryError where that cannot be.
         """
         assert self._entry is not None
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.state.as_at_entry(self._entry, keeping=keeping))
+                if not (trusting and self.state.is_as_at(self._entry)):
+                    stack.enter_context(self.state.as_at_entry(self._entry, keeping=keeping))
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None

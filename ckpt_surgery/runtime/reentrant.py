@@ -76,7 +76,7 @@ class ReentrantMode(RecomputeMode):
         entry = call.begin(watching=self._check is not None)
         self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
         with_cache = _sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
-        _refuse_computed_parameters(call)
+        _refuse_computed_parameters(call, entry)
         tracing = self._check is not None or not (state.known and state.traced)
         origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
         excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
@@ -100,9 +100,9 @@ class ReentrantMode(RecomputeMode):
         excluded |= {id(tensor) for tensor in flattener.tensors}
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
         del flattener
-        owned = [*call.block.buffers(), *call.block.parameters()]
-        results = _writable(results, [*given, *call.constants(), *owned])
-        if origins is not None and origins.any_alive_besides((*given, *results, *owned)):
+        if any(tensor._is_view() for tensor in results):
+            results = _writable(results, (*given, *call.constants(), *entry.own_tensors()))
+        if origins is not None and origins.any_alive_besides((*given, *results, *entry.own_tensors())):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
                 "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
@@ -125,7 +125,7 @@ class ReentrantMode(RecomputeMode):
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with self._call.as_at_entry(keeping=self._parts) as stand_ins:
+        with self._call.as_at_entry(keeping=self._parts, trusting=self._check is None) as stand_ins:
             args, kwargs = self._call.signature.without_caches(*self._call.rebuilt(given, stand_ins))
             with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
@@ -196,8 +196,6 @@ def _writable(results: tuple[Tensor, ...], known: Iterable[Tensor]) -> tuple[Ten
     Torch refuses that for a view, for whoever holds its base may not see it. A view of which nobody holds the base
     need not be one: another tensor stands in for it. `known` are tensors that others do hold.
     """
-    if not any(tensor._is_view() for tensor in results):
-        return results
     storages = Counter(storage_of(tensor) for tensor in (*results, *known))
     held = _holders(results)
     return tuple(
@@ -253,15 +251,14 @@ def _first_sum(output: Any) -> int | None:
     return None if bits is None else int(bits)
 
 
-def _refuse_computed_parameters(call: RecordedCall) -> None:
+def _refuse_computed_parameters(call: RecordedCall, entry: Entry) -> None:
     """Raise SurgeryError where a parameter has a graph of its own, as in torch.func.functional_call."""
-    for module in call.state.modules:
-        for name, tensor in module._parameters.items():
-            if tensor is not None and tensor.grad_fn is not None:
-                raise SurgeryError(
-                    f"{call.place} runs with a computed tensor as its parameter {name}: with use_reentrant=True its "
-                    "gradient would be lost; use use_reentrant=False"
-                )
+    for watched in entry.watched:
+        if watched.tensor.grad_fn is not None and not watched.is_buffer:
+            raise SurgeryError(
+                f"{call.place} runs with a computed tensor as its parameter {watched.key[1]}: with use_reentrant=True "
+                "its gradient would be lost; use use_reentrant=False"
+            )
 
 
 def _parts(written: Iterable[Key]) -> dict[Key, Any]:

@@ -10,6 +10,7 @@ some more times: what differs between recomputes is noise, and what is far above
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
-from ckpt_surgery.runtime.tensors import unseen
+from ckpt_surgery.runtime.tensors import unseen, version
 
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
 SEES_SAVED_TENSORS = _top_hooks is not None
@@ -32,6 +33,8 @@ SEES_SAVED_TENSORS = _top_hooks is not None
 
 _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
+_RECENT = 4
+"""How many tensors are held while a block runs, so that none is summed twice in a row."""
 _MORE_RUNS = 3
 """How often a block is run again where bits differ: noise can be nothing in one run."""
 _MOST_NOISE = 0.05
@@ -45,11 +48,22 @@ Run = Callable[[], Sequence[Tensor]]
 """Runs a block, and returns the results to compare: none where what is saved is compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor, held so that its memory is not another's, where it lies, and its print."""
+
+    tensor: Tensor
+    place: Any
+    print: Fingerprint | None
+
+
 @dataclass(slots=True)
 class _Trace:
     """What one run of a block made: the prints of its tensors, in their order, and the indices that it chose."""
 
     prints: list[Fingerprint | None] = field(default_factory=list)
+    recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """The tensors seen last: operators often save the same one as those before them."""
     choices: list[Tensor] = field(default_factory=list)
 
 
@@ -79,6 +93,7 @@ class SelfCheck:
         self._saved = saved
         with self._choices(self._first), self._saved_tensors(lambda tensor: _note(self._first, tensor)):
             yield
+        self._first.recent.clear()
 
     def results(self, results: Iterable[Tensor]) -> None:
         """Note what the forward returned."""
@@ -187,8 +202,21 @@ class SelfCheck:
 
 
 def _note(trace: _Trace, tensor: Tensor) -> None:
-    if not _is_parameter(tensor):  # those are watched by their count of writes
-        trace.prints.append(fingerprint(tensor))
+    if _is_parameter(tensor):  # those are watched by their count of writes
+        return
+    place = _place(tensor)
+    seen = next((seen.print for seen in trace.recent if seen.place == place), None)
+    trace.prints.append(fingerprint(tensor) if seen is None else seen)
+    if seen is None and place is not None:
+        trace.recent.append(_Seen(tensor.detach(), place, trace.prints[-1]))
+
+
+def _place(tensor: Tensor) -> Any:
+    """Equal for tensors of the same elements while both are alive; None where that cannot be told."""
+    if type(tensor) is not Tensor or tensor.layout != torch.strided:
+        return None
+    bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
+    return tensor.shape, tensor.stride(), bits
 
 
 def _is_parameter(tensor: Tensor) -> bool:
