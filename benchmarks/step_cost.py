@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import transformers
 
     from benchmarks.step_cost_report import as_json, cost_table, figures
-    from benchmarks.step_cost_runs import FAMILIES, measure, price_of_calls
+    from benchmarks.step_cost_runs import FAMILIES, measure, price_of_calls, price_of_checks
 
     unknown = set(options.families) - {family.name for family in FAMILIES}
     if unknown:
@@ -48,14 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _say("the price of a call")
     device = "cuda" if options.gpu else "cpu"
     calls = price_of_calls(_LAYERS, 10 * options.rounds, device)
+    _say("the price of a check")
+    checks = price_of_checks(options.rounds, device)
     families = []
     for family in FAMILIES:
         if not options.families or family.name in options.families:
             _say(family.name)
             families.append(measure(family, options.rounds, device))
-    measured = figures(families, calls)
+    measured = figures(families, calls, checks)
     shown = [cost_table(families, options.rounds), plain_table("targets", measured)]
-    return finish("step_cost", measured, as_json(families, calls, measured), options.out, shown, PLAIN_WIDTH)
+    return finish(
+        "step_cost", measured, as_json([*families, calls, checks], measured), options.out, shown, PLAIN_WIDTH
+    )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -12,22 +12,40 @@ from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.versions import installed_versions
 
-DEAREST_CALL = Target(50.0)
-"""Microseconds that a call of a block may cost over transformers' own checkpointing."""
+DEAREST_CALL = Target(1.5)
+"""What a call of a block that does next to nothing may take of the host's time, in units of transformers' own."""
+DEAREST_CHECK = Target(1.05)
+"""What a step that checks itself may take, in units of one that does not."""
 NOT_MORE = Target(0)
 LESS = Target(-1)
 """Bytes and FLOPs are whole numbers."""
 
 
-def figures(families: Sequence[Measured], calls: Measured) -> list[Figure]:
-    """All figures with a target: the price of a call, and for every family and mode bytes, FLOPs and faults."""
-    prices = [
-        Figure(
-            f"{calls.family}, {_words(mode)}: over transformers' own", overhead(calls, mode), "us a call", DEAREST_CALL
-        )
-        for mode in MODES
+def figures(families: Sequence[Measured], calls: Measured, checks: Measured) -> list[Figure]:
+    """The price of a call and of a check, and for every family and mode bytes, FLOPs and faults."""
+    return [
+        *(figure for mode in MODES for figure in _price_of_call(calls, mode)),
+        *(_price_of_check(checks, mode) for mode in MODES),
+        *(figure for family in families for mode in MODES for figure in _targeted(family, mode)),
     ]
-    return prices + [figure for family in families for mode in MODES for figure in _targeted(family, mode)]
+
+
+def _price_of_call(calls: Measured, mode: Mode) -> Iterator[Figure]:
+    name = f"{calls.family}, {_words(mode)}"
+    theirs, ours = (calls.costs[way].seconds for way in OF_LAYERS if way.mode == mode)
+    for whose, seconds in (("transformers", theirs), ("wrap_blocks", ours)):
+        yield Figure(f"{name}: {whose}", tuple(1e6 * each / calls.calls for each in seconds), "us a call")
+    yield Figure(f"{name}: wrap_blocks over transformers", _ratios(ours, theirs), "x", DEAREST_CALL)
+
+
+def _price_of_check(checks: Measured, mode: Mode) -> Figure:
+    plain, checked = (checks.costs[Way("wrap_blocks", mode, checked)].seconds for checked in (False, True))
+    name = f"{checks.family}, {_words(mode)}: a checked step over another"
+    return Figure(name, _ratios(checked, plain), "x", DEAREST_CHECK)
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
+    return tuple(one / other for one, other in zip(ours, theirs, strict=True))
 
 
 def _targeted(measured: Measured, mode: Mode) -> Iterator[Figure]:
@@ -92,9 +110,9 @@ def _cells(measured: Measured, way: Way, cost: Cost) -> tuple[str, ...]:
     )
 
 
-def as_json(families: Sequence[Measured], calls: Measured, measured: Sequence[Figure]) -> str:
+def as_json(families: Sequence[Measured], measured: Sequence[Figure]) -> str:
     """The figures, what they are made of, and the machine."""
-    return document(measured, families=[_family_json(family) for family in (*families, calls)])
+    return document(measured, families=[_family_json(family) for family in families])
 
 
 def _family_json(measured: Measured) -> dict[str, object]:
@@ -103,7 +121,9 @@ def _family_json(measured: Measured) -> dict[str, object]:
         "block_calls": measured.calls,
         "nested": measured.nested,
         "overhead_microseconds": {
-            mode: statistics.median(price) for mode in MODES if (price := overhead(measured, mode))
+            mode: statistics.median(price)
+            for mode in MODES
+            if measured.costs.keys() >= set(OF_LAYERS) and (price := overhead(measured, mode))
         },
         "ways": {
             str(way): {

@@ -25,6 +25,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.runtime.check_schedule import FIRST_STEPS
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.tiny import tiny_model
 
@@ -34,14 +35,15 @@ _WRAPPED = "._checkpoint_wrapped_module"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to checkpoint a model, or not to: whose it is, and in which mode."""
+    """One way to checkpoint a model, or not to: whose it is, in which mode, and whether every step checks itself."""
 
     whose: Literal["none", "transformers", "torch", "wrap_blocks"]
     mode: Mode = "non_reentrant"
+    checked: bool = False
 
     def __str__(self) -> str:
         name = {"none": "no checkpointing", "torch": "checkpoint_wrapper"}.get(self.whose, self.whose)
-        return name + (", reentrant" if self.mode == "reentrant" else "")
+        return name + (", reentrant" if self.mode == "reentrant" else "") + (", checked" if self.checked else "")
 
 
 NONE = Way("none")
@@ -134,7 +136,7 @@ def ready(model: nn.Module, way: Way) -> nn.Module:
 def switched_on(model: nn.Module, way: Way) -> nn.Module:
     """The same model, checkpointed in this way."""
     if way.whose == "wrap_blocks":
-        wrap_blocks(model, use_reentrant=way.mode == "reentrant")
+        wrap_blocks(model, use_reentrant=way.mode == "reentrant", self_check="always" if way.checked else "first")
         return model
     switch_checkpointing(model, way.mode if way.whose == "transformers" else None)
     if way.whose == "torch":
@@ -144,7 +146,7 @@ def switched_on(model: nn.Module, way: Way) -> nn.Module:
 
 
 def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[Way, Cost]:
-    """Bytes, FLOPs and faults of a step of each model, and not of its first: in that wrap_blocks learns."""
+    """Bytes, FLOPs and faults of a step of each model, and not of its first: in those wrap_blocks checks itself."""
     records = {way: _record(model, way, inputs) for way, model in models.items()}
     reference = records[NONE]
     return {
@@ -169,7 +171,8 @@ def timed(
     clock = process_time if device == "cpu" else perf_counter
     seconds: dict[Way, list[float]] = {way: [] for way in models}
     for model in models.values():
-        _step(model, inputs)
+        for _ in range(FIRST_STEPS):
+            _step(model, inputs)
     gc.collect()
     for number in range(rounds):
         for way in tuple(models)[:: -1 if number % 2 else 1]:
@@ -204,6 +207,19 @@ def price_of_calls(layers: int, rounds: int, device: str = "cpu") -> Measured:
     )
 
 
+def price_of_checks(rounds: int, device: str = "cpu", *, tokens: int = 512, layers: int = 4) -> Measured:
+    """A Llama in which every step checks itself, and one in which none does any more."""
+    options = {**_NO_CACHE, **_WIDE, "head_dim": 64, "num_hidden_layers": layers, "max_position_embeddings": tokens}
+    tiny = tiny_model(transformers.LlamaForCausalLM, options=options)
+    ids = torch.randint(tiny.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
+    tiny.model.train().to(device)
+    ways = [replace(way, checked=checked) for way in WAYS if way.whose == "wrap_blocks" for checked in (False, True)]
+    models = {way: ready(tiny.model, way) for way in ways}
+    seconds = timed(models, _moved({"input_ids": ids, "labels": ids}, device), rounds, device)
+    costs = {way: Cost(0, 0, 0, (), True, seconds[way]) for way in ways}
+    return Measured(f"Llama, {tokens} tokens", layers, False, costs)
+
+
 class _Nothing(LlamaDecoderLayer):  # type: ignore[misc]  # transformers has no types here
     """Called like a Llama layer, and one product: something has to be saved, or nothing is recomputed."""
 
@@ -229,7 +245,7 @@ def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:
     own = way.whose in ("transformers", "wrap_blocks")
     names = {block: name.replace(_WRAPPED, "") for name, block in model.named_modules()}
     blocks = {names[block.module]: block.module for block in find_blocks(model)}
-    for _ in range(2):
+    for _ in range(FIRST_STEPS + 1):
         record = run_step(model, inputs, blocks=blocks, checkpointing=way.mode if own else None)
     return replace(record, gradients=_unwrapped(record.gradients), buffers=_unwrapped(record.buffers))
 

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from benchmarks import step_cost, step_cost_runs
 from benchmarks.step_cost_report import as_json, figures, overhead
-from benchmarks.step_cost_runs import FAMILIES, NONE, WAYS, Cost, Family, Measured, Way, measure, price_of_calls
+from benchmarks.step_cost_runs import FAMILIES, NONE, OF_LAYERS, WAYS, Cost, Family, Measured, Way, measure
 
 pytestmark = pytest.mark.torch
 
@@ -75,9 +75,25 @@ def test_a_way_whose_step_breaks_is_told_and_not_timed(monkeypatch: pytest.Monke
 
 
 def test_layers_that_do_nothing_are_recomputed_all_the_same() -> None:
-    price = price_of_calls(layers=2, rounds=3)
+    price = step_cost_runs.price_of_calls(layers=2, rounds=3)
     assert price.calls == 2
     assert all(len(overhead(price, mode)) == 3 for mode in ("non_reentrant", "reentrant"))
+
+
+def test_a_way_is_checked_in_every_step_or_in_the_first_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    when: dict[Way, set[Any]] = {}
+    real = step_cost_runs.timed
+
+    def timed(models: Any, *arguments: Any) -> Any:
+        for way, model in models.items():
+            when[way] = {vars(layer)["forward"].schedule.when for layer in model.model.layers}
+        return real(models, *arguments)
+
+    monkeypatch.setattr(step_cost_runs, "timed", timed)
+    price = step_cost_runs.price_of_checks(rounds=1, tokens=8, layers=2)
+    assert when.keys() == price.costs.keys()
+    assert len(when) == 4
+    assert all(values == {"always" if way.checked else "first"} for way, values in when.items())
 
 
 def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds: float = 1e-3) -> Cost:
@@ -90,8 +106,15 @@ def measured(nested: bool = False, **changed: Cost) -> Measured:
     return Measured("Toy", 10, nested, costs)
 
 
-def missed(family: Measured, calls: Measured | None = None) -> list[str]:
-    return [figure.name for figure in figures([family], calls or measured()) if figure.verdict == "missed"]
+def checks(seconds: float = 1e-3) -> Measured:
+    """A step that is checked takes `seconds`, another a millisecond."""
+    ways = [replace(way, checked=checked) for way in OF_LAYERS[1::2] for checked in (False, True)]
+    return Measured("Checked", 1, False, {way: cost(seconds=seconds if way.checked else 1e-3) for way in ways})
+
+
+def missed(family: Measured, calls: Measured | None = None, checked: Measured | None = None) -> list[str]:
+    found = figures([family], calls or measured(), checked or checks())
+    return [figure.name for figure in found if figure.verdict == "missed"]
 
 
 def test_equal_bytes_and_work_meet_every_target() -> None:
@@ -126,9 +149,15 @@ def test_nested_layers_that_run_three_times_have_to_be_beaten() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "met"), [(1.5e-3, True), (1.6e-3, False)])
-def test_a_call_may_cost_fifty_microseconds_more(seconds: float, met: bool) -> None:
+def test_a_call_may_take_half_as_long_again(seconds: float, met: bool) -> None:
     calls = measured(wrap_blocks=cost(seconds=seconds))
-    assert missed(measured(), calls) == ([] if met else ["Toy, non-reentrant: over transformers' own"])
+    assert missed(measured(), calls) == ([] if met else ["Toy, non-reentrant: wrap_blocks over transformers"])
+
+
+@pytest.mark.parametrize(("seconds", "met"), [(1.05e-3, True), (1.06e-3, False)])
+def test_a_check_may_take_a_twentieth(seconds: float, met: bool) -> None:
+    expected = [f"Checked, {mode}: a checked step over another" for mode in ("non-reentrant", "reentrant")]
+    assert missed(measured(), checked=checks(seconds)) == ([] if met else expected)
 
 
 @pytest.mark.parametrize("theirs", [cost(faults=("nothing is recomputed",)), cost(work=200)])
@@ -138,7 +167,7 @@ def test_a_call_that_does_other_work_is_not_compared(theirs: Cost) -> None:
 
 def test_the_json_has_every_way_and_what_was_missed() -> None:
     family, calls = measured(wrap_blocks=cost(kept=200)), measured()
-    content = json.loads(as_json([family], calls, figures([family], calls)))
+    content = json.loads(as_json([family, calls, checks()], figures([family], calls, checks())))
     missed_names = [name for name, figure in content["figures"].items() if figure["verdict"] == "missed"]
     assert missed_names == ["Toy, non-reentrant: kept over the best of the others"]
     assert list(content["families"][0]["ways"]) == [str(way) for way in WAYS]
@@ -150,6 +179,7 @@ class TestTheScript:
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.set_num_threads", lambda _: None)
         monkeypatch.setattr(step_cost_runs, "price_of_calls", lambda *_: measured())
+        monkeypatch.setattr(step_cost_runs, "price_of_checks", lambda *_: checks())
 
     @pytest.mark.parametrize(("kept", "code"), [(100, 0), (101, 1)])
     def test_prints_tables_writes_json_and_ends_with_1_where_a_target_is_missed(
@@ -161,7 +191,7 @@ class TestTheScript:
         printed = capsys.readouterr().out
         assert "checkpoint_wrapper" in printed
         assert ("missed" in printed) == bool(code)
-        assert len(json.loads(out.read_text(encoding="utf-8"))["families"]) == 2
+        assert len(json.loads(out.read_text(encoding="utf-8"))["families"]) == 3
 
     def test_refuses_a_family_that_it_does_not_know(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert step_cost.main(["Lama"]) == 2

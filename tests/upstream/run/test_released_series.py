@@ -101,9 +101,7 @@ def test_the_checkout_is_as_it_was_but_for_the_branch(six: Made) -> None:
     assert set(after) - set(six.before) == {f".git/{ref}" for ref in refs}
 
 
-def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_all_of_it_imports(
-    six: Made, tmp_path: Path
-) -> None:
+def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_all_of_it_imports(six: Made, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--branch=main", str(six.checkout), str(clone))
     git(clone, "config", "user.name", "Another")
