@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.feature import Feature
+from benchmarks.fuzz_cases.feature import FEATURES, Feature
 
 
 class HookInside(Feature):
@@ -30,6 +31,32 @@ class HookInside(Feature):
     def _hook(self, module: nn.Module, args: Any, output: Any) -> Any:
         self.calls += self.counts
         return output * 1.1 if self.changes and isinstance(output, Tensor) else None
+
+
+class _Product(nn.Module):
+    """A product."""
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        return hidden * table
+
+
+class ObservedTable(HookInside):
+    """A hook on a part that is given a table: an attribute of the block, or one of the Python module."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.product = _Product()
+        if self._variant:
+            block.table = torch.linspace(0.5, 1.5, FEATURES)
+
+    def target(self, layer: Any) -> nn.Module:
+        part: nn.Module = layer.product
+        return part
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return torch.sin(block.product(hidden, block.table if self._variant else _TABLE))
+
+
+_TABLE = torch.linspace(0.5, 1.5, FEATURES)
 
 
 class HookOnBlock(HookInside):

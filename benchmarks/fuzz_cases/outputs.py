@@ -105,6 +105,19 @@ class ViewOutput(Output):
         return result[0], [result[1]]
 
 
+class TableOutput(Output):
+    """A table that is an attribute of the block, beside what it made."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.angles = torch.linspace(0, 1, 8)
+
+    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
+        return hidden * torch.cos(block.angles), block.angles
+
+    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
+        return result[0] * result[1], [result[1]]
+
+
 class GivenOutput(Output):
     """What the block was given, untouched or as a view, beside what it made."""
 

@@ -11,9 +11,9 @@ writes them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from operator import is_
 from typing import Any, cast
@@ -25,6 +25,7 @@ from ckpt_surgery.runtime.attention_kernels import allowing_kernels, attention_k
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
 from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
+from ckpt_surgery.runtime.dictionaries import all_same, differing, identical
 from ckpt_surgery.runtime.fingerprints import bits_of
 from ckpt_surgery.runtime.outer_variables import outer_variables
 from ckpt_surgery.runtime.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
@@ -36,10 +37,6 @@ Key = tuple[nn.Module, str]
 _UNWATCHED = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}) - {"training"}
 _MOST_WATCHED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
-
-
-class _Absent:
-    """Stands in for an attribute that is not there."""
 
 
 class _Role(Enum):
@@ -125,10 +122,16 @@ class Entry:
     contents: Contents
     kernels: tuple[bool, ...]
     drawn: GeneratorStates | None
-    cut: dict[int, tuple[Key, Tensor]] = field(default_factory=dict)
+    cut: dict[int, tuple[Key, Tensor]]
     """What stands in for tensors with a graph in attributes, by their ids."""
+    attributes: Set[int]
+    """The ids of the tensors without a graph that are attributes; `copies` keep them alive."""
     writes_nothing: bool = False
     """Whether the call set no attribute, buffer or parameter."""
+
+    def is_there(self, tensor: Tensor) -> bool:
+        """Whether an attribute, or an object in one, held this very tensor when the call began."""
+        return id(tensor) in self.attributes or self.contents.holds(tensor)
 
     def own_tensors(self) -> Iterator[Tensor]:
         """The parameters and buffers of the block."""
@@ -170,6 +173,7 @@ class BlockState:
         """The parameters of the block as of the last entry, by their names there."""
         self._roots: list[tuple[Key, Any]] = []
         self._cut: dict[int, tuple[Key, Tensor]] = {}
+        self._attributes: set[int] = set()
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -178,7 +182,7 @@ class BlockState:
 
     def entry(self, *, watching: bool) -> Entry:
         """Note what is there before a call. With `watching`, and in calls that nothing is known of, all is copied."""
-        if not self._dicts or not _all_same(self._dicts, self._copies):
+        if not self._dicts or not all_same(self._dicts, self._copies):
             self._look()
         everything = not self.known
         watched = self._watched
@@ -201,6 +205,7 @@ class BlockState:
             attention_kernels(),
             generator_states() if everything or watching or self._draws else None,
             self._cut,
+            self._attributes,
         )
 
     def learn(self, entry: Entry) -> set[Key]:
@@ -239,7 +244,7 @@ class BlockState:
             and not entry.tensors
             and not entry.contents
             and entry.drawn is None
-            and _all_same(entry.dicts, entry.copies)
+            and all_same(entry.dicts, entry.copies)
             and _versions(entry.watched) == entry.versions
             and [watched.tensor.requires_grad for watched in entry.watched] == entry.trainable
             and entry.kernels == attention_kernels()
@@ -255,7 +260,7 @@ class BlockState:
         """
         with ExitStack() as stack:
             now = entry.copies
-            if not _all_same(entry.dicts, entry.copies):
+            if not all_same(entry.dicts, entry.copies):
                 now = [dict(held) for held in entry.dicts]
                 for space, before in zip(entry.spaces, entry.copies, strict=True):
                     if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
@@ -306,14 +311,14 @@ class BlockState:
         spaces = [space for module in modules for space in _spaces(module)]
         dicts = [space.held for space in spaces]
         if len(dicts) == len(self._dicts) and all(map(is_, dicts, self._dicts)):
-            changed = [place for place, held in enumerate(dicts) if not _identical(held, self._copies[place])]
+            changed = [place for place, held in enumerate(dicts) if not identical(held, self._copies[place])]
         else:
             changed = list(range(len(dicts)))
             self._copies = [{} for _ in dicts]
         self.known = self.known and not any(
             (spaces[place].home, name) not in self.written
             for place in changed
-            for name in _differing(dicts[place], self._copies[place])
+            for name in differing(dicts[place], self._copies[place])
             if spaces[place].decides(name)
         )
         copies = list(self._copies)  # entries hold the list of their time
@@ -339,7 +344,7 @@ class BlockState:
 
     def _find_roots(self) -> None:
         """Find the attributes that hold something that can be written, and cut the graphs of tensors in others."""
-        self._cut = {}
+        self._cut, self._attributes = {}, set()
         values: list[tuple[Key, Any]] = []
         for space, copy in zip(self._spaces, self._copies, strict=True):
             if space.role is not _Role.ATTRIBUTES:
@@ -347,9 +352,11 @@ class BlockState:
             for name, value in copy.items():
                 if type(value) in PLAIN or name in _UNWATCHED:
                     continue
-                if isinstance(value, Tensor) and value.grad_fn is not None:
-                    self._cut[id(value)] = (space.home, name), without_graph(value)
-                    continue
+                if isinstance(value, Tensor):
+                    if value.grad_fn is not None:
+                        self._cut[id(value)] = (space.home, name), without_graph(value)
+                        continue
+                    self._attributes.add(id(value))
                 values.append(((space.home, name), value))
         for module in self._modules:
             values += [((module, name), value) for name, value in outer_variables(type(module))]
@@ -386,39 +393,18 @@ def _versions(watched: list[_Watched]) -> list[int]:
 
 def _set_since(entry: Entry) -> Iterator[Key]:
     """The attributes, buffers and parameters that were set, replaced or deleted since."""
-    if _all_same(entry.dicts, entry.copies):
+    if all_same(entry.dicts, entry.copies):
         return
     for space, kept in zip(entry.spaces, entry.copies, strict=True):
-        if space.role is not _Role.OF_PARAMETER and not _identical(space.held, kept):
-            yield from ((space.home, name) for name in _differing(space.held, kept) if name not in _UNWATCHED)
-
-
-def _all_same(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> bool:
-    """Whether the dictionaries hold what their copies do. This is done in every call, and so by one comparison.
-
-    What is the same object is equal without a look at it.
-    """
-    try:
-        return dicts == copies
-    except Exception:  # values that cannot be compared, such as tensors of several elements
-        return all(map(_identical, dicts, copies))
-
-
-def _identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
-    return len(ours) == len(theirs) and all(map(is_, ours.values(), theirs.values())) and ours.keys() == theirs.keys()
-
-
-def _differing(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
-    for name in ours.keys() | theirs.keys():
-        if ours.get(name, _Absent) is not theirs.get(name, _Absent):
-            yield name
+        if space.role is not _Role.OF_PARAMETER and not identical(space.held, kept):
+            yield from ((space.home, name) for name in differing(space.held, kept) if name not in _UNWATCHED)
 
 
 def _put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = ()) -> None:
     """Make a dictionary of a module what it was, but for what others put there for themselves and `besides`."""
-    if _identical(held, kept):
+    if identical(held, kept):
         return
-    for name in list(_differing(held, kept)):
+    for name in list(differing(held, kept)):
         if name in _UNWATCHED or name in besides:
             continue
         if name in kept:
@@ -428,7 +414,7 @@ def _put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = 
 
 
 def _put_all(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> None:
-    if not _all_same(dicts, copies):
+    if not all_same(dicts, copies):
         for held, kept in zip(dicts, copies, strict=True):
             _put(held, kept)
 

@@ -104,6 +104,11 @@ class Contents:
         every: list[_Held | _HeldTensor | _HeldIterator] = [*self._held, *self._tensors.values(), *self._iterators]
         return {each.root for each in every}
 
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether this very tensor can be reached."""
+        held = self._tensors.get(id(tensor))
+        return held is not None and held.tensor is tensor
+
     def changed(self) -> set[Hashable]:
         """The roots below which something is not what it was. An iterator below a root counts as changed."""
         moved = {held.root for held in self._held if held.changed()}

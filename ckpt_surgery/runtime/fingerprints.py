@@ -54,6 +54,18 @@ def fingerprint(tensor: Tensor) -> Fingerprint | None:
         return Fingerprint(tensor.shape, tensor.dtype, _sum_of_bits(flat), _sum_of_values(flat))
 
 
+def placeholder(tensor: Tensor) -> Fingerprint | None:
+    """A fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
+    data = _local(tensor)
+    return None if data is None else Fingerprint(tensor.shape, tensor.dtype, _zero(data.device), None)
+
+
+@cache
+def _zero(device: torch.device) -> Tensor:
+    with unseen():
+        return torch.zeros((), dtype=torch.int64, device=device)
+
+
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
 

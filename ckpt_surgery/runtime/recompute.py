@@ -22,6 +22,7 @@ from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.check_schedule import CheckSchedule
 from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.contents import without_graph
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
@@ -127,6 +128,8 @@ class NonReentrantMode(RecomputeMode):
         return results
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        given = tuple(map(without_graph, given))  # a gradient or a hook inside is not for those outside
+
         def run() -> tuple[Tensor, ...]:
             with self._call.as_at_entry(trusting=self._check is None) as stand_ins:
                 args, kwargs = self._call.rebuilt(given, stand_ins)

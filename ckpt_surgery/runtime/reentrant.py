@@ -7,48 +7,38 @@ holds such a tensor already holds the right one. In the recompute the same tenso
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, held_tensors
+from ckpt_surgery.runtime.cache_comparison import first_sum, left_in_caches, sum_with_caches
 from ckpt_surgery.runtime.call_arguments import Arguments
 from ckpt_surgery.runtime.containers import (
     Flattener,
     Path,
     at,
-    hidden_tensors,
     is_differentiable,
     items,
     slot_paths,
-    tensors,
     unflatten,
 )
-from ckpt_surgery.runtime.contents import Contents
-from ckpt_surgery.runtime.fingerprints import bits_of
 from ckpt_surgery.runtime.nested_backward import refuse_in_backward, refuse_parts_of_others
+from ckpt_surgery.runtime.observed_calls import Place, is_observed, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
-from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
+from ckpt_surgery.runtime.result_views import writable
 from ckpt_surgery.runtime.self_check import SelfCheck
-from ckpt_surgery.runtime.tensor_origins import TensorOrigins, storage_of
-
-Place = tuple[Any, ...]
-"""Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""
+from ckpt_surgery.runtime.tensor_origins import TensorOrigins
 
 
 class ReentrantMode(RecomputeMode):
     """The first pass runs without gradients, and every tensor of it that others can reach is a result."""
 
-    __slots__ = ("_aside", "_constant", "_output", "_parts", "_paths", "_watched", "_written")
+    __slots__ = ("_aside", "_constant", "_made", "_output", "_parts", "_paths", "_watched", "_written")
 
     def __init__(self, call: RecordedCall, check: SelfCheck | None) -> None:
         super().__init__(call, check)
@@ -62,6 +52,8 @@ class ReentrantMode(RecomputeMode):
         """The submodules at whose calls somebody else may look."""
         self._parts: dict[Key, Any] = {}
         """The modules and parameters that the first pass made: gradients go to these, and not to others like them."""
+        self._made: tuple[weakref.ref[Tensor], ...] = ()
+        """The results of the first pass."""
         self._written: set[Key] = set()
         """What the first pass wrote on the block, without the constants."""
         self._constant: set[Key] = set()
@@ -72,23 +64,25 @@ class ReentrantMode(RecomputeMode):
         with_caches, arguments = arguments, call.signature.without_caches(*arguments)
         args, kwargs = arguments
         drops = args is not with_caches[0] or kwargs is not with_caches[1]
-        call.refuse_hidden_gradients(besides=_left_in_caches)
+        call.refuse_hidden_gradients(besides=left_in_caches)
         entry = call.begin(watching=self._check is not None)
-        self._watched = tuple(m for m in state.modules if m is not call.block and _is_observed(m))
-        with_cache = _sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
+        self._watched = tuple(m for m in state.modules if m is not call.block and is_observed(m))
+        with_cache = sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
         _refuse_computed_parameters(call, entry)
         tracing = self._check is not None or not (state.known and state.traced)
         origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
         excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
         excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
-        with _watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
+        with watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             output = call.forward(*args, **kwargs)
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
-        flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, excluded))
+        flattener = Flattener(
+            lambda tensor: _is_new(tensor) and _is_result(tensor, excluded) and not entry.is_there(tensor)
+        )
         self._output = flattener.flatten(output)
         self._paths = tuple(slot_paths(self._output).values())
-        if with_cache is not None and with_cache != _first_sum(output):
+        if with_cache is not None and with_cache != first_sum(output):
             raise SurgeryError(
                 f"{call.place} computes something else without the cache that it is given: with use_reentrant=True "
                 "the gradient of what it writes there would be lost; use use_reentrant=False, or train without a cache"
@@ -98,10 +92,10 @@ class ReentrantMode(RecomputeMode):
         self._parts = _parts(written)
         self._note_written(written, entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
-        results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded))
+        results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded, entry))
         del flattener
         if any(tensor._is_view() for tensor in results):
-            results = _writable(results, (*given, *call.constants(), *entry.own_tensors()))
+            results = writable(results, (*given, *call.constants(), *entry.own_tensors()))
         if origins is not None and origins.any_alive_besides((*given, *results, *entry.own_tensors())):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
@@ -109,6 +103,7 @@ class ReentrantMode(RecomputeMode):
             )
         if self._check is not None:
             self._check.results(results)
+        self._made = tuple(map(weakref.ref, results))
         return results
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -127,7 +122,7 @@ class ReentrantMode(RecomputeMode):
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with self._call.as_at_entry(keeping=self._parts, trusting=self._check is None) as stand_ins:
             args, kwargs = self._call.signature.without_caches(*self._call.rebuilt(given, stand_ins))
-            with _watching(self._watched, lambda tensor: lambda: tensor) as seen:
+            with watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
             reachable = self._reachable((args, kwargs), seen)
             _refuse_other_parts(self._call, self._parts)
@@ -149,6 +144,14 @@ class ReentrantMode(RecomputeMode):
             raise SurgeryError(
                 f"the recompute of {self._call.place} did not make the tensors that its forward made: it depends on "
                 "something that has changed since; keep that as it was until the backward, or leave the block out"
+            )
+        kept = [made() for result, made in zip(results, self._made, strict=True) if result is made()]
+        if kept:
+            for shared in kept:
+                cast(Tensor, shared).detach_()
+            raise SurgeryError(
+                f"{self._call.place} hands on a tensor that it has not made itself, or not anew: with "
+                "use_reentrant=True its gradient would come back here without end; use use_reentrant=False"
             )
         return tuple(results)
 
@@ -172,11 +175,13 @@ class ReentrantMode(RecomputeMode):
         for name, tensor in self._call.cut_arguments():
             tensor.register_hook(_refusal_of_argument(self._call.place, name))  # type: ignore[no-untyped-call]
 
-    def _set_aside(self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int]) -> list[Tensor]:
+    def _set_aside(
+        self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int], entry: Entry
+    ) -> list[Tensor]:
         """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
         aside: dict[int, tuple[Place, Tensor]] = {}
         for place, tensor in self._reachable(arguments, seen).items():
-            if tensor is not None and _is_result(tensor, excluded):
+            if tensor is not None and _is_result(tensor, excluded) and not entry.is_there(tensor):
                 aside.setdefault(id(tensor), (place, tensor))
         self._aside = tuple(place for place, _ in aside.values())
         return [tensor for _, tensor in aside.values()]
@@ -188,67 +193,6 @@ class ReentrantMode(RecomputeMode):
             args, kwargs = arguments
             reachable |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
         return {**reachable, **held_tensors(self._written)} if self._written else reachable
-
-
-def _writable(results: tuple[Tensor, ...], known: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """The results, so that they can be written in place as without checkpointing.
-
-    Torch refuses that for a view, for whoever holds its base may not see it. A view of which nobody holds the base
-    need not be one: another tensor stands in for it. `known` are tensors that others do hold.
-    """
-    storages = Counter(storage_of(tensor) for tensor in (*results, *known))
-    held = _holders(results)
-    return tuple(
-        tensor.data if tensor._is_view() and holders == _NO_OTHERS and storages[storage_of(tensor)] == 1 else tensor
-        for tensor, holders in zip(results, held, strict=True)
-    )
-
-
-def _holders(results: tuple[Tensor, ...]) -> list[tuple[int, int]]:
-    """How many references there are to each result and to what it is a view of, those of this function included."""
-    counts = []
-    for tensor in results:
-        base = tensor._base
-        counts.append((sys.getrefcount(tensor), sys.getrefcount(base)))
-    return counts
-
-
-_NO_OTHERS = _holders((torch.empty(2)[:1],))[0]
-
-
-_left_in_caches = WeakTensorKeyDictionary()
-"""What blocks wrote into caches when they were run with them for comparison. It has no gradient to give."""
-
-
-def _sum_with_caches(call: RecordedCall, arguments: Arguments, watched: Collection[nn.Module]) -> int | None:
-    """The sum of what the call makes with its caches, which keep what it writes there for the blocks after it.
-
-    Nobody is to use that with gradient, or what hooks on `watched` keep of this run: in other calls it is not there.
-    """
-    args, kwargs = arguments
-    caches = [(n, v) for n, v in call.signature.named(args, kwargs) if call.signature.is_past(n, v)]
-    before = {id(tensor): tensor for _, cache in caches for tensor in hidden_tensors(cache)}
-    devices = {tensor.device for tensor in tensors(arguments) if tensor.device.type != "cpu"}
-    kept = torch_states_kept(torch_states(devices))
-    with kept, call.state_at_entry(), _watching(watched, weakref.ref) as seen:
-        made = None
-        with suppress(Exception):  # the first pass will raise it, too
-            made = _first_sum(call.forward(*args, **kwargs))
-        written = Contents(caches)
-    written.put_back()
-    left = [(tensor, name) for name, cache in caches for tensor in hidden_tensors(cache) if id(tensor) not in before]
-    seen_by_hooks = [(tensor, "") for reference in seen.values() if (tensor := reference()) is not None]
-    for tensor, name in (*left, *seen_by_hooks):
-        if is_differentiable(tensor) and not tensor.requires_grad and not any(tensor is t for t in call.constants()):
-            tensor.requires_grad_().register_hook(_refusal_of_comparison(call.place, name))
-            _left_in_caches[tensor] = None
-    return made
-
-
-def _first_sum(output: Any) -> int | None:
-    """The sum over the bits of the first tensor of an output."""
-    bits = next((bits_of(tensor) for tensor in tensors(output) if is_differentiable(tensor)), None)
-    return None if bits is None else int(bits)
 
 
 def _refuse_computed_parameters(call: RecordedCall, entry: Entry) -> None:
@@ -315,50 +259,8 @@ def _refusal_of_argument(place: str, name: str) -> Callable[[Tensor], None]:
     return refuse
 
 
-def _refusal_of_comparison(place: str, cache: str) -> Callable[[Tensor], None]:
-    """A hook for a tensor of a run with caches, left in one or seen by a hook: it has no gradient to give."""
-    what = f"what {place} wrote into {cache}" if cache else f"a tensor that a hook kept inside {place}"
-
-    def refuse(gradient: Tensor) -> None:
-        raise SurgeryError(
-            f"{what} was used by others: with use_reentrant=True and a cache its gradient would be lost; use "
-            "use_reentrant=False, or train without a cache"
-        )
-
-    return refuse
-
-
-def _watching(
-    modules: Collection[nn.Module], held: Callable[[Tensor], Any]
-) -> AbstractContextManager[dict[Place, Any]]:
-    """Note the tensors among the arguments and results of modules at which somebody else may look, as `held`."""
-    return _watched_calls(modules, held) if modules else NOTHING
-
-
-@contextmanager
-def _watched_calls(modules: Iterable[nn.Module], held: Callable[[Tensor], Any]) -> Iterator[dict[Place, Any]]:
-    seen: dict[Place, Any] = {}
-
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        call = len({place[1] for place in seen if place[0] is module})
-        for index, tensor in enumerate(tensors((args, kwargs, output))):
-            seen[(module, call, index)] = held(tensor)
-
-    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _trainable(block: nn.Module) -> Iterator[nn.Parameter]:
     return (parameter for parameter in block.parameters() if parameter.requires_grad)
-
-
-def _is_observed(module: nn.Module) -> bool:
-    """Whether somebody else may look at what goes through a module of a block: a hook, or another forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def _is_result(tensor: Tensor, excluded: Collection[int]) -> bool:

@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude
+from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tensors import unseen, version
@@ -169,9 +169,8 @@ class SelfCheck:
 
         def note(tensor: Tensor) -> None:
             _note(trace, tensor)
-            if not _is_parameter(tensor):
-                trace.magnitudes.append(magnitude(tensor))
-                trace.names.append(inside[-1] if inside else "")
+            trace.magnitudes.append(magnitude(tensor))
+            trace.names.append(inside[-1] if inside else "")
 
         with ExitStack() as stack:
             for name, module in self._block.named_modules():
@@ -203,6 +202,7 @@ class SelfCheck:
 
 def _note(trace: _Trace, tensor: Tensor) -> None:
     if _is_parameter(tensor):  # those are watched by their count of writes
+        trace.prints.append(placeholder(tensor))
         return
     place = _place(tensor)
     seen = next((seen.print for seen in trace.recent if seen.place == place), None)

@@ -309,13 +309,65 @@ def test_a_block_that_is_given_a_cache_counts_each_call_once_and_may_raise() -> 
         if surgery:
             wrap_blocks(model, use_reentrant=True)
         layers: Any = model.layers
+        for layer in layers:
+            layer.scaled.register_forward_hook(lambda *_: None)
         train(model, steps=1)
         layers[1].broken = True
         with pytest.raises(InterruptedError):
             model(torch.ones(2, toys.WIDTH))
         layers[1].broken = False
         results.append([*train(model), *(layer.pair[0] for layer in layers)])
+        assert not any(layer.table.requires_grad for layer in layers)
     assert same(*results)
+
+
+def test_a_gradient_that_a_block_takes_of_its_input_is_not_taken_twice() -> None:
+    results = []
+    for surgery in (False, True):
+        torch.manual_seed(0)
+        model = toys.Stack([toys.InnerGradientBlock(), toys.InnerGradientBlock()])
+        if surgery:
+            wrap_blocks(model)
+        kept: list[Tensor] = []
+        hidden = model.first(torch.ones(2, toys.WIDTH))
+        hidden.retain_grad()
+        hidden.register_hook(kept.append)
+        for layer in model.layers:
+            hidden = layer(hidden)
+            hidden.retain_grad()
+            kept.append(hidden)
+        hidden.sum().backward()
+        results.append([each if each.grad is None else each.grad for each in kept])
+    assert same(*results)
+
+
+def test_weights_of_a_module_among_the_arguments_are_held_against_those_of_the_forward() -> None:
+    model = toys.Stack([toys.ScalingBlock(), toys.ScalingBlock()])
+    helper = nn.Linear(toys.WIDTH, toys.WIDTH)
+    layers: Any = model.layers
+    for layer in layers:
+        layer.forward = lambda hidden, module: module(hidden)
+    model.run = lambda layer, hidden: layer(hidden, helper)  # type: ignore[method-assign]
+    wrap_blocks(model)
+    own, others = helper.weight, (helper.weight * 2)
+    del helper.weight
+    helper.weight = others
+    loss = model(torch.ones(2, toys.WIDTH))
+    helper.weight = own
+    with pytest.raises(
+        SurgeryError, match=r"ScalingBlock layers\.1 made something else than its forward: .* has other"
+    ):
+        loss.backward()
+
+
+def test_a_table_that_a_hook_sees_is_no_result_of_the_block() -> None:
+    model = stack(two(toys.GlobalTableBlock))
+    wrap_blocks(model, use_reentrant=True)
+    layers: Any = model.layers
+    layers[0].scaled.register_forward_hook(lambda *_: None)
+    with pytest.raises(SurgeryError, match=r"GlobalTableBlock layers\.0 hands on a tensor that it has not made"):
+        train(model)
+    assert not toys.TABLE.requires_grad
 
 
 @pytest.mark.parametrize("every_n", [1, 2])

@@ -142,6 +142,15 @@ class EnergyBlock(ScalingBlock):
         return super().forward(hidden - 0.1 * slope)
 
 
+class InnerGradientBlock(ScalingBlock):
+    """Takes the gradient of an energy by its input, and uses it."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        energy = torch.tanh(self.up(hidden)).square().sum()
+        (slope,) = torch.autograd.grad(energy, hidden, create_graph=True)
+        return super().forward(hidden - 0.1 * slope)
+
+
 class LazyBlock(ScalingBlock):
     """Makes one of its layers in its first forward."""
 
@@ -203,6 +212,28 @@ class KnowingBlock(ScalingBlock):
         return self.table
 
 
+class Scaled(nn.Module):
+    """A product."""
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        return hidden * table
+
+
+TABLE = torch.ones(WIDTH)
+"""What `GlobalTableBlock` reads, outside of every model."""
+
+
+class GlobalTableBlock(ScalingBlock):
+    """Gives a table of the Python module to a part of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scaled()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.scaled(hidden, TABLE))
+
+
 class PairBlock(ScalingBlock):
     """Counts in a tensor that stands in a tuple; `broken` says that it raises."""
 
@@ -211,11 +242,13 @@ class PairBlock(ScalingBlock):
         self.layer_idx = layer_idx
         self.pair = (torch.zeros(1),)
         self.turns = iter(range(1, 99))
+        self.table = torch.ones(WIDTH)
+        self.scaled = Scaled()
         self.broken = False
 
     def forward(self, hidden: Tensor, past_key_values: KeyCache | None = None) -> Tensor:
         self.pair[0].add_(1)
-        hidden = hidden * self.pair[0] * next(self.turns)
+        hidden = self.scaled(hidden * self.pair[0] * next(self.turns), self.table)
         if self.broken:
             raise InterruptedError
         if past_key_values is not None:
