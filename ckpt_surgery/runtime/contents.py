@@ -7,7 +7,7 @@ reaches an object, or who else holds it.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import is_
@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ckpt_surgery.runtime.containers import PLAIN
-from ckpt_surgery.runtime.iterators import fork, is_plain_iterator, position
+from ckpt_surgery.runtime.iterators import fork, generators_in, is_plain_iterator, position
 from ckpt_surgery.runtime.mutable_kinds import MutableKind, Pairs, kinds_of
 from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, unseen, version
 
@@ -168,8 +168,10 @@ class Contents:
             elif isinstance(value, GeneratorType):
                 self._iterators.append(_HeldIterator(root, value, position(value)))
             elif is_plain_iterator(value):
-                with suppress(TypeError):  # the self-check tells where what it yields matters
+                try:
                     self._iterators.append(_HeldIterator(root, value, fork(value)))
+                except TypeError:  # the self-check tells where what it yields matters
+                    pending += generators_in(value)
             else:
                 pending += _inside_unchanging(value)
                 for mutable in kinds_of(kind):  # type: ignore[arg-type]  # a class is hashable

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 from ckpt_surgery.runtime.classes import class_of, descends, facts_of
@@ -131,4 +132,4 @@ def _tower(name: str, modules: dict[str, nn.Module]) -> nn.Module:
 def _size(module: nn.Module) -> int:
     """Parameters of a module, embeddings left out: tiny models have large vocabularies for their size."""
     embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
-    return sum(p.numel() for p in module.parameters() if id(p) not in embeddings)
+    return sum(p.numel() for p in module.parameters() if id(p) not in embeddings and not is_lazy(p))

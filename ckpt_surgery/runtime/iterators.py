@@ -26,6 +26,19 @@ def fork(iterator: Any) -> Any:
     return new
 
 
+def generators_in(iterator: Any) -> Iterator[GeneratorType[Any, Any, Any]]:
+    """The generators that one of Python's own iterators draws from."""
+    try:
+        parts = iterator.__reduce__()[1]
+    except TypeError:
+        return
+    for part in parts:
+        if isinstance(part, GeneratorType):
+            yield part
+        elif is_plain_iterator(part):
+            yield from generators_in(part)
+
+
 def _own(part: Any) -> Any:
     """A part of an iterator's state, not shared with it: `cycle` appends to the list of what it yielded."""
     if is_plain_iterator(part):

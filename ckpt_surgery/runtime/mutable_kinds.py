@@ -22,7 +22,7 @@ from torch import nn
 
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN
-from ckpt_surgery.runtime.outer_variables import ClassVariables
+from ckpt_surgery.runtime.outer_variables import ClassVariables, GlobalVariables
 
 Pairs = list[tuple[Any, Any]]
 
@@ -72,7 +72,18 @@ def _attributes(kind: type) -> tuple[MutableKind, ...]:
 
 
 _LIBRARIES = frozenset(
-    {"accelerate", "bitsandbytes", "deepspeed", "numpy", "peft", "torch", "torchao", "transformer_engine", "triton"}
+    {
+        "accelerate",
+        "bitsandbytes",
+        "ckpt_surgery",
+        "deepspeed",
+        "numpy",
+        "peft",
+        "torch",
+        "torchao",
+        "transformer_engine",
+        "triton",
+    }
 )
 """Packages whose objects keep books about modules of their own: to put those back would belie what was done since."""
 _STANDARD = sys.stdlib_module_names - {"__main__", "argparse", "collections"}
@@ -193,6 +204,7 @@ _BUILT_IN: tuple[tuple[type, MutableKind], ...] = (
     (deque, MutableKind(lambda value: list(enumerate(deque.__iter__(value))), _put_deque)),
     (CellType, MutableKind(_cell_pairs, _put_cell)),
     (ClassVariables, MutableKind(ClassVariables.read, ClassVariables.put)),
+    (GlobalVariables, MutableKind(GlobalVariables.read, GlobalVariables.put)),
     (bytearray, _one(bytes, lambda value, held: value.__setitem__(slice(None), held))),
     (array, _one(lambda value: value[:], lambda value, held: value.__setitem__(slice(None), held))),
     (io.StringIO, _one(lambda value: (value.getvalue(), value.tell()), _put_stream)),

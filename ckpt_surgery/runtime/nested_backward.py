@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.tensors import unseen
 
 _last_backward = WeakTensorKeyDictionary()
 """The backward in which a parameter with hooks got its last gradient from a recompute."""
@@ -92,25 +93,39 @@ def _is_hooked(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
-def refuse_parts_of_others(place: str, parameters: Parameters, results: Sequence[Tensor]) -> None:
-    """Raise SurgeryError where a recompute used a parameter with hooks that is none of its block's, and others do too.
+def next_node() -> int:
+    """A number that is less than those of all nodes that this thread will add to the graph."""
+    with torch.enable_grad(), unseen():
+        node = torch.empty(0, requires_grad=True).view_as(torch.empty(0)).grad_fn
+    assert node is not None
+    return node._sequence_nr()
 
-    To be called in a backward, with the `results` of the recompute.
+
+def refuse_others(place: str, parameters: Parameters, results: Sequence[Tensor], start: int) -> None:
+    """Raise SurgeryError where a recompute used what is neither of its block nor an argument, and others do too.
+
+    That is a tensor with a graph from before the recompute, whose first node has a number from `start` on, or a
+    parameter with hooks. To be called in a backward, with the `results` of the recompute.
     """
     own = {id(parameter) for _, parameter in parameters}
-    for leaf in _leaves(results):
-        if id(leaf) not in own and _is_hooked(leaf):
+    for node in _nodes(results):
+        leaf = getattr(node, "variable", None)
+        if leaf is None and node._sequence_nr() < start:
+            raise SurgeryError(
+                f"{place} used a tensor with gradient that is no argument of it: with use_reentrant=True the backward "
+                "would go through its graph once for each block; use use_reentrant=False, or pass the tensor itself"
+            )
+        if leaf is not None and id(leaf) not in own and _is_hooked(leaf):
             _refuse_parts(place, f"parameter of shape {tuple(leaf.shape)} from outside of it", leaf)
 
 
-def _leaves(results: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The tensors to which a backward of `results` would add gradient."""
+def _nodes(results: Sequence[Tensor]) -> Iterator[Node]:
+    """The nodes through which a backward of `results` would go."""
     pending = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
     seen = set(pending)
     while pending:
         node = pending.pop()
-        if (leaf := getattr(node, "variable", None)) is not None:
-            yield leaf
+        yield node
         following = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= following
         pending += following

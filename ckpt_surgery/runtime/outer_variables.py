@@ -5,6 +5,7 @@ That is attributes of the class, variables of enclosing functions, and container
 
 from __future__ import annotations
 
+import dis
 import random
 import sys
 from array import array
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ _LIBRARIES = ("builtins", "torch", "transformers")
 def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
     """The variables outside of a class that its methods can write, by their names; libraries' own are left out."""
     for name, source in _sources(kind):  # type: ignore[arg-type]  # a class is hashable
-        if isinstance(source, (CellType, ClassVariables)):
+        if isinstance(source, (CellType, ClassVariables, GlobalVariables)):
             yield name, source
         elif isinstance(source, type):
             yield name, vars(source).get(name)
@@ -66,6 +67,41 @@ class ClassVariables:
                 setattr(self.kind, name, value)
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalVariables:
+    """The numbers and texts of a Python module that functions of a class write with `global`."""
+
+    held: dict[str, Any]
+    names: tuple[str, ...]
+
+    def read(self) -> list[tuple[str, Any]]:
+        """Those that are numbers or texts now."""
+        return [(name, self.held[name]) for name in self.names if type(self.held.get(name, self)) in PLAIN]
+
+    def put(self, pairs: list[tuple[str, Any]]) -> None:
+        """Set them."""
+        self.held.update(pairs)
+
+
+def _written_globals(function: FunctionType) -> Iterator[str]:
+    """The global names that a function writes, or the functions of its Python module that it names."""
+    yield from _stored(function.__code__)
+    for name in names_in(function.__code__):
+        other = function.__globals__.get(name)
+        if isinstance(other, FunctionType) and other.__globals__ is function.__globals__:
+            yield from _stored(other.__code__)
+
+
+def _stored(code: CodeType) -> Iterator[str]:
+    yield from (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == _STORE)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _stored(constant)
+
+
+_STORE = "STORE_GLOBAL"
+
+
 @cache
 def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
     """The cells; for names of a Python module, its dictionary; and for attributes of a class, that class."""
@@ -86,6 +122,12 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
                         sources[name, id(cell)] = name, cell
                 for name in names_in(function.__code__):
                     sources[name, id(function.__globals__)] = name, function.__globals__
+                written = tuple(sorted(set(_written_globals(function))))
+                if written:
+                    sources[f"global {written}", id(function)] = (
+                        written[0],
+                        GlobalVariables(function.__globals__, written),
+                    )
     return tuple(sources.values())
 
 

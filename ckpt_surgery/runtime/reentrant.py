@@ -26,7 +26,7 @@ from ckpt_surgery.runtime.containers import (
     slot_paths,
     unflatten,
 )
-from ckpt_surgery.runtime.nested_backward import refuse_in_backward, refuse_parts_of_others
+from ckpt_surgery.runtime.nested_backward import next_node, refuse_in_backward, refuse_others
 from ckpt_surgery.runtime.observed_calls import Place, is_observed, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
@@ -75,7 +75,16 @@ class ReentrantMode(RecomputeMode):
         excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
-            output = call.forward(*args, **kwargs)
+            try:
+                output = call.forward(*args, **kwargs)
+            except Exception as error:
+                if with_cache is None:
+                    raise
+                raise SurgeryError(
+                    f"{call.place} does not run without the cache that it is given ({type(error).__name__}: {error}): "
+                    "with use_reentrant=True the gradient of what it writes there would be lost; use "
+                    "use_reentrant=False, or train without a cache"
+                ) from error
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
         flattener = Flattener(
             lambda tensor: _is_new(tensor) and _is_result(tensor, excluded) and not entry.is_there(tensor)
@@ -109,11 +118,12 @@ class ReentrantMode(RecomputeMode):
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._check is None:
             return self._again(given)
+        start = next_node()
         results: list[tuple[Tensor, ...]] = []
 
         def run() -> tuple[Tensor, ...]:
             results.append(self._again(given))
-            refuse_parts_of_others(self._call.place, self._call.state.parameters, results[-1])
+            refuse_others(self._call.place, self._call.state.parameters, results[-1], start)
             return results[-1]
 
         self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])

@@ -5,12 +5,14 @@ Decides only; nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
@@ -50,6 +52,10 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     Raises SurgeryError where there is none, or where an option names what is not there.
     """
     names, patterns = options.blocks, options.towers
+    parameters: Iterator[tuple[str, Any]] = model.named_parameters()
+    lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
+    if lazy is not None:
+        raise SurgeryError(f"{lazy} has no size before the first forward: run one, then wrap_blocks")
     blocks = find_blocks(model, unsupported=True)
     if names is not None:
         blocks = _with_named(model, blocks, names)

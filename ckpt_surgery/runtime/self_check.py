@@ -159,7 +159,9 @@ class SelfCheck:
                     f'"{" ".join(str(error).split())}"; leave the block out'
                 ) from error
 
-        with saved_tensors_hooks(noting, unpacking):
+        # compiled parts of a block would be compiled together with the check
+        hidden: Callable[[Tensor], Any] = torch.compiler.disable(noting)  # type: ignore[no-untyped-call]
+        with saved_tensors_hooks(hidden, unpacking):
             yield
 
     def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:

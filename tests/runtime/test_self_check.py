@@ -44,6 +44,7 @@ RESTORED: dict[str, Make] = {
     "nested state": two(toys.NestedStateBlock),
     "an iterator": two(toys.IteratorBlock),
     "a list of the Python module": two(toys.LoggingBlock),
+    "a number of the Python module": two(toys.GlobalCountBlock),
     "a number on a parameter": two(toys.OnParameterBlock),
     "a codebook": two(toys.CodebookBlock),
     "a momentum encoder": two(toys.FollowingBlock),
@@ -52,6 +53,7 @@ RESTORED: dict[str, Make] = {
 }
 REFUSED: dict[str, tuple[Make, str]] = {
     "a generator": (two(toys.GeneratorBlock), r"its numbers went on with a generator"),
+    "an iterator over a generator": (two(toys.ZippedGeneratorBlock), r"its numbers went on with a generator"),
     "a clock": (
         two(toys.DriftingBlock),
         r"made something else than its forward: .* it makes something else each time",
@@ -66,6 +68,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 def stack(make: Make) -> toys.Stack:
     torch.manual_seed(0)
     toys.LOG.clear()
+    toys.CALLS = 0
     return toys.Stack(make())
 
 
@@ -360,9 +363,42 @@ def test_weights_of_a_module_among_the_arguments_are_held_against_those_of_the_f
         loss.backward()
 
 
-def test_a_table_that_a_hook_sees_is_no_result_of_the_block() -> None:
+def test_a_block_that_does_not_run_without_its_cache_is_refused_in_reentrant_mode() -> None:
+    model = toys.CachingStack([toys.NeedingCacheBlock(), toys.NeedingCacheBlock()])
+    wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(SurgeryError, match=r"NeedingCacheBlock layers\.0 does not run without the cache"):
+        train(model)
+
+
+def test_layers_without_a_size_are_refused_until_they_have_one() -> None:
+    model, plain = stack(two(toys.LazySizeBlock)), stack(two(toys.LazySizeBlock))
+    with pytest.raises(SurgeryError, match=r"layers\.0\.late\.weight has no size before the first forward"):
+        wrap_blocks(model)
+    for each in (model, plain):
+        torch.manual_seed(1)
+        each(torch.ones(2, toys.WIDTH))
+    wrap_blocks(model)
+    assert same(train(model), train(plain))
+
+
+def test_a_tensor_with_gradient_from_outside_is_refused_in_reentrant_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toys, "TABLE", torch.tanh(torch.ones(toys.WIDTH, requires_grad=True)))
     model = stack(two(toys.GlobalTableBlock))
     wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(SurgeryError, match=r"GlobalTableBlock layers\.1 used a tensor with gradient that is no"):
+        train(model)
+
+
+def test_compiled_parts_of_blocks_are_not_compiled_with_the_check() -> None:
+    for reentrant in (True, False):
+        model, plain = stack(two(toys.CompiledPartBlock)), stack(two(toys.CompiledPartBlock))
+        wrap_blocks(model, use_reentrant=reentrant)
+        assert same(train(model), train(plain))
+
+
+def test_a_table_that_a_hook_sees_is_no_result_of_the_block() -> None:
+    model = stack(two(toys.GlobalTableBlock))
+    wrap_blocks(model, use_reentrant=True, every_n=2)
     layers: Any = model.layers
     layers[0].scaled.register_forward_hook(lambda *_: None)
     with pytest.raises(SurgeryError, match=r"GlobalTableBlock layers\.0 hands on a tensor that it has not made"):

@@ -219,6 +219,61 @@ class Scaled(nn.Module):
         return hidden * table
 
 
+CALLS = 0
+"""What `GlobalCountBlock` counts, outside of every model."""
+
+
+class GlobalCountBlock(ScalingBlock):
+    """Counts its calls in a number of the Python module."""
+
+    def scale(self) -> Any:
+        global CALLS
+        CALLS += 1
+        return CALLS / 4
+
+
+class ZippedGeneratorBlock(ScalingBlock):
+    """Advances an iterator that draws from a generator, which nobody can wind back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = zip((1 + number / 4 for number in itertools.count()), strict=True)
+
+    def scale(self) -> Any:
+        return next(self.numbers)[0]
+
+
+class NeedingCacheBlock(ScalingBlock):
+    """Does not run without its cache."""
+
+    def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
+        past_key_values.layers[0] = hidden
+        return super().forward(hidden)
+
+
+class CompiledPartBlock(ScalingBlock):
+    """Has a part that is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.compile(lambda hidden: torch.sin(hidden) * torch.sigmoid(hidden), backend="aot_eager")
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = self.part(super().forward(hidden))
+        return result
+
+
+class LazySizeBlock(ScalingBlock):
+    """Has a layer whose size the first forward decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = nn.LazyLinear(WIDTH)
+
+    def scale(self) -> Any:
+        return self.late(torch.ones(WIDTH))
+
+
 TABLE = torch.ones(WIDTH)
 """What `GlobalTableBlock` reads, outside of every model."""
 
