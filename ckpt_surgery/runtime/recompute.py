@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
 from ckpt_surgery.runtime.self_check import SEES_SAVED_TENSORS, SelfCheck
-from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.runtime.tensors import is_parameter, version
 
 
 class Computation:
@@ -128,7 +128,8 @@ class NonReentrantMode(RecomputeMode):
         return results
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        given = tuple(map(without_graph, given))  # a gradient or a hook inside is not for those outside
+        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are
+        given = tuple([tensor if is_parameter(tensor) else without_graph(tensor) for tensor in given])
 
         def run() -> tuple[Tensor, ...]:
             with self._call.as_at_entry(trusting=self._check is None) as stand_ins:

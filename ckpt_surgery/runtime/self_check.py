@@ -25,7 +25,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
-from ckpt_surgery.runtime.tensors import unseen, version
+from ckpt_surgery.runtime.tensors import is_parameter, unseen, version
 
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
 SEES_SAVED_TENSORS = _top_hooks is not None
@@ -203,7 +203,7 @@ class SelfCheck:
 
 
 def _note(trace: _Trace, tensor: Tensor) -> None:
-    if _is_parameter(tensor):  # those are watched by their count of writes
+    if is_parameter(tensor):  # those are watched by their count of writes
         trace.prints.append(placeholder(tensor))
         return
     place = _place(tensor)
@@ -219,10 +219,6 @@ def _place(tensor: Tensor) -> Any:
         return None
     bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
     return tensor.shape, tensor.stride(), bits
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 def _itself(tensor: Tensor) -> Tensor:

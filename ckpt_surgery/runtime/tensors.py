@@ -27,6 +27,11 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
 
 
+def is_parameter(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter, or a view of one."""
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+
+
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy that nobody else writes, and that no dispatch mode sees being made."""
     with unseen(), torch.no_grad():

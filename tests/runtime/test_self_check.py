@@ -344,6 +344,14 @@ def test_a_gradient_that_a_block_takes_of_its_input_is_not_taken_twice() -> None
     assert same(*results)
 
 
+@both_modes
+def test_a_view_of_a_parameter_may_be_an_argument(mode: Mode) -> None:
+    plain, wrapped = (toys.QueriedStack([toys.ScalingBlock(), toys.ScalingBlock()]) for _ in range(2))
+    wrapped.load_state_dict(plain.state_dict())
+    wrap_blocks(wrapped, use_reentrant=mode == "reentrant")
+    assert same(train(wrapped), train(plain))
+
+
 def test_weights_of_a_module_among_the_arguments_are_held_against_those_of_the_forward() -> None:
     model = toys.Stack([toys.ScalingBlock(), toys.ScalingBlock()])
     helper = nn.Linear(toys.WIDTH, toys.WIDTH)

@@ -474,6 +474,19 @@ class CachingStack(Stack):
         return result
 
 
+class QueriedStack(Stack):
+    """Begins with rows of a parameter in the place of its input."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__(blocks)
+        self.queries = nn.Parameter(torch.ones(3, WIDTH))
+
+    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        if layer is self.layers[0]:
+            hidden = self.queries.unsqueeze(0).expand(2, -1, -1)
+        return super().run(layer, hidden)
+
+
 class WritingStack(Stack):
     """Writes into what its blocks return."""
 
