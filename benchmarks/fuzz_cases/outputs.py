@@ -109,10 +109,10 @@ class TableOutput(Output):
     """A table that is an attribute of the block, beside what it made."""
 
     def build(self, block: Any, index: int) -> None:
-        block.angles = torch.linspace(0, 1, 8)
+        block.returned_table = torch.linspace(0, 1, 8)
 
     def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden * torch.cos(block.angles), block.angles
+        return hidden * torch.cos(block.returned_table), block.returned_table
 
     def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
         return result[0] * result[1], [result[1]]
