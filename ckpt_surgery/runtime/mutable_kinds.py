@@ -22,7 +22,7 @@ from torch import nn
 
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN
-from ckpt_surgery.runtime.outer_variables import ClassVariables, GlobalVariables
+from ckpt_surgery.runtime.outer_variables import NamedVariables
 
 Pairs = list[tuple[Any, Any]]
 
@@ -203,8 +203,7 @@ _BUILT_IN: tuple[tuple[type, MutableKind], ...] = (
     (set, MutableKind(lambda value: list(enumerate(set.__iter__(value))), _put_set)),
     (deque, MutableKind(lambda value: list(enumerate(deque.__iter__(value))), _put_deque)),
     (CellType, MutableKind(_cell_pairs, _put_cell)),
-    (ClassVariables, MutableKind(ClassVariables.read, ClassVariables.put)),
-    (GlobalVariables, MutableKind(GlobalVariables.read, GlobalVariables.put)),
+    (NamedVariables, MutableKind(NamedVariables.read, NamedVariables.put)),
     (bytearray, _one(bytes, lambda value, held: value.__setitem__(slice(None), held))),
     (array, _one(lambda value: value[:], lambda value, held: value.__setitem__(slice(None), held))),
     (io.StringIO, _one(lambda value: (value.getvalue(), value.tell()), _put_stream)),

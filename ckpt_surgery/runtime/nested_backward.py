@@ -96,7 +96,7 @@ def _is_hooked(parameter: Tensor) -> bool:
 def next_node() -> int:
     """A number that is less than those of all nodes that this thread will add to the graph."""
     with torch.enable_grad(), unseen():
-        node = torch.empty(0, requires_grad=True).view_as(torch.empty(0)).grad_fn
+        node = torch.empty(0, requires_grad=True).clone().grad_fn
     assert node is not None
     return node._sequence_nr()
 
@@ -104,7 +104,7 @@ def next_node() -> int:
 def refuse_others(place: str, parameters: Parameters, results: Sequence[Tensor], start: int) -> None:
     """Raise SurgeryError where a recompute used what is neither of its block nor an argument, and others do too.
 
-    That is a tensor with a graph from before the recompute, whose first node has a number from `start` on, or a
+    That is a tensor with a graph from before the recompute, whose own nodes have numbers from `start` on, or a
     parameter with hooks. To be called in a backward, with the `results` of the recompute.
     """
     own = {id(parameter) for _, parameter in parameters}

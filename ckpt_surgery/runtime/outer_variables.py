@@ -10,9 +10,9 @@ import random
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -30,7 +30,7 @@ _LIBRARIES = ("builtins", "torch", "transformers")
 def outer_variables(kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
     """The variables outside of a class that its methods can write, by their names; libraries' own are left out."""
     for name, source in _sources(kind):  # type: ignore[arg-type]  # a class is hashable
-        if isinstance(source, (CellType, ClassVariables, GlobalVariables)):
+        if isinstance(source, (CellType, NamedVariables)):
             yield name, source
         elif isinstance(source, type):
             yield name, vars(source).get(name)
@@ -50,37 +50,25 @@ def _can_be_written(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassVariables:
-    """The numbers and texts among the attributes of a class that its methods name, so that they may count there."""
+class NamedVariables:
+    """Variables by their names: attributes of a class that may count there, or globals that functions write.
 
-    kind: type
+    `held` is where they stand, and `assign` sets one.
+    """
+
+    held: Mapping[str, Any]
     names: tuple[str, ...]
+    assign: Callable[[str, Any], None]
 
     def read(self) -> list[tuple[str, Any]]:
-        """The attributes of the class itself."""
-        return [(name, vars(self.kind)[name]) for name in self.names if name in vars(self.kind)]
+        """Those that there are now."""
+        return [(name, self.held[name]) for name in self.names if name in self.held]
 
     def put(self, pairs: list[tuple[str, Any]]) -> None:
         """Set those that are others now."""
         for name, value in pairs:
-            if vars(self.kind).get(name) is not value:
-                setattr(self.kind, name, value)
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalVariables:
-    """The numbers and texts of a Python module that functions of a class write with `global`."""
-
-    held: dict[str, Any]
-    names: tuple[str, ...]
-
-    def read(self) -> list[tuple[str, Any]]:
-        """Those that are numbers or texts now."""
-        return [(name, self.held[name]) for name in self.names if type(self.held.get(name, self)) in PLAIN]
-
-    def put(self, pairs: list[tuple[str, Any]]) -> None:
-        """Set them."""
-        self.held.update(pairs)
+            if self.held.get(name) is not value:
+                self.assign(name, value)
 
 
 def _written_globals(function: FunctionType) -> Iterator[str]:
@@ -93,13 +81,12 @@ def _written_globals(function: FunctionType) -> Iterator[str]:
 
 
 def _stored(code: CodeType) -> Iterator[str]:
-    yield from (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == _STORE)
+    yield from (
+        instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "STORE_GLOBAL"
+    )
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _stored(constant)
-
-
-_STORE = "STORE_GLOBAL"
 
 
 @cache
@@ -112,7 +99,7 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
         named = {name for f in vars(base).values() if isinstance(f, FunctionType) for name in names_in(f.__code__)}
         plain = tuple(n for n, v in vars(base).items() if type(v) in PLAIN and n in named and not n.startswith("__"))
         if plain:
-            sources["", id(base)] = base.__name__, ClassVariables(base, plain)
+            sources["", id(base)] = base.__name__, NamedVariables(vars(base), plain, partial(setattr, base))
         for attribute, function in vars(base).items():
             if _may_hold(function) and not attribute.startswith("__"):
                 sources[attribute, id(base)] = attribute, base
@@ -122,12 +109,9 @@ def _sources(kind: type[nn.Module]) -> tuple[tuple[str, Any], ...]:
                         sources[name, id(cell)] = name, cell
                 for name in names_in(function.__code__):
                     sources[name, id(function.__globals__)] = name, function.__globals__
-                written = tuple(sorted(set(_written_globals(function))))
+                written, held = tuple(sorted(set(_written_globals(function)))), function.__globals__
                 if written:
-                    sources[f"global {written}", id(function)] = (
-                        written[0],
-                        GlobalVariables(function.__globals__, written),
-                    )
+                    sources["", id(function)] = written[0], NamedVariables(held, written, held.__setitem__)
     return tuple(sources.values())
 
 

@@ -86,9 +86,7 @@ class ReentrantMode(RecomputeMode):
                     "use_reentrant=False, or train without a cache"
                 ) from error
         # one that requires gradient without having got it here is somebody else's, and goes on as it is
-        flattener = Flattener(
-            lambda tensor: _is_new(tensor) and _is_result(tensor, excluded) and not entry.is_there(tensor)
-        )
+        flattener = Flattener(lambda tensor: _is_new(tensor) and _is_result(tensor, excluded, entry))
         self._output = flattener.flatten(output)
         self._paths = tuple(slot_paths(self._output).values())
         if with_cache is not None and with_cache != first_sum(output):
@@ -155,10 +153,10 @@ class ReentrantMode(RecomputeMode):
                 f"the recompute of {self._call.place} did not make the tensors that its forward made: it depends on "
                 "something that has changed since; keep that as it was until the backward, or leave the block out"
             )
-        kept = [made() for result, made in zip(results, self._made, strict=True) if result is made()]
-        if kept:
-            for shared in kept:
-                cast(Tensor, shared).detach_()
+        shared: list[Any] = [result for result, made in zip(results, self._made, strict=True) if result is made()]
+        if shared:
+            for result in shared:
+                result.detach_()
             raise SurgeryError(
                 f"{self._call.place} hands on a tensor that it has not made itself, or not anew: with "
                 "use_reentrant=True its gradient would come back here without end; use use_reentrant=False"
@@ -191,7 +189,7 @@ class ReentrantMode(RecomputeMode):
         """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
         aside: dict[int, tuple[Place, Tensor]] = {}
         for place, tensor in self._reachable(arguments, seen).items():
-            if tensor is not None and _is_result(tensor, excluded) and not entry.is_there(tensor):
+            if tensor is not None and _is_result(tensor, excluded, entry):
                 aside.setdefault(id(tensor), (place, tensor))
         self._aside = tuple(place for place, _ in aside.values())
         return [tensor for _, tensor in aside.values()]
@@ -273,9 +271,11 @@ def _trainable(block: nn.Module) -> Iterator[nn.Parameter]:
     return (parameter for parameter in block.parameters() if parameter.requires_grad)
 
 
-def _is_result(tensor: Tensor, excluded: Collection[int]) -> bool:
-    """Whether a tensor was made in the call: it is no parameter and none of the `excluded`."""
-    return is_differentiable(tensor) and id(tensor) not in excluded and not isinstance(tensor, nn.Parameter)
+def _is_result(tensor: Tensor, excluded: Collection[int], entry: Entry) -> bool:
+    """Whether a tensor was made in the call: no parameter, none of the `excluded`, and not there at its entry."""
+    if not is_differentiable(tensor) or isinstance(tensor, nn.Parameter):
+        return False
+    return id(tensor) not in excluded and not entry.is_there(tensor)
 
 
 def _is_new(tensor: Tensor) -> bool:

@@ -404,6 +404,32 @@ def test_compiled_parts_of_blocks_are_not_compiled_with_the_check() -> None:
         assert same(train(model), train(plain))
 
 
+@both_modes
+def test_a_table_that_a_global_comes_to_hold_stays_the_same_one(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toys, "LAZY", None)
+    model = stack(two(toys.LazyGlobalBlock))
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    loss = model(torch.ones(2, toys.WIDTH))
+    made = toys.LAZY
+    assert made is not None
+    loss.backward()
+    assert toys.LAZY is made
+
+
+@both_modes
+def test_a_write_into_an_argument_is_named_where_the_forward_fails_after_it(mode: Mode) -> None:
+    def fail(hidden: Tensor) -> Tensor:
+        hidden.add_(1)
+        raise InterruptedError
+
+    model = stack(two(toys.ScalingBlock))
+    layers: Any = model.layers
+    layers[0].forward = fail
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    with pytest.raises(SurgeryError, match=r"ScalingBlock layers\.0 cannot be recomputed: it modified its argument"):
+        train(model)
+
+
 def test_a_table_that_a_hook_sees_is_no_result_of_the_block() -> None:
     model = stack(two(toys.GlobalTableBlock))
     wrap_blocks(model, use_reentrant=True, every_n=2)
