@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from operator import is_
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +24,17 @@ from ckpt_surgery.runtime.attention_kernels import allowing_kernels, attention_k
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
 from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
-from ckpt_surgery.runtime.dictionaries import all_same, differing, identical
 from ckpt_surgery.runtime.fingerprints import bits_of
+from ckpt_surgery.runtime.module_dictionaries import (
+    UNWATCHED,
+    DictionaryCopies,
+    Role,
+    Space,
+    differing,
+    identical,
+    put,
+    spaces_of,
+)
 from ckpt_surgery.runtime.outer_variables import outer_variables
 from ckpt_surgery.runtime.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
@@ -34,43 +42,8 @@ from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
 Key = tuple[nn.Module, str]
 """A module of a block, and the name of a parameter, a buffer or an attribute of it."""
 
-_UNWATCHED = frozenset({*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}) - {"training"}
 _MOST_WATCHED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
-
-
-class _Role(Enum):
-    """What a dictionary of a module holds."""
-
-    ATTRIBUTES = auto()
-    PARAMETERS = auto()
-    BUFFERS = auto()
-    MODULES = auto()
-    OF_PARAMETER = auto()
-    """The attributes of one of its parameters."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """A dictionary that belongs to the module `home`."""
-
-    home: nn.Module
-    role: _Role
-    held: dict[str, Any]
-
-    def decides(self, name: str) -> bool:
-        """Whether a change of this name can change what the block writes, so that a call has to be watched again."""
-        return name == "training" if self.role is _Role.ATTRIBUTES else self.role is not _Role.OF_PARAMETER
-
-
-def _spaces(module: nn.Module) -> Iterator[_Space]:
-    yield _Space(module, _Role.ATTRIBUTES, vars(module))
-    yield _Space(module, _Role.PARAMETERS, module._parameters)
-    yield _Space(module, _Role.BUFFERS, module._buffers)
-    yield _Space(module, _Role.MODULES, cast(dict[str, Any], module._modules))
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            yield _Space(module, _Role.OF_PARAMETER, vars(parameter))
 
 
 @dataclass(slots=True)
@@ -107,13 +80,13 @@ class _Watched:
 class Entry:
     """What was there when a call began.
 
-    `copies` are those of the dictionaries of all modules; `tensors` the copies of parameters and buffers that the
-    block may write, by their places among `watched`; `contents` what `roots`, the objects in attributes, held.
+    `attributes` are the dictionaries of all modules, which `spaces` tell apart; `tensors` the copies of parameters and
+    buffers that the block may write, by their places among `watched`; `contents` what `roots`, the objects in
+    attributes, held.
     """
 
-    dicts: list[dict[str, Any]]
-    spaces: list[_Space]
-    copies: list[dict[str, Any]]
+    attributes: DictionaryCopies
+    spaces: list[Space]
     watched: list[_Watched]
     versions: list[int]
     trainable: list[bool]
@@ -124,14 +97,14 @@ class Entry:
     drawn: GeneratorStates | None
     cut: dict[int, tuple[Key, Tensor]]
     """What stands in for tensors with a graph in attributes, by their ids."""
-    attributes: Set[int]
-    """The ids of the tensors without a graph that are attributes; `copies` keep them alive."""
+    held: Set[int]
+    """The ids of the tensors without a graph that are attributes; `attributes` keep them alive."""
     writes_nothing: bool = False
     """Whether the call set no attribute, buffer or parameter."""
 
     def is_there(self, tensor: Tensor) -> bool:
         """Whether an attribute, or an object in one, held this very tensor when the call began."""
-        return id(tensor) in self.attributes or self.contents.holds(tensor)
+        return id(tensor) in self.held or self.contents.holds(tensor)
 
     def own_tensors(self) -> Iterator[Tensor]:
         """The parameters and buffers of the block."""
@@ -165,37 +138,35 @@ class BlockState:
         self.known = False
         """Whether a call was watched with the present modules, parameters, buffers and training modes."""
         self._modules: list[nn.Module] = []
-        self._dicts: list[dict[str, Any]] = []
-        self._spaces: list[_Space] = []
-        self._copies: list[dict[str, Any]] = []
+        self._seen: DictionaryCopies | None = None
+        self._spaces: list[Space] = []
         self._watched: list[_Watched] = []
         self.parameters: list[tuple[str, nn.Parameter]] = []
         """The parameters of the block as of the last entry, by their names there."""
+        self.buffers: frozenset[int] = frozenset()
+        """The ids of its buffers as of the last entry."""
         self._roots: list[tuple[Key, Any]] = []
         self._cut: dict[int, tuple[Key, Tensor]] = {}
-        self._attributes: set[int] = set()
+        self._held: set[int] = set()
+        self._to_copy: tuple[Any, list[int]] = (None, [])
 
-    @property
-    def modules(self) -> list[nn.Module]:
-        """The block and all modules in it as of the last entry, each once."""
-        return self._modules
+    def observed(self) -> tuple[nn.Module, ...]:
+        """The modules inside the block at which somebody else may look: they have a hook, or another forward."""
+        seen = [m for m in self._modules if m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m)]
+        return tuple([module for module in seen if module is not self._block])
 
     def entry(self, *, watching: bool) -> Entry:
         """Note what is there before a call. With `watching`, and in calls that nothing is known of, all is copied."""
-        if not self._dicts or not all_same(self._dicts, self._copies):
-            self._look()
+        attributes = self._seen
+        if attributes is None or not attributes.still_hold():
+            attributes = self._look()
         everything = not self.known
         watched = self._watched
         versions = _versions(watched)
-        copied = {
-            place: copy_of(w.tensor)
-            for place, w in enumerate(watched)
-            if w.key in self.written or w.is_small_buffer or (everything and w.may_be_written)
-        }
+        copied = {place: copy_of(watched[place].tensor) for place in self._places_to_copy()}
         return Entry(
-            self._dicts,
+            attributes,
             self._spaces,
-            self._copies,
             watched,
             versions,
             [w.tensor.requires_grad for w in watched],
@@ -205,7 +176,7 @@ class BlockState:
             attention_kernels(),
             generator_states() if everything or watching or self._draws else None,
             self._cut,
-            self._attributes,
+            self._held,
         )
 
     def learn(self, entry: Entry) -> set[Key]:
@@ -244,7 +215,7 @@ class BlockState:
             and not entry.tensors
             and not entry.contents
             and entry.drawn is None
-            and all_same(entry.dicts, entry.copies)
+            and entry.attributes.still_hold()
             and _versions(entry.watched) == entry.versions
             and [watched.tensor.requires_grad for watched in entry.watched] == entry.trainable
             and entry.kernels == attention_kernels()
@@ -259,13 +230,13 @@ class BlockState:
         there is no copy of it.
         """
         with ExitStack() as stack:
-            now = entry.copies
-            if not all_same(entry.dicts, entry.copies):
-                now = [dict(held) for held in entry.dicts]
-                for space, before in zip(entry.spaces, entry.copies, strict=True):
-                    if not (space.role is _Role.PARAMETERS and _is_managed(space.home)):
-                        _put(space.held, before, {name for home, name in keeping if home is space.home})
-            stack.callback(_put_all, entry.dicts, now)
+            now = entry.attributes.copies
+            if not entry.attributes.still_hold():
+                now = [dict(held) for held in entry.attributes.dicts]
+                for space, before in zip(entry.spaces, entry.attributes.copies, strict=True):
+                    if not (space.role is Role.PARAMETERS and _is_managed(space.home)):
+                        put(space.held, before, {name for home, name in keeping if home is space.home})
+            stack.callback(_put_back, entry.attributes, now)
             self._put_tensors(entry, stack, spare=spare)
             stand_ins = stack.enter_context(entry.contents.restored(spare=spare)) if entry.contents else {}
             for (module, name), value in entry.roots if stand_ins else ():
@@ -305,34 +276,52 @@ class BlockState:
             self.written.add(watched.key)  # so that it is copied from now on
         raise CannotRestore(watched.key, "was modified in place after the forward")
 
-    def _look(self) -> None:
+    def _look(self) -> DictionaryCopies:
         """Read the modules of the block again."""
         modules = [m for m in self._block.modules() if not isinstance(m, torch.jit.ScriptModule)]
-        spaces = [space for module in modules for space in _spaces(module)]
+        spaces = [space for module in modules for space in spaces_of(module)]
         dicts = [space.held for space in spaces]
-        if len(dicts) == len(self._dicts) and all(map(is_, dicts, self._dicts)):
-            changed = [place for place, held in enumerate(dicts) if not identical(held, self._copies[place])]
+        seen = self._seen
+        if seen is not None and len(dicts) == len(seen.dicts) and all(map(is_, dicts, seen.dicts)):
+            before = seen.copies
+            changed = [place for place, held in enumerate(dicts) if not identical(held, before[place])]
         else:
+            before = [{} for _ in dicts]
             changed = list(range(len(dicts)))
-            self._copies = [{} for _ in dicts]
         self.known = self.known and not any(
             (spaces[place].home, name) not in self.written
             for place in changed
-            for name in differing(dicts[place], self._copies[place])
+            for name in differing(dicts[place], before[place])
             if spaces[place].decides(name)
         )
-        copies = list(self._copies)  # entries hold the list of their time
+        copies = list(before)  # entries hold the list of their time
         for place in changed:
             copies[place] = dict(dicts[place])
-        if any(spaces[place].role in (_Role.PARAMETERS, _Role.MODULES) for place in changed):
+        if any(spaces[place].role in (Role.PARAMETERS, Role.MODULES) for place in changed):
             self.parameters = list(self._block.named_parameters())
-        self._modules, self._spaces, self._dicts, self._copies = modules, spaces, dicts, copies
+        self._modules, self._spaces = modules, spaces
+        self.buffers = frozenset([id(tensor) for module in modules for tensor in module._buffers.values()])
         self._watch_tensors()
-        self._find_roots()
+        copies = self._find_roots(copies)
+        self._seen = DictionaryCopies(dicts, copies, [space.names() for space in spaces], replaced=bool(self._cut))
+        return self._seen
+
+    def _places_to_copy(self) -> list[int]:
+        """The tensors that the next call may write, by their places among those that are watched."""
+        depends_on = self.known, len(self.written)
+        if self._to_copy[0] != depends_on:
+            places = [
+                place
+                for place, w in enumerate(self._watched)
+                if w.key in self.written or w.is_small_buffer or (not self.known and w.may_be_written)
+            ]
+            self._to_copy = depends_on, places
+        return self._to_copy[1]
 
     def _watch_tensors(self) -> None:
         bits = {w.key: (w.tensor, w.bits) for w in self._watched}
         self._watched = []
+        self._to_copy = None, []
         for module in self._modules:
             for home in (module._parameters, module._buffers):
                 for name, tensor in home.items():
@@ -342,33 +331,34 @@ class BlockState:
                         watched.bits = before[1] if before is not None and before[0] is tensor else None
                         self._watched.append(watched)
 
-    def _find_roots(self) -> None:
+    def _find_roots(self, copies: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Find the attributes that hold something that can be written, and cut the graphs of tensors in others."""
-        self._cut, self._attributes = {}, set()
+        self._cut, self._held = {}, set()
         values: list[tuple[Key, Any]] = []
-        for space, copy in zip(self._spaces, self._copies, strict=True):
-            if space.role is not _Role.ATTRIBUTES:
+        for space, copy in zip(self._spaces, copies, strict=True):
+            if space.role is not Role.ATTRIBUTES:
                 continue
             for name, value in copy.items():
-                if type(value) in PLAIN or name in _UNWATCHED:
+                if type(value) in PLAIN or name in UNWATCHED:
                     continue
                 if isinstance(value, Tensor):
                     if value.grad_fn is not None:
                         self._cut[id(value)] = (space.home, name), without_graph(value)
                         continue
-                    self._attributes.add(id(value))
+                    self._held.add(id(value))
                 values.append(((space.home, name), value))
         for module in self._modules:
             values += [((module, name), value) for name, value in outer_variables(type(module))]
         if self._cut:
-            self._copies = [
+            copies = [
                 {name: self._cut[id(value)][1] if id(value) in self._cut else value for name, value in copy.items()}
-                if space.role is _Role.ATTRIBUTES
+                if space.role is Role.ATTRIBUTES
                 else copy
-                for space, copy in zip(self._spaces, self._copies, strict=True)
+                for space, copy in zip(self._spaces, copies, strict=True)
             ]
         reachable = Contents(values).roots()
         self._roots = [(key, value) for key, value in values if key in reachable]
+        return copies
 
 
 _NOTHING = Contents(())
@@ -393,30 +383,17 @@ def _versions(watched: list[_Watched]) -> list[int]:
 
 def _set_since(entry: Entry) -> Iterator[Key]:
     """The attributes, buffers and parameters that were set, replaced or deleted since."""
-    if all_same(entry.dicts, entry.copies):
+    if entry.attributes.still_hold():
         return
-    for space, kept in zip(entry.spaces, entry.copies, strict=True):
-        if space.role is not _Role.OF_PARAMETER and not identical(space.held, kept):
-            yield from ((space.home, name) for name in differing(space.held, kept) if name not in _UNWATCHED)
+    for space, kept in zip(entry.spaces, entry.attributes.copies, strict=True):
+        if space.role is not Role.OF_PARAMETER and not identical(space.held, kept):
+            yield from ((space.home, name) for name in differing(space.held, kept) if name not in UNWATCHED)
 
 
-def _put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = ()) -> None:
-    """Make a dictionary of a module what it was, but for what others put there for themselves and `besides`."""
-    if identical(held, kept):
-        return
-    for name in list(differing(held, kept)):
-        if name in _UNWATCHED or name in besides:
-            continue
-        if name in kept:
-            held[name] = kept[name]
-        else:
-            del held[name]
-
-
-def _put_all(dicts: list[dict[str, Any]], copies: list[dict[str, Any]]) -> None:
-    if not all_same(dicts, copies):
-        for held, kept in zip(dicts, copies, strict=True):
-            _put(held, kept)
+def _put_back(attributes: DictionaryCopies, now: list[dict[str, Any]]) -> None:
+    if now is not attributes.copies or not attributes.still_hold():
+        for held, kept in zip(attributes.dicts, now, strict=True):
+            put(held, kept)
 
 
 def _like(tensor: Tensor, copy: Tensor) -> Tensor:

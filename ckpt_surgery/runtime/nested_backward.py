@@ -79,7 +79,7 @@ def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[T
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
         for name, parameter in parameters:
-            if parameter.requires_grad and _is_hooked(parameter):
+            if _is_hooked(parameter) and parameter.requires_grad:
                 _refuse_parts(place, f"parameter {name}", parameter)
 
     return refuse

@@ -15,11 +15,6 @@ Place = tuple[Any, ...]
 """Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""
 
 
-def is_observed(module: nn.Module) -> bool:
-    """Whether somebody else may look at what goes through a module of a block: a hook, or another forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
-
-
 def watching(
     modules: Collection[nn.Module], held: Callable[[Tensor], Any]
 ) -> AbstractContextManager[dict[Place, Any]]:

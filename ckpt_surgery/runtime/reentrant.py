@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.containers import (
     unflatten,
 )
 from ckpt_surgery.runtime.nested_backward import next_node, refuse_in_backward, refuse_others
-from ckpt_surgery.runtime.observed_calls import Place, is_observed, watching
+from ckpt_surgery.runtime.observed_calls import Place, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.result_views import writable
@@ -66,13 +66,12 @@ class ReentrantMode(RecomputeMode):
         drops = args is not with_caches[0] or kwargs is not with_caches[1]
         call.refuse_hidden_gradients(besides=left_in_caches)
         entry = call.begin(watching=self._check is not None)
-        self._watched = tuple(m for m in state.modules if m is not call.block and is_observed(m))
+        self._watched = state.observed()
         with_cache = sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
         _refuse_computed_parameters(call, entry)
         tracing = self._check is not None or not (state.known and state.traced)
         origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
-        excluded = {id(tensor) for tensor in given} | {id(tensor) for tensor in call.constants()}
-        excluded |= {id(tensor) for module in state.modules for tensor in module._buffers.values()}
+        excluded = {*map(id, given), *map(id, call.constants()), *state.buffers}
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             try:

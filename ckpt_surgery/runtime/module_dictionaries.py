@@ -1,0 +1,161 @@
+"""The dictionaries of modules: what they held, and whether they still do. Attributes, parameters, submodules ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from itertools import chain
+from operator import call, is_, itemgetter
+from typing import Any, cast
+
+from torch import nn
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_tables_of = itemgetter("_parameters", "_buffers", "_modules")
+UNWATCHED = _OF_EVERY_MODULE | {"forward", "_gradient_checkpointing_func", "_old_forward"}
+"""The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
+
+
+class Role(Enum):
+    """What a dictionary of a module holds."""
+
+    ATTRIBUTES = auto()
+    PARAMETERS = auto()
+    BUFFERS = auto()
+    MODULES = auto()
+    OF_PARAMETER = auto()
+    """The attributes of one of its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A dictionary that belongs to the module `home`."""
+
+    home: nn.Module
+    role: Role
+    held: dict[str, Any]
+
+    def decides(self, name: str) -> bool:
+        """Whether a change of this name can change what the block writes, so that a call has to be watched again."""
+        return name == "training" if self.role is Role.ATTRIBUTES else self.role is not Role.OF_PARAMETER
+
+    def names(self) -> list[str] | None:
+        """The names that count among the attributes of a module, which are those that not every module has.
+
+        None for other dictionaries, where all of them do.
+        """
+        if self.role is not Role.ATTRIBUTES:
+            return None
+        return [name for name in self.held if name not in _OF_EVERY_MODULE]
+
+
+def spaces_of(module: nn.Module) -> Iterator[Space]:
+    """The dictionaries of a module, without those of its submodules."""
+    yield Space(module, Role.ATTRIBUTES, vars(module))
+    yield Space(module, Role.PARAMETERS, module._parameters)
+    yield Space(module, Role.BUFFERS, module._buffers)
+    yield Space(module, Role.MODULES, cast(dict[str, Any], module._modules))
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            yield Space(module, Role.OF_PARAMETER, vars(parameter))
+
+
+class DictionaryCopies:
+    """Dictionaries, and copies of them as they were.
+
+    Whether the copies still hold is asked in every call. Of the attributes of a module only those with `names` count,
+    how many there are, and that torch's tables are the same objects. Where something was `replaced` in the copies,
+    they never hold.
+    """
+
+    __slots__ = (
+        "_empty",
+        "_filled",
+        "_kept",
+        "_lengths",
+        "_named",
+        "_picks",
+        "_replaced",
+        "_tables",
+        "_values",
+        "copies",
+        "dicts",
+    )
+
+    def __init__(
+        self,
+        dicts: list[dict[str, Any]],
+        copies: list[dict[str, Any]],
+        names: Sequence[Sequence[str] | None],
+        *,
+        replaced: bool = False,
+    ) -> None:
+        self.dicts = dicts
+        self.copies = copies
+        self._replaced = replaced
+        whole = [(held, copy) for held, copy, counting in zip(dicts, copies, names, strict=True) if counting is None]
+        named = [(h, c, _picker(tuple(n))) for h, c, n in zip(dicts, copies, names, strict=True) if n is not None]
+        self._empty = [held for held, copy in whole if not copy]
+        self._filled = [held for held, copy in whole if copy]
+        self._kept = [copy for _, copy in whole if copy]
+        self._named = [held for held, _, _ in named]
+        self._tables = [table for held in self._named for table in _tables_of(held)]
+        self._lengths = [len(copy) for _, copy, _ in named]
+        self._picks = [pick for _, _, pick in named]
+        self._values = [pick(copy) for _, copy, pick in named]
+
+    def still_hold(self) -> bool:
+        """Whether the dictionaries hold what their copies do.
+
+        What is the same object is equal without a look at it. The time goes into memory that no cache holds any more,
+        and so as little as can be is read.
+        """
+        if self._replaced:
+            return False
+        try:
+            return (
+                not any(self._empty)
+                and self._filled == self._kept
+                and list(map(len, self._named)) == self._lengths
+                and all(map(is_, chain.from_iterable(map(_tables_of, self._named)), self._tables))
+                and list(map(call, self._picks, self._named)) == self._values
+            )
+        except Exception:  # a name is gone, or values cannot be compared, such as tensors of several elements
+            return all(map(identical, self.dicts, self.copies))
+
+
+@cache
+def _picker(names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    """What picks the values under these names; modules of one class share it."""
+    return itemgetter(*names)
+
+
+def identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Whether two dictionaries hold the very same objects, in the same order."""
+    return len(ours) == len(theirs) and all(map(is_, ours.values(), theirs.values())) and ours.keys() == theirs.keys()
+
+
+def differing(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """The keys under which two dictionaries hold other objects, or only one holds something."""
+    for name in ours.keys() | theirs.keys():
+        if ours.get(name, _Absent) is not theirs.get(name, _Absent):
+            yield name
+
+
+class _Absent:
+    """Stands in for an attribute that is not there."""
+
+
+def put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = ()) -> None:
+    """Make a dictionary of a module what it was, but for `UNWATCHED` names and those in `besides`."""
+    if identical(held, kept):
+        return
+    for name in list(differing(held, kept)):
+        if name in UNWATCHED or name in besides:
+            continue
+        if name in kept:
+            held[name] = kept[name]
+        else:
+            del held[name]
