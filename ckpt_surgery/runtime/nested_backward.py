@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,18 +49,21 @@ def anchor(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return [_Anchor.apply(*plain)] if plain else []  # type: ignore[no-untyped-call]
 
 
-def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor]) -> None:
+def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor], *, anchored: bool) -> None:
     """Let the backward of `results` raise SurgeryError where gradients would be lost or hooks would see parts of them.
 
     `results` are what checkpointing made of the tensors of one call of the block that has `parameters`; they have one
-    node in the graph.
+    node in the graph. Where `anchored`, an `anchor` was among the arguments, and hooks that come later would see it.
     """
     node = next((tensor.grad_fn for tensor in results if tensor.grad_fn is not None), None)
     if node is not None:
-        node.register_prehook(_refusal(place, parameters, [weakref.ref(tensor) for tensor in results]))
+        plain = {id(p) for _, p in parameters if not _is_hooked(p)} if anchored else frozenset()
+        node.register_prehook(_refusal(place, parameters, [weakref.ref(tensor) for tensor in results], plain))
 
 
-def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[Tensor]]) -> Callable[..., None]:
+def _refusal(
+    place: str, parameters: Parameters, results: Sequence[weakref.ref[Tensor]], plain: Collection[int]
+) -> Callable[..., None]:
     def refuse(_: Any) -> None:
         if torch.is_grad_enabled():
             raise SurgeryError(
@@ -80,6 +83,12 @@ def _refusal(place: str, parameters: Parameters, results: Sequence[weakref.ref[T
             )
         for name, parameter in parameters:
             if _is_hooked(parameter) and parameter.requires_grad:
+                if id(parameter) in plain:
+                    raise SurgeryError(
+                        f"{place} cannot be recomputed: its parameter {name} got a hook after the forward, which "
+                        "use_reentrant=True would call too often while steps are checked; register it before the "
+                        "forward, or use use_reentrant=False"
+                    )
                 _refuse_parts(place, f"parameter {name}", parameter)
 
     return refuse

@@ -163,7 +163,8 @@ class ReentrantMode(RecomputeMode):
         return tuple(results)
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
-        refuse_in_backward(self._call.place, self._call.state.parameters, results)
+        call = self._call
+        refuse_in_backward(call.place, call.state.parameters, results, anchored=self._check is not None)
         spec, self._output = self._output, None
         return unflatten(spec, results)
 

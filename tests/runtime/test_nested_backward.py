@@ -68,6 +68,12 @@ def tied_outside(model: Stack, given: Tensor) -> None:
     (model(given) + weight.square().sum()).backward()
 
 
+def hooked_late(model: Stack, given: Tensor) -> None:
+    loss = model(given)
+    clip(model)
+    loss.backward()
+
+
 def shared_from_outside(model: Stack, given: Tensor) -> None:
     outside = nn.Linear(WIDTH, WIDTH)
     nn.init.ones_(outside.weight)
@@ -87,6 +93,7 @@ def shared_from_outside(model: Stack, given: Tensor) -> None:
         (inner_inputs, r"torch\.autograd\.grad, and backward with inputs="),
         (inner_inputs_of_a_frozen_rest, r"torch\.autograd\.grad, and backward with inputs="),
         (twice, r"its parameter up\.weight has a hook and is used more than once"),
+        (hooked_late, r"its parameter up\.weight got a hook after the forward"),
         (shared_from_outside, r"its parameter of shape \(6, 6\) from outside of it has a hook and is used more"),
         (tied_outside, r"its parameter up\.weight has a hook and is used more than once"),
     ],
