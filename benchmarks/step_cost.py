@@ -22,6 +22,8 @@ from benchmarks.figures import finish, option_parser, plain_table, rounds_option
 
 PLAIN_WIDTH = 140
 _LAYERS = 16
+_TOKENS = 512
+_TOY_TOKENS = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,16 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     _say("the price of a call")
     device = "cuda" if options.gpu else "cpu"
-    calls = price_of_calls(_LAYERS, 10 * options.rounds, device)
+    rounds, chosen = (1, ("Llama",)) if options.toy else (options.rounds, options.families)
+    calls = price_of_calls(_LAYERS, 10 * rounds, device)
     _say("the price of a check")
-    checks = price_of_checks(options.rounds, device)
+    checks = price_of_checks(rounds, device, tokens=_TOY_TOKENS if options.toy else _TOKENS)
     families = []
     for family in FAMILIES:
-        if not options.families or family.name in options.families:
+        if not chosen or family.name in chosen:
             _say(family.name)
-            families.append(measure(family, options.rounds, device))
+            families.append(measure(family, rounds, device))
     measured = figures(families, calls, checks)
-    shown = [cost_table(families, options.rounds), plain_table("targets", measured)]
+    shown = [cost_table(families, rounds), plain_table("targets", measured)]
     return finish(
         "step_cost", measured, as_json([*families, calls, checks], measured), options.out, shown, PLAIN_WIDTH
     )
@@ -68,6 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=rounds_option, default=20, metavar="N", help="timed steps of each (default: 20)"
     )
+    parser.add_argument("--toy", action="store_true", help="one round of the first family, with few tokens")
     parser.add_argument("--gpu", action="store_true", help="on the GPU; the seconds are the host's")
     return parser.parse_args(arguments)
 

@@ -207,7 +207,7 @@ def price_of_calls(layers: int, rounds: int, device: str = "cpu") -> Measured:
     )
 
 
-def price_of_checks(rounds: int, device: str = "cpu", *, tokens: int = 512, layers: int = 4) -> Measured:
+def price_of_checks(rounds: int, device: str = "cpu", *, tokens: int, layers: int = 4) -> Measured:
     """A Llama in which every step checks itself, and one in which none does any more."""
     options = {**_NO_CACHE, **_WIDE, "head_dim": 64, "num_hidden_layers": layers, "max_position_embeddings": tokens}
     tiny = tiny_model(transformers.LlamaForCausalLM, options=options)

@@ -41,11 +41,11 @@ class Detached(Feature):
     """A part without gradients, and one that is detached."""
 
     def build(self, block: Any, index: int) -> None:
-        block.teacher = nn.Linear(FEATURES, FEATURES)
+        block.detached = nn.Linear(FEATURES, FEATURES)
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         with torch.no_grad():
-            target = block.teacher(hidden)
+            target = block.detached(hidden)
         return hidden * torch.sigmoid(target) + hidden.detach()
 
 

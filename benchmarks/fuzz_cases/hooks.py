@@ -46,14 +46,14 @@ class ObservedTable(HookInside):
     def build(self, block: Any, index: int) -> None:
         block.product = _Product()
         if self._variant:
-            block.table = torch.linspace(0.5, 1.5, FEATURES)
+            block.factors = torch.linspace(0.5, 1.5, FEATURES)
 
     def target(self, layer: Any) -> nn.Module:
         part: nn.Module = layer.product
         return part
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(block.product(hidden, block.table if self._variant else _TABLE))
+        return torch.sin(block.product(hidden, block.factors if self._variant else _TABLE))
 
 
 _TABLE = torch.linspace(0.5, 1.5, FEATURES)

@@ -60,7 +60,7 @@ PARTS = (
         ("-m", "benchmarks.step_cost"),
         300,
         real=("--gpu",),
-        toy=("--rounds", "1", "Llama"),
+        toy=("--toy",),
     ),
     Part(
         "fused_loss",

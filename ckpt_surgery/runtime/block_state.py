@@ -121,13 +121,15 @@ class BlockState:
         """The arguments whose objects the block writes."""
         self.constant: set[Key] = set()
         """The written attributes that hold no tensor with gradient, such as tables that are made once."""
+        self.tables: set[tuple[Any, ...]] = set()
+        """Where observed submodules are given a tensor that the call has not made, as a table of a Python module."""
         self.traced = False
-        """Whether `constant` is known."""
+        """Whether `constant` and `tables` are known."""
         self._draws = False
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_block", "written", "written_arguments", "constant", "traced", "_draws")
+        kept = ("_block", "written", "written_arguments", "constant", "tables", "traced", "_draws")
         return {name: value for name, value in vars(self).items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ from ckpt_surgery.runtime.tensor_origins import TensorOrigins
 class ReentrantMode(RecomputeMode):
     """The first pass runs without gradients, and every tensor of it that others can reach is a result."""
 
-    __slots__ = ("_aside", "_constant", "_made", "_output", "_parts", "_paths", "_watched", "_written")
+    __slots__ = ("_aside", "_constant", "_made", "_output", "_parts", "_paths", "_tables", "_watched", "_written")
 
     def __init__(self, call: RecordedCall, check: SelfCheck | None) -> None:
         super().__init__(call, check)
@@ -48,6 +48,8 @@ class ReentrantMode(RecomputeMode):
         """Where in the output its tensors are: the first of the results."""
         self._aside: tuple[Place, ...] = ()
         """Where the other results are: what can be reached besides the output."""
+        self._tables: set[Place] = set()
+        """Where the first pass gave watched submodules a tensor that it had not made."""
         self._watched: tuple[nn.Module, ...] = ()
         """The submodules at whose calls somebody else may look."""
         self._parts: dict[Key, Any] = {}
@@ -98,7 +100,7 @@ class ReentrantMode(RecomputeMode):
         self._parts = _parts(written)
         self._note_written(written, entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
-        results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded, entry))
+        results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded, entry, origins))
         del flattener
         if any(tensor._is_view() for tensor in results):
             results = writable(results, (*given, *call.constants(), *entry.own_tensors()))
@@ -134,6 +136,13 @@ class ReentrantMode(RecomputeMode):
             reachable = self._reachable((args, kwargs), seen)
             _refuse_other_parts(self._call, self._parts)
             lost = {place[1] for place, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
+        for place in self._tables:
+            if (tensor := reachable.get(place)) is not None and tensor.requires_grad:
+                raise SurgeryError(
+                    f"{self._call.place} gave a {type(place[0]).__name__} with a hook a tensor with gradient, and one "
+                    "without in the first pass: with use_reentrant=True its gradient may be lost; use "
+                    "use_reentrant=False"
+                )
         if lost:
             raise SurgeryError(
                 f"{self._call.place} left a tensor with gradient in its attribute {min(lost)}, and none in the first "
@@ -184,13 +193,28 @@ class ReentrantMode(RecomputeMode):
             tensor.register_hook(_refusal_of_argument(self._call.place, name))  # type: ignore[no-untyped-call]
 
     def _set_aside(
-        self, arguments: Arguments, seen: Mapping[Place, Any], excluded: Collection[int], entry: Entry
+        self,
+        arguments: Arguments,
+        seen: Mapping[Place, Any],
+        excluded: Collection[int],
+        entry: Entry,
+        origins: TensorOrigins | None,
     ) -> list[Tensor]:
-        """The tensors that the call made and others can reach, apart from the `excluded` ones; each once."""
+        """The tensors that the call made and others can reach, apart from the `excluded` ones; each once.
+
+        `origins` saw the call, if it was traced.
+        """
+        state = self._call.state
         aside: dict[int, tuple[Place, Tensor]] = {}
         for place, tensor in self._reachable(arguments, seen).items():
-            if tensor is not None and _is_result(tensor, excluded, entry):
+            if tensor is None or not _is_result(tensor, excluded, entry):
+                continue
+            if place in seen and (place in state.tables if origins is None else not origins.made(tensor)):
+                self._tables.add(place)
+            else:
                 aside.setdefault(id(tensor), (place, tensor))
+        if origins is not None:
+            state.tables = self._tables
         self._aside = tuple(place for place, _ in aside.values())
         return [tensor for _, tensor in aside.values()]
 

@@ -35,8 +35,9 @@ _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
 _RECENT = 4
 """How many tensors are held while a block runs, so that none is summed twice in a row."""
-_MORE_RUNS = 3
-"""How often a block is run again where bits differ: noise can be nothing in one run."""
+_MORE_RUNS = 3, 6
+"""How often a block is run again where bits differ, and once more before it is refused: noise can be little by chance.
+"""
 _MOST_NOISE = 0.05
 """The share of a tensor's magnitude that is noise in no dtype."""
 _FEW_ROUNDINGS = 64.0
@@ -113,7 +114,7 @@ class SelfCheck:
             if _equal(first, again) and (not complete or len(again) >= len(first)):
                 return
             if self._saved or not _only_rounds(first, again, [magnitude(result) for result in results]):
-                self._judge(trace, [self._look_closely(once_more, names, generators) for _ in range(_MORE_RUNS)])
+                self._judge(trace, lambda: self._look_closely(once_more, names, generators))
 
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
@@ -189,13 +190,18 @@ class SelfCheck:
                 trace.names += names
         return trace
 
-    def _judge(self, again: _Trace, more: Sequence[_CloseTrace]) -> None:
+    def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace]) -> None:
         """Raise SurgeryError, unless what differs is noise."""
         first = self._first.prints
         routed = rerouted(self._first.choices, again.choices)
-        repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-        if routed is None and (not repeatable or not self._saved) and _is_noise(first, again.prints, more):
-            return
+        more: list[_CloseTrace] = []
+        for runs in _MORE_RUNS:
+            more += [look_closely() for _ in range(runs)]
+            repeatable = all(_equal(again.prints, trace.prints) for trace in more)
+            if routed is None and (not repeatable or not self._saved) and _is_noise(first, again.prints, more):
+                return
+            if routed is not None or repeatable:
+                break
         raise SurgeryError(
             f"the recompute of {self._place} made something else than its forward: "
             f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"

@@ -24,11 +24,13 @@ class TensorOrigins(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._sources = {id(source) for source in sources}
         self._descendants: dict[int, weakref.ref[Tensor]] = {}
+        self._made: dict[int, weakref.ref[Tensor]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        self._made.update((id(tensor), weakref.ref(tensor)) for tensor in tensors(result))
         if func is torch.ops.aten.detach.default:  # asked for by name: nothing goes back from here
             return result
         if any(self.descends_from_sources(tensor) for tensor in tensors((args, kwargs or {}))):
@@ -41,6 +43,11 @@ class TensorOrigins(TorchDispatchMode):
         """Whether a tensor is a source, or was made of one."""
         reference = self._descendants.get(id(tensor))
         return id(tensor) in self._sources or (reference is not None and reference() is tensor)
+
+    def made(self, tensor: Tensor) -> bool:
+        """Whether an operator made a tensor, or wrote it."""
+        reference = self._made.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def any_alive_besides(self, accounted: Iterable[Tensor]) -> bool:
         """Whether a tensor made of the sources is still alive that shares no memory with any of `accounted`."""

@@ -179,7 +179,7 @@ class TestTheScript:
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.set_num_threads", lambda _: None)
         monkeypatch.setattr(step_cost_runs, "price_of_calls", lambda *_: measured())
-        monkeypatch.setattr(step_cost_runs, "price_of_checks", lambda *_: checks())
+        monkeypatch.setattr(step_cost_runs, "price_of_checks", lambda *_, **__: checks())
 
     @pytest.mark.parametrize(("kept", "code"), [(100, 0), (101, 1)])
     def test_prints_tables_writes_json_and_ends_with_1_where_a_target_is_missed(

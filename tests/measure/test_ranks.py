@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes import run_ranks
 
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.torch
 PATIENCE = 240
 ALL = ["non_reentrant", "reentrant"]
 Results = Mapping[int, Mapping[str, list[dict[str, Any]]]]

@@ -341,7 +341,11 @@ def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], A
     assert set(results[1].entries.values()) == {ONCE}
 
 
-def compiled(model: nn.Module, *, fullgraph: bool) -> tuple[list[Tensor | None], CompileCounterWithBackend]:
+Compiled = tuple[list[Tensor | None], CompileCounterWithBackend]
+"""The gradients of a step of a compiled model, and its graphs."""
+
+
+def compiled(model: nn.Module, *, fullgraph: bool) -> Compiled:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     torch.manual_seed(0)
@@ -350,13 +354,19 @@ def compiled(model: nn.Module, *, fullgraph: bool) -> tuple[list[Tensor | None],
     return [parameter.grad for parameter in model.parameters()], counter
 
 
+@pytest.fixture(scope="module")
+def compiled_plain() -> Compiled:
+    """A model without surgery."""
+    return compiled(llama(2), fullgraph=True)
+
+
 @pytest.mark.parametrize("options", [{}, {"use_reentrant": True}, {"every_n": 2}], ids=str)
-def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any]) -> None:
-    model, plain = llama(2), llama(2)
+def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any], compiled_plain: Compiled) -> None:
+    model = llama(2)
     wrap_blocks(model, **options)
     result, counter = compiled(model, fullgraph=True)
     assert counter.frame_count == 1
-    expected, _ = compiled(plain, fullgraph=True)
+    expected, _ = compiled_plain
     assert len(result) == len(expected)
     for ours, theirs in zip(result, expected, strict=True):
         assert ours is not None
@@ -371,8 +381,8 @@ def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any])
     assert recomputing
 
 
-def test_compilation_without_a_surgery_checkpoints_nothing() -> None:
-    _, counter = compiled(llama(2), fullgraph=True)
+def test_compilation_without_a_surgery_checkpoints_nothing(compiled_plain: Compiled) -> None:
+    _, counter = compiled_plain
     assert not any("checkpoint" in str(node.target) for graph in counter.graphs for node in graph.graph.nodes)
 
 

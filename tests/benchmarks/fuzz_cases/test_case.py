@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks.fuzz_cases.case import MODES, Case
 from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, SCENARIOS
+from benchmarks.fuzz_cases.feature import Feature, Output
+from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.run import train
 from benchmarks.fuzz_cases.snapshot import differences
 
@@ -97,3 +101,21 @@ def test_every_training_loop_ends(name: str) -> None:
     run = train(Case(3, "non_reentrant", None, 1, 2, ("Dropout",), name))
     assert run.error is None
     assert run.notes
+
+
+def test_features_that_are_not_related_build_other_attributes() -> None:
+    builders: dict[str, set[type[Feature]]] = {}
+    for kind in FEATURES.values():
+        relative = [base for base in kind.__mro__ if issubclass(base, Feature) and base not in (Feature, Output)][-1]
+        for seed in range(8):  # of either variant
+            block = FuzzBlock(0)
+            before = attributes(block)
+            kind(random.Random(seed)).build(block, 0)
+            for attribute in attributes(block) - before:
+                builders.setdefault(attribute, set()).add(relative)
+    assert builders
+    assert {attribute: kinds for attribute, kinds in builders.items() if len(kinds) > 1} == {}
+
+
+def attributes(block: FuzzBlock) -> set[str]:
+    return {*vars(block), *block._parameters, *block._buffers, *block._modules}
