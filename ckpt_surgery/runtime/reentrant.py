@@ -125,7 +125,8 @@ class ReentrantMode(RecomputeMode):
             refuse_others(self._call.place, self._call.state.parameters, results[-1], start)
             return results[-1]
 
-        self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
+        names = [_path_in_words(path) for path in self._paths]
+        self._check.recompute(run, lambda: self._again(given), names, of_results=True)
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
