@@ -6,6 +6,7 @@ Each checker is also run on a small tree in which the promise is broken.
 from __future__ import annotations
 
 import ast
+import re
 import stat
 import subprocess
 import sys
@@ -171,6 +172,26 @@ def shared_class_names(root: Path) -> dict[str, list[str]]:
     return {name: where for name, where in homes.items() if len(where) > 1}
 
 
+def imported_parts() -> dict[str, set[str]]:
+    """Which parts of the package each part imports, without those at the bottom that hold no more than helpers."""
+    parts = [part for part in FLOOR if part not in ROOMS[0] | ROOMS[1]]
+    graph: dict[str, set[str]] = {part: set() for part in parts}
+    for name, path in modules(ROOT).items():
+        for _, module in imports(path, ROOT):
+            if (
+                module.startswith(f"{PACKAGE}.")
+                and room(name) in graph
+                and room(module) in graph.keys() - {room(name)}
+            ):
+                graph[room(name)].add(room(module))
+    return graph
+
+
+def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
+    """The parts to which a way leads."""
+    return graph[part] | {far for near in graph[part] for far in reached(near, graph)}
+
+
 def write(root: Path, name: str, text: str) -> Path:
     """A file in a tree of its own; returns the top of that tree."""
     path = root / name
@@ -293,6 +314,22 @@ def test_importing_the_static_half_and_the_command_line_loads_neither_of_them() 
         [sys.executable, "-c", STATIC_MODULES], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_the_drawings_show_the_imports_that_there_are() -> None:
+    graph = imported_parts()
+    needed = {
+        (part, near)
+        for part, parts in graph.items()
+        for near in parts
+        if not any(near in reached(other, graph) for other in parts)
+    }
+    drawing = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
+    assert {*re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawing)} == needed
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Package layout")[2].split("```")[1]
+    height = {part: -at for at, line in enumerate(lines.splitlines()[1:]) for part in line.split()}
+    assert height.keys() == graph.keys()
+    assert all(height[near] < height[part] for part, parts in graph.items() for near in parts)
 
 
 def test_no_file_is_too_long() -> None:

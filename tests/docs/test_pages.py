@@ -19,6 +19,7 @@ from ckpt_surgery.cli.verify import VerifyFormat
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
+from tests.codemods.rules.test_new_rule import CASE as MADE_UP_CASE
 from tests.codemods.rules.test_new_rule import RULE as MADE_UP_RULE
 from tests.docs.checkout import CALL, MODELS, plant
 from tests.docs.commands import ROOT, options, shared_pool
@@ -167,6 +168,7 @@ def test_every_picture_is_on_a_page() -> None:
 def test_the_rule_of_the_instructions_is_the_one_that_is_tested() -> None:
     (file,) = [block.text for block in fenced(read("CONTRIBUTING.md")) if block.language == "fragment"]
     assert file == MADE_UP_RULE
+    assert f"```\n{MADE_UP_CASE}```\n" in re.sub(r"```text title=.*", "```", read("CONTRIBUTING.md"))
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:

@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.rule import discover
 from tests.codemods.snippets import PLAIN
 from tests.codemods.tools import FOO, tree
 
+ROOT = Path(__file__).parents[3]
 PACKAGE = Path(ckpt_surgery.__file__).parent
 RULE = '''\
 """A forward takes a bare `*args`.
@@ -55,6 +56,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if forward and any(parameter.kind == "*" for parameter in forward.params):
                 yield context.class_finding(RULE, ref, f"{ref.name} takes *args")
 '''
+CASE = """\
+# CKPT011 unsafe | class FooLayer | FooLayer takes *args
+# prelude: gcl
+
+class FooLayer:
+    def forward(self, hidden_states, *args):
+        return self.self_attn(hidden_states)
+"""
 SIGNATURE = "self, hidden_states, attention_mask=None, past_key_values=None):\n        return self."
 MODEL = PLAIN.replace(SIGNATURE, SIGNATURE.replace("attention_mask=None, past_key_values=None", "*args"))
 ASKED = """
@@ -123,6 +132,22 @@ def test_check_finds_with_it_and_apply_leaves_it_to_a_person(copy: Path, tmp_pat
     summary = run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT011", "models", folder=root)
     assert "CKPT011 unnamed_arguments: 0 repaired, left: 1 to be repaired by hand" in summary
     assert (root / FOO).read_text(encoding="utf-8") == MODEL
+
+
+def test_its_case_tells_what_it_reports(copy: Path, tmp_path: Path) -> None:
+    checked = "import pathlib, sys; from tests.codemods.tools import check_noop; check_noop(pathlib.Path.cwd(), {!r})"
+    told, silent = CASE, CASE.replace("# CKPT011 unsafe | class FooLayer | FooLayer takes *args\n", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])}
+    for folder, (case, said) in enumerate(
+        {told: "", silent: "not expected:\n# CKPT011 unsafe | class FooLayer"}.items()
+    ):
+        (tmp_path / str(folder)).mkdir()
+        command = [sys.executable, "-c", checked.format(case)]
+        done = subprocess.run(
+            command, cwd=tmp_path / str(folder), env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == bool(said)
+        assert said in done.stderr
 
 
 def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
