@@ -1,7 +1,7 @@
 """How fast are `check` and `apply` on whole releases, beside `ast.parse`, mlinter and libcst on the same files?
 
 Every contestant runs in turn, round after round, and each ratio is taken within its round. Prints a table
-of figures and targets; writes json. Needs no torch. Three rounds take about 25 minutes on two cores, nearly
+of figures and targets; writes json. Needs no torch. Three rounds take_snapshot about 25 minutes on two cores, nearly
 all of them mlinter's and libcst's: `--only check help` takes one.
 """
 

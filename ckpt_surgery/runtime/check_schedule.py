@@ -39,11 +39,6 @@ class CheckSchedule:
             return True
         return self.when != "never" and self._step % self.when == 0
 
-    @property
-    def at_start(self) -> bool:
-        """Whether this is the first step."""
-        return self._step == 0
-
     def recomputed(self) -> None:
         """Note that a call was run again."""
         self._recomputed = True

@@ -45,8 +45,7 @@ class Computation:
         schedule: CheckSchedule,
     ) -> None:
         self._call = RecordedCall(block, forward, signature, state, arguments)
-        due = schedule.due(self._call.tensors)
-        self._check = SelfCheck(signature.place, block, thorough=schedule.at_start) if due else None
+        self._check = SelfCheck(signature.place, block) if schedule.due(self._call.tensors) else None
         self._recomputed = schedule.recomputed
         self._arguments: Arguments | None = arguments  # until the first run
         self._mode: RecomputeMode | None = None  # from the first run on

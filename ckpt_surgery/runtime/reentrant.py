@@ -125,8 +125,7 @@ class ReentrantMode(RecomputeMode):
             refuse_others(self._call.place, self._call.state.parameters, results[-1], start)
             return results[-1]
 
-        names = [_path_in_words(path) for path in self._paths]
-        self._check.recompute(run, lambda: self._again(given), names, of_results=True)
+        self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

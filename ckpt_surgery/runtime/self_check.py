@@ -1,8 +1,8 @@
 """The self-check of one call: what its recompute makes is held against what its forward made.
 
 Compared are the tensors that decide the gradients: those that the operators save, in their order, where the forward
-runs with gradients; and otherwise the tensors that the block returns and leaves behind, and in the first step all that
-two recomputes make. Nothing is held but a few sums of each.
+runs with gradients; and otherwise the tensors that the block returns and leaves behind. Nothing is held but a few
+sums of each.
 
 Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
 some more times: what differs between recomputes is noise, and what is far above it is not.
@@ -11,7 +11,7 @@ some more times: what differs between recomputes is noise, and what is far above
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.containers import is_differentiable, tensors
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
@@ -79,18 +77,14 @@ class _CloseTrace(_Trace):
 
 
 class SelfCheck:
-    """Holds what one call of `block` made until its recompute. `place` names the block in messages.
+    """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
 
-    A `thorough` check of results also compares all that two recomputes make.
-    """
+    __slots__ = ("_block", "_first", "_place", "_routes", "_saved")
 
-    __slots__ = ("_block", "_first", "_place", "_routes", "_saved", "_thorough")
-
-    def __init__(self, place: str, block: nn.Module, *, thorough: bool = False) -> None:
+    def __init__(self, place: str, block: nn.Module) -> None:
         self._place = place
         self._block = block
         self._saved = False
-        self._thorough = thorough
         self._routes = has_router(block)
         self._first = _Trace()
 
@@ -106,31 +100,21 @@ class SelfCheck:
         """Note what the forward returned."""
         self._first.prints += map(fingerprint, results)
 
-    def recompute(self, run: Run, once_more: Run, names: Sequence[str] = (), *, of_results: bool = False) -> None:
+    def recompute(self, run: Run, once_more: Run, names: Sequence[str] = ()) -> None:
         """Run a recompute, and compare it with the forward.
 
         `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
-        of the results; with `of_results` these are all that the forward can show. Raises SurgeryError where the
-        recompute made something else than the forward.
+        of the results. Raises SurgeryError where the recompute made something else than the forward.
         """
         trace = _Trace()
         generators = torch_states(_devices(self._first.prints))
 
-        def look(*, at_all: bool = False) -> _CloseTrace:
-            return self._look_closely(once_more, names, generators, at_all=at_all)
-
-        # before the recompute, so that its activations and these are not held at the same time
-        pair = (look(at_all=True), look(at_all=True)) if self._thorough and of_results else None
-
         def compare(results: Sequence[Tensor], *, complete: bool) -> None:
             first, again = self._first.prints, trace.prints
-            alike = _equal(first, again) and (not complete or len(again) >= len(first))
-            if not alike and not self._saved:
-                alike = _only_rounds(first, again, [magnitude(result) for result in results])
-            if not alike:
-                self._judge(trace, look)
-            if pair is not None and not _equal(pair[0].prints, pair[1].prints):
-                self._judge_pair(*pair, lambda: look(at_all=True))
+            if _equal(first, again) and (not complete or len(again) >= len(first)):
+                return
+            if self._saved or not _only_rounds(first, again, [magnitude(result) for result in results]):
+                self._judge(trace, lambda: self._look_closely(once_more, names, generators))
 
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
@@ -181,13 +165,8 @@ class SelfCheck:
         with saved_tensors_hooks(hidden, unpacking):
             yield
 
-    def _look_closely(
-        self, once_more: Run, names: Sequence[str], generators: TorchStates, *, at_all: bool
-    ) -> _CloseTrace:
-        """Run the block another time, from the same state of torch's generators, in which nothing is passed on.
-
-        Looks at what the check compares, or `at_all` that operators make.
-        """
+    def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
+        """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
         trace = _CloseTrace()
         inside: list[str] = []
 
@@ -203,7 +182,7 @@ class SelfCheck:
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
-            stack.enter_context(_Made(note) if at_all else self._saved_tensors(note, passed_on=False))
+            stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
                 results = once_more()
                 trace.prints += map(fingerprint, results)
@@ -227,32 +206,6 @@ class SelfCheck:
             f"the recompute of {self._place} made something else than its forward: "
             f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"
         )
-
-    def _judge_pair(self, one: _CloseTrace, other: _CloseTrace, look_closely: Callable[[], _CloseTrace]) -> None:
-        """Raise SurgeryError where what differs between two recomputes is more than what differs between others."""
-        more = [look_closely() for _ in range(sum(_MORE_RUNS))]
-        if not _is_noise(one.prints, other.prints, more):
-            raise SurgeryError(
-                f"the recomputes of {self._place} are not alike: {_difference(one.prints, other.prints, more[0])}; "
-                f"{_cause(None, repeatable=False)}"
-            )
-
-
-class _Made(TorchDispatchMode):
-    """Shows `note` each tensor that can carry gradient and that an operator makes inside, but for memory as it is."""
-
-    def __init__(self, note: Callable[[Tensor], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._note = note
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if "empty" not in func.name():
-            for tensor in filter(is_differentiable, tensors(result)):
-                self._note(tensor)
-        return result
 
 
 def _note(trace: _Trace, tensor: Tensor) -> None:

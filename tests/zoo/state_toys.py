@@ -388,18 +388,6 @@ class DriftingBlock(ScalingBlock):
         return 1 + self.size * self.clock.tick()
 
 
-class RoundedDriftBlock(ScalingBlock):
-    """Drifts a little before it rounds, with the gradient of the identity: its results stay the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = Clock()
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        drifted = super().forward(hidden) * (1 + 1e-4 * self.clock.tick())
-        return drifted + (drifted.round() - drifted).detach()
-
-
 class NoisyBlock(ScalingBlock):
     """Is off by noise of the size of rounding, or more, in each call, as kernels are that add up in any order."""
 
