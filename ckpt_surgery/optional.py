@@ -12,7 +12,7 @@ RUNTIME_PACKAGES = ("torch", "transformers")
 def missing_package(wanted: str, package: str) -> MissingPackageError:
     """The error for `wanted` (a name, command or option) that needs a package which is not installed."""
     return MissingPackageError(
-        f"{wanted} needs {package}, which is not installed: run `python -m pip install ckpt-surgery[torch]`",
+        f"{wanted} needs {package}, which is not installed: run `python -m pip install {package}`",
         name=package,
     )
 

@@ -64,7 +64,7 @@ def need_matplotlib() -> Any:
     except ImportError:
         raise PlotError(
             "The HTML report draws its plots with matplotlib, which is not installed: "
-            "install it with `pip install 'ckpt-surgery[report]'`, or choose another output format."
+            "run `python -m pip install matplotlib`, or choose another output format."
         ) from None
     return matplotlib
 

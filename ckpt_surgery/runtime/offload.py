@@ -22,21 +22,21 @@ from torch.utils.weak import TensorWeakRef
 class Transport(Protocol):
     """Takes tensors to a store and brings them back.
 
-    Every method may return before its copy is done. Dropping a parcel or an arrival means that the copy is no longer
-    needed. An offloader that is copied or pickled takes its transport along.
+    Every method may return before its copy is done. Dropping a copy means that it is no longer needed. An offloader
+    that is copied or pickled takes its transport along.
     """
 
     def put(self, source: Tensor) -> Any:
-        """Start to copy a strided tensor away and return the parcel. The caller keeps `source` until `finish`."""
+        """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`. Returns the copy."""
 
-    def finish(self, parcel: Any) -> None:
-        """After this, the memory of the parcel's source may be given to others."""
+    def finish(self, host_copy: Any) -> None:
+        """After this, the memory of the copy's source may be given to others."""
 
-    def start(self, parcel: Any) -> Any:
-        """Start to bring a parcel back and return the arrival; a parcel can be brought back many times."""
+    def start(self, host_copy: Any) -> Any:
+        """Start to copy back and return the copy on the device; this can be done many times."""
 
-    def get(self, arrival: Any) -> Tensor:
-        """The tensor that has arrived: shape, dtype, device and order of strides of the source, in new memory."""
+    def get(self, device_copy: Any) -> Tensor:
+        """The tensor that was copied back: shape, dtype, device and order of strides of the source, in new memory."""
 
 
 @dataclass(slots=True)
@@ -79,8 +79,8 @@ class Offloader:
         self._in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
         self._lock = threading.Lock()
-        self._known: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
-        self._flying: deque[weakref.ref[_Ticket]] = deque()
+        self._known: weakref.WeakValueDictionary[int, _OffloadedTensor] = weakref.WeakValueDictionary()
+        self._copying: deque[weakref.ref[_OffloadedTensor]] = deque()
         self._newest: Callable[[], _Inputs | None] = _none
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,14 +100,14 @@ class Offloader:
             return
         with self._lock, torch.no_grad():
             newest = self._newest()
-            self._send(newest.tickets if newest else ())
+            self._send(newest.tensors if newest else ())
             inputs = _Inputs(self._newest)
         given = list(tensors)
 
         # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
         # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
         # alias instead, it would stay on the device: more memory, never a wrong value.
-        def pack(tensor: Tensor) -> _Kept | _Claim:
+        def pack(tensor: Tensor) -> _Kept | _Reference:
             moves = any(tensor is value for value in given)
             return self._save(tensor, inputs) if moves else _Kept(tensor)
 
@@ -117,73 +117,73 @@ class Offloader:
         finally:
             given.clear()  # autograd holds `pack` as long as what it has packed
 
-    def _save(self, tensor: Tensor, inputs: _Inputs) -> _Kept | _Claim:
+    def _save(self, tensor: Tensor, inputs: _Inputs) -> _Kept | _Reference:
         with self._lock, torch.no_grad():
-            ticket = self._known.get(id(tensor))
-            if ticket is not None and ticket.is_of(tensor):
+            offloaded = self._known.get(id(tensor))
+            if offloaded is not None and offloaded.is_of(tensor):
                 self.stats.deduplicated += 1
             else:
                 self.stats.kept += 1
                 if not _can_move(tensor):
                     return _Kept(tensor)
-                ticket = _Ticket(tensor)
-                if ticket.bytes < self._minimum_bytes:
+                offloaded = _OffloadedTensor(tensor)
+                if offloaded.bytes < self._minimum_bytes:
                     return _Kept(tensor)
-                self._known[id(tensor)] = ticket
-            inputs.tickets.append(ticket)
+                self._known[id(tensor)] = offloaded
+            inputs.tensors.append(offloaded)
             self._newest = weakref.ref(inputs)
-            return _Claim(ticket, inputs)
+            return _Reference(offloaded, inputs)
 
-    def _send(self, tickets: Sequence[_Ticket]) -> None:
-        for ticket in tickets:
-            if ticket.parcel is not None or ticket.source is None:
+    def _send(self, tensors: Sequence[_OffloadedTensor]) -> None:
+        for offloaded in tensors:
+            if offloaded.host_copy is not None or offloaded.source is None:
                 continue  # an earlier block's as well
-            self._settle(self._in_flight - 1)
-            ticket.parcel = self._transport.put(ticket.source)
-            self._flying.append(weakref.ref(ticket))
+            self._wait_for(self._in_flight - 1)
+            offloaded.host_copy = self._transport.put(offloaded.source)
+            self._copying.append(weakref.ref(offloaded))
             self.stats.kept -= 1
             self.stats.tensors += 1
-            self.stats.bytes += ticket.bytes
-            self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._flying))
+            self.stats.bytes += offloaded.bytes
+            self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._copying))
 
-    def _settle(self, most: int, needed: Sequence[_Ticket] = ()) -> None:
+    def _wait_for(self, most: int, needed: Sequence[_OffloadedTensor] = ()) -> None:
         """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
-        flying = [ticket for reference in self._flying if (ticket := reference()) is not None]
-        waited = [ticket for ticket in flying if ticket not in needed][: max(len(flying) - most, 0)]
-        for ticket in waited:
-            self._transport.finish(ticket.parcel)
+        copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
+        waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
+        for offloaded in waited:
+            self._transport.finish(offloaded.host_copy)
             # A source that was written to during its copy stays, so that the backward sees it and raises.
-            if not ticket.modified():
-                ticket.source = None
-        self._flying = deque(weakref.ref(ticket) for ticket in flying if ticket not in waited)
+            if not offloaded.modified():
+                offloaded.source = None
+        self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
 
-    def _unpack(self, saved: _Kept | _Claim) -> Tensor:
+    def _unpack(self, saved: _Kept | _Reference) -> Tensor:
         if isinstance(saved, _Kept):
             return saved.tensor()
         with self._lock, torch.no_grad():
             before = saved.inputs.before()
-            following = before.tickets if before else []
-            self._settle(0, [saved.ticket, *following])
-            tensor = self._fetch(saved.ticket)
-            if saved.ticket in following and saved.ticket.source is None:
-                saved.ticket.ready = tensor
-            for ticket in following:
-                self._start(ticket)
-            return saved.ticket.view.restore(tensor)
+            following = before.tensors if before else []
+            self._wait_for(0, [saved.offloaded, *following])
+            tensor = self._fetch(saved.offloaded)
+            if saved.offloaded in following and saved.offloaded.source is None:
+                saved.offloaded.ready = tensor
+            for offloaded in following:
+                self._start(offloaded)
+            return saved.offloaded.view.restore(tensor)
 
-    def _fetch(self, ticket: _Ticket) -> Tensor:
-        if ticket.modified():
-            raise RuntimeError(_modified(ticket.view.size))
-        if ticket.source is not None:
-            return ticket.source
-        self._start(ticket)
-        tensor = self._transport.get(ticket.arrival) if ticket.ready is None else ticket.ready
-        ticket.arrival = ticket.ready = None
+    def _fetch(self, offloaded: _OffloadedTensor) -> Tensor:
+        if offloaded.modified():
+            raise RuntimeError(_modified(offloaded.view.size))
+        if offloaded.source is not None:
+            return offloaded.source
+        self._start(offloaded)
+        tensor = self._transport.get(offloaded.device_copy) if offloaded.ready is None else offloaded.ready
+        offloaded.device_copy = offloaded.ready = None
         return tensor
 
-    def _start(self, ticket: _Ticket) -> None:
-        if ticket.source is None and ticket.arrival is None and ticket.ready is None:
-            ticket.arrival = self._transport.start(ticket.parcel)
+    def _start(self, offloaded: _OffloadedTensor) -> None:
+        if offloaded.source is None and offloaded.device_copy is None and offloaded.ready is None:
+            offloaded.device_copy = self._transport.start(offloaded.host_copy)
 
 
 def _none() -> None:
@@ -219,10 +219,10 @@ def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
     return once, _View(size, None)
 
 
-class _Ticket:
-    """One tensor that was saved: `source` is its memory on the device, until it was sent as `parcel`.
+class _OffloadedTensor:
+    """One tensor that was saved: `source` is its memory on the device, until `host_copy` is done.
 
-    `arrival` is a fetch that was started; `ready` is what was fetched and the next block needs again.
+    `device_copy` is a copy back that was started; `ready` is what was fetched and the next block needs again.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -231,8 +231,8 @@ class _Ticket:
         source, self.view = _compact(tensor.detach())
         self.source: Tensor | None = source
         self.bytes = source.nbytes
-        self.parcel: Any = None
-        self.arrival: Any = None
+        self.host_copy: Any = None
+        self.device_copy: Any = None
         self.ready: Tensor | None = None
 
     def is_of(self, tensor: Tensor) -> bool:
@@ -250,14 +250,14 @@ class _Inputs:
     """The moving inputs of one block's call, and those of the call before it."""
 
     before: Callable[[], _Inputs | None]
-    tickets: list[_Ticket] = field(default_factory=list)
+    tensors: list[_OffloadedTensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _Reference:
     """What autograd keeps for a tensor that moves."""
 
-    ticket: _Ticket
+    offloaded: _OffloadedTensor
     inputs: _Inputs
 
 
@@ -297,96 +297,96 @@ class HostTransport:
     """
 
     def __init__(self) -> None:
-        self._lanes: dict[torch.device, _Lane | None] = {}
+        self._streams: dict[torch.device, _SideStreams | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostTransport, ()
 
-    def put(self, source: Tensor) -> _Parcel:
+    def put(self, source: Tensor) -> _HostCopy:
         """Copy to the host, on a side stream if the device has streams."""
-        lane = self._lane(source.device)
-        host = torch.empty_like(source, device="cpu", pin_memory=lane is not None)
-        if lane is None:
-            return _Parcel(host.copy_(source), source.device)
-        compute = lane.compute()
-        lane.away.wait_stream(compute)
-        with lane.module.stream(lane.away):
+        streams = self._side_streams(source.device)
+        host = torch.empty_like(source, device="cpu", pin_memory=streams is not None)
+        if streams is None:
+            return _HostCopy(host.copy_(source), source.device)
+        compute = streams.compute()
+        streams.to_host.wait_stream(compute)
+        with streams.module.stream(streams.to_host):
             host.copy_(source, non_blocking=True)
-        return _Parcel(host, source.device, compute, lane.away.record_event())
+        return _HostCopy(host, source.device, compute, streams.to_host.record_event())
 
-    def finish(self, parcel: _Parcel) -> None:
+    def finish(self, host_copy: _HostCopy) -> None:
         """Let the stream that the source belongs to wait for the copy; the host does not wait."""
-        if parcel.compute is not None:
-            parcel.compute.wait_event(parcel.sent)
+        if host_copy.compute is not None:
+            host_copy.compute.wait_event(host_copy.done)
 
-    def start(self, parcel: _Parcel) -> _Arrival:
+    def start(self, host_copy: _HostCopy) -> _DeviceCopy:
         """Copy back, on another side stream where there is one."""
-        lane = self._lane(parcel.device)
-        tensor = torch.empty_like(parcel.host, device=parcel.device)
-        if lane is None:
-            return _Arrival(tensor.copy_(parcel.host))
-        compute = lane.compute()
-        lane.back.wait_stream(compute)  # the new tensor's memory may still be in use by what was queued before
-        lane.back.wait_event(parcel.sent)
-        with lane.module.stream(lane.back):
-            tensor.copy_(parcel.host, non_blocking=True)
-        return _Arrival(tensor, compute, lane.back.record_event())
+        streams = self._side_streams(host_copy.device)
+        tensor = torch.empty_like(host_copy.host, device=host_copy.device)
+        if streams is None:
+            return _DeviceCopy(tensor.copy_(host_copy.host))
+        compute = streams.compute()
+        streams.to_device.wait_stream(compute)  # the new tensor's memory may still be in use by what was queued before
+        streams.to_device.wait_event(host_copy.done)
+        with streams.module.stream(streams.to_device):
+            tensor.copy_(host_copy.host, non_blocking=True)
+        return _DeviceCopy(tensor, compute, streams.to_device.record_event())
 
-    def get(self, arrival: _Arrival) -> Tensor:
+    def get(self, device_copy: _DeviceCopy) -> Tensor:
         """The tensor; the current stream waits for it, the host does not."""
-        lane = self._lane(arrival.tensor.device)
-        if lane is not None:
-            current = lane.compute()
-            current.wait_event(arrival.arrived)
-            if current != arrival.compute:
-                arrival.tensor.record_stream(current)
-        return arrival.tensor
+        streams = self._side_streams(device_copy.tensor.device)
+        if streams is not None:
+            current = streams.compute()
+            current.wait_event(device_copy.done)
+            if current != device_copy.compute:
+                device_copy.tensor.record_stream(current)
+        return device_copy.tensor
 
-    def _lane(self, device: torch.device) -> _Lane | None:
-        if device not in self._lanes:
-            self._lanes[device] = _lane(device)
-        return self._lanes[device]
+    def _side_streams(self, device: torch.device) -> _SideStreams | None:
+        if device not in self._streams:
+            self._streams[device] = _side_streams(device)
+        return self._streams[device]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _SideStreams:
     """The two side streams of one device."""
 
     module: Any
     device: torch.device
-    away: Any
-    back: Any
+    to_host: Any
+    to_device: Any
 
     def compute(self) -> Any:
         return self.module.current_stream(self.device)
 
 
-def _lane(device: torch.device) -> _Lane | None:
+def _side_streams(device: torch.device) -> _SideStreams | None:
     module: Any = torch.get_device_module(device)
     if device.type == "cpu" or not hasattr(module, "Stream"):
         return None
-    return _Lane(module, device, module.Stream(device), module.Stream(device))
+    return _SideStreams(module, device, module.Stream(device), module.Stream(device))
 
 
 @dataclass(frozen=True, slots=True)
-class _Parcel:
+class _HostCopy:
     """A copy on the host, the stream that its source belongs to and the event of its end."""
 
     host: Tensor
     device: torch.device
     compute: Any = None
-    sent: Any = None
+    done: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
+class _DeviceCopy:
     """A copy on the device, the stream that it belongs to and the event of its end."""
 
     tensor: Tensor
     compute: Any = None
-    arrived: Any = None
+    done: Any = None
 
     def __del__(self) -> None:
         # A copy that was never fetched may still be under way: the memory must not be reused before it ends.
         if self.compute is not None:
-            self.compute.wait_event(self.arrived)
+            self.compute.wait_event(self.done)

@@ -18,7 +18,7 @@ from ckpt_surgery.runtime.rng import active_dropout
 class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
-    `towers` are patterns and `blocks` names of classes. Raises SurgeryError where a value is none of those allowed,
+    `stacks` are patterns and `blocks` names of classes. Raises SurgeryError where a value is none of those allowed,
     or two options contradict each other.
     """
 
@@ -26,7 +26,7 @@ class SurgeryOptions:
     every_n: int = 1
     offload: Literal["cpu"] | None = None
     preserve_rng_state: bool | Literal["unsafe"] = True
-    towers: tuple[str, ...] | None = None
+    stacks: tuple[str, ...] | None = None
     skip_frozen: bool = True
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
@@ -43,7 +43,8 @@ class SurgeryOptions:
             raise SurgeryError(f'preserve_rng_state is {preserve!r}: give True, False or "unsafe"')
         contexts: object = self.context_fn
         if contexts is not None and not callable(contexts):
-            raise SurgeryError(f"context_fn is a {type(contexts).__name__}: give a function that returns two contexts")
+            kind = type(contexts).__name__
+            raise SurgeryError(f"context_fn is of type {kind}: give a function that returns two contexts")
         if type(self.skip_frozen) is not bool:
             raise SurgeryError(f"skip_frozen is {self.skip_frozen!r}: give True or False")
         if type(self.every_n) is not int or self.every_n < 1:
@@ -82,9 +83,9 @@ class SurgeryOptions:
                 )
 
 
-def tower_patterns(towers: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The option `towers` as a tuple of patterns. Raises SurgeryError where it names none, or is something else."""
-    return None if towers is None else _several(towers, "towers", "a name", (str,))
+def stack_patterns(stacks: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The option `stacks` as a tuple of patterns. Raises SurgeryError where it names none, or is something else."""
+    return None if stacks is None else _several(stacks, "stacks", "a name", (str,))
 
 
 def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:

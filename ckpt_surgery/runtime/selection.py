@@ -24,8 +24,8 @@ class LeftAlone(Enum):
 
     BLOCKS = auto()
     """The option `blocks` names other classes."""
-    TOWERS = auto()
-    """The option `towers` names other stacks."""
+    STACKS = auto()
+    """The option `stacks` names other stacks."""
     SWITCHED_OFF = auto()
     EVERY_N = auto()
     FROZEN = auto()
@@ -51,7 +51,7 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
 
     Raises SurgeryError where there is none, or where an option names what is not there.
     """
-    names, patterns = options.blocks, options.towers
+    names, patterns = options.blocks, options.stacks
     parameters: Iterator[tuple[str, Any]] = model.named_parameters()
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
     if lazy is not None:
@@ -75,14 +75,14 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     )
     if not any(stack.wanted for stack in selected):
         raise SurgeryError(
-            f"no block of {' or '.join(names or ())} in the towers {', '.join(patterns or ())}: give fewer of the two"
+            f"no block of {' or '.join(names or ())} in the stacks {', '.join(patterns or ())}: give fewer of the two"
         )
     return selected
 
 
 def _left_alone(stack: str, named: bool, patterns: Sequence[str] | None) -> LeftAlone | None:
     if patterns is not None and not any(_matches(stack, pattern) for pattern in patterns):
-        return LeftAlone.TOWERS
+        return LeftAlone.STACKS
     return None if named else LeftAlone.BLOCKS
 
 
@@ -112,7 +112,7 @@ def _related(name: str, others: Iterable[str]) -> bool:
 def _check_patterns(patterns: Sequence[str], stacks: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(_matches(name, pattern) for name in stacks):
-            raise SurgeryError(f"no tower matches {pattern!r}: the stacks are {', '.join(stacks)}")
+            raise SurgeryError(f"no stack matches {pattern!r}: the stacks are {', '.join(stacks)}")
 
 
 def _matches(stack: str, pattern: str) -> bool:

@@ -12,7 +12,7 @@ from ckpt_surgery.text import text_table
 
 _LEFT_ALONE = {
     LeftAlone.BLOCKS: "not among the blocks",
-    LeftAlone.TOWERS: "not among the towers",
+    LeftAlone.STACKS: "not among the stacks",
     LeftAlone.SWITCHED_OFF: "switched off",
     LeftAlone.EVERY_N: "left out by every_n",
     LeftAlone.FROZEN: "frozen: while its inputs need no gradient",

@@ -21,7 +21,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.runtime.options import SurgeryOptions, class_names, tower_patterns
+from ckpt_surgery.runtime.options import SurgeryOptions, class_names, stack_patterns
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 
 
@@ -32,7 +32,7 @@ def wrap_blocks(
     every_n: int = 1,
     offload: Literal["cpu"] | None = None,
     preserve_rng_state: bool | Literal["unsafe"] = True,
-    towers: str | Iterable[str] | None = None,
+    stacks: str | Iterable[str] | None = None,
     skip_frozen: bool = True,
     blocks: str | type | Iterable[str | type] | None = None,
     context_fn: Callable[[], Any] | None = None,
@@ -54,7 +54,7 @@ def wrap_blocks(
         offload: "cpu" keeps the blocks' inputs in host memory until the backward.
         preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
             acts at random; "unsafe" is False without that check.
-        towers: patterns (`fnmatch`) of the names of stacks, or of modules around stacks (`"model.vision*"`). Other
+        stacks: patterns (`fnmatch`) of the names of stacks, or of modules around stacks (`"model.vision*"`). Other
             stacks are left alone.
         skip_frozen: run a block without checkpointing in a call in which neither its parameters nor its inputs
             require gradient.
@@ -90,7 +90,7 @@ def wrap_blocks(
         every_n=every_n,
         offload=offload,
         preserve_rng_state=preserve_rng_state,
-        towers=tower_patterns(towers),
+        stacks=stack_patterns(stacks),
         skip_frozen=skip_frozen,
         blocks=class_names(blocks),
         context_fn=context_fn,

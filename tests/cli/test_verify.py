@@ -300,7 +300,7 @@ class TestErrors:
         assert run("bert") == 2
         assert capsys.readouterr().err == (
             f"ckpt_surgery: error: verify needs {package}, which is not installed: "
-            "run `python -m pip install ckpt-surgery[torch]`\n"
+            f"run `python -m pip install {package}`\n"
         )
 
 

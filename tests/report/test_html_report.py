@@ -192,7 +192,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(PlotError, match=r"not installed: install it with `pip install 'ckpt-surgery\[report\]'`"):
+    with pytest.raises(PlotError, match=r"not installed: run `python -m pip install matplotlib`"):
         html_page([examples.drifted()])
     assert "TimmBackbone" in html_page([examples.not_built()])
 

@@ -74,35 +74,35 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     monkeypatch.setattr(torch, "empty_like", pinned)
     monkeypatch.setattr(Tensor, "copy_", copied)
-    lane = offload._Lane(device, torch.device("cpu"), device.new_stream(), device.new_stream())
-    monkeypatch.setattr(offload, "_lane", lambda _: lane)
+    streams = offload._SideStreams(device, torch.device("cpu"), device.new_stream(), device.new_stream())
+    monkeypatch.setattr(offload, "_side_streams", lambda _: streams)
     return device
 
 
 def test_memory_is_given_back_only_behind_the_copy(device: Device) -> None:
     transport = HostTransport()
-    parcel = transport.put(torch.ones(3))
+    host_copy = transport.put(torch.ones(3))
     assert device.log == ["pinned", "away waits for compute", "on away", "copy", "off", "event 1 ends away"]
-    transport.finish(parcel)
+    transport.finish(host_copy)
     assert device.log[6:] == ["compute waits for event 1"]
 
 
 def test_what_comes_back_is_used_only_behind_the_copy(device: Device) -> None:
     transport = HostTransport()
-    parcel = transport.put(torch.ones(3))
+    host_copy = transport.put(torch.ones(3))
     device.log.clear()
-    arrival = transport.start(parcel)
+    device_copy = transport.start(host_copy)
     began = ["back waits for compute", "back waits for event 1", "on back", "copy", "off", "event 2 ends back"]
     assert device.log == began
-    assert torch.equal(transport.get(arrival), torch.ones(3))
+    assert torch.equal(transport.get(device_copy), torch.ones(3))
     assert device.log[len(began) :] == ["compute waits for event 2"]
 
 
 def test_a_copy_that_nobody_got_still_ends_before_its_memory_is_used_again(device: Device) -> None:
     transport = HostTransport()
-    arrival = transport.start(transport.put(torch.ones(3)))
+    device_copy = transport.start(transport.put(torch.ones(3)))
     device.log.clear()
-    del arrival
+    del device_copy
     assert device.log == ["compute waits for event 2"]
 
 
@@ -110,12 +110,12 @@ def test_memory_that_another_stream_uses_is_marked(device: Device, monkeypatch: 
     marked: list[Stream] = []
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: marked.append(stream))
     transport = HostTransport()
-    parcel = transport.put(torch.ones(3))
-    transport.get(transport.start(parcel))
+    host_copy = transport.put(torch.ones(3))
+    transport.get(transport.start(host_copy))
     assert not marked
-    arrival = transport.start(parcel)
+    device_copy = transport.start(host_copy)
     device.computing = Stream(device, "other")
-    transport.get(arrival)
+    transport.get(device_copy)
     assert marked == [device.computing]
     assert "other waits for event 3" in device.log
 
@@ -129,9 +129,9 @@ def test_a_whole_step_gives_the_same_gradients(device: Device) -> None:
 def test_a_device_without_streams_gets_plain_copies() -> None:
     transport = HostTransport()
     source = torch.arange(6.0).view(2, 3).t()
-    parcel = transport.put(source)
+    host_copy = transport.put(source)
     source.zero_()
-    arrived = transport.get(transport.start(parcel))
+    arrived = transport.get(transport.start(host_copy))
     assert torch.equal(arrived, torch.arange(6.0).view(2, 3).t())
     assert arrived.stride() == (1, 3)
-    assert not parcel.host.is_pinned()
+    assert not host_copy.host.is_pinned()

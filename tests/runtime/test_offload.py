@@ -61,10 +61,10 @@ def test_gradients_are_right_however_late_copies_are(seed: int, reentrant: bool)
 
 def test_memory_that_is_given_back_too_early_shows_in_the_gradients() -> None:
     class Hasty(Offloader):
-        def _send(self, tickets: Any) -> None:
-            super()._send(tickets)
-            for ticket in tickets:
-                ticket.source = None
+        def _send(self, tensors: Any) -> None:
+            super()._send(tensors)
+            for offloaded in tensors:
+                offloaded.source = None
 
     wrong = gradients(Hasty(Deferred(None), minimum_bytes=0))
     assert any(gradient.isnan().any() for gradient in wrong)
@@ -188,7 +188,7 @@ def test_a_shared_tensor_that_was_written_to_is_another_one() -> None:
 def test_an_address_that_is_used_again_is_another_tensor(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "id", Tensor.data_ptr, raising=False)
     if broken:
-        monkeypatch.setattr(offload._Ticket, "is_of", lambda ticket, tensor: True)
+        monkeypatch.setattr(offload._OffloadedTensor, "is_of", lambda offloaded, tensor: True)
 
     def run(offloader: Offloader | None) -> list[Tensor]:
         stack, memory = blocks(4), torch.empty(ROWS, WIDTH).numpy()
@@ -286,7 +286,7 @@ def test_a_write_through_an_alias_is_an_error_until_the_memory_is_given_back(lat
 
 
 def test_without_the_check_a_write_gives_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload._Ticket, "modified", lambda ticket: False)
+    monkeypatch.setattr(offload._OffloadedTensor, "modified", lambda offloaded: False)
     hidden = first()
 
     def write(number: int, given: Tensor) -> None:
@@ -340,7 +340,9 @@ def test_nothing_waits_on_the_device_for_a_second_backward(in_flight: int) -> No
     for _ in range(BLOCKS):
         hidden = call(Function(torch.mul), offloader, shared, hidden)
     backward(hidden.sum(), again=True)
-    waiting = {ticket.arrival is not None or ticket.ready is not None for ticket in offloader._known.values()}
+    waiting = {
+        offloaded.device_copy is not None or offloaded.ready is not None for offloaded in offloader._known.values()
+    }
     assert waiting == {False}
 
 
@@ -369,10 +371,10 @@ def test_two_graphs_that_are_alive_at_once_keep_apart() -> None:
 def test_a_graph_that_ends_without_backward_leaves_nothing(reentrant: bool) -> None:
     offloader = Offloader(deferred := Deferred(), minimum_bytes=0)
     loss = forward(blocks(), first(), offloader, reentrant=reentrant)
-    assert len(deferred.parcels) == BLOCKS - 1
+    assert len(deferred.host_copies) == BLOCKS - 1
     del loss
     gc.collect()
-    assert not deferred.parcels
+    assert not deferred.host_copies
     assert not offloader._known
     assert offloader._newest() is None
     assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
@@ -400,7 +402,7 @@ def test_copies_have_the_options_and_nothing_in_flight(copied: Callable[[Offload
     other = copied(offloader)
     assert other.stats == OffloadStats()
     assert not other._known
-    assert not other._flying
+    assert not other._copying
     gradients(other)
     backward(loss)
     assert other.stats == offloader.stats == OffloadStats(BLOCKS - 1, (BLOCKS - 1) * INPUT_BYTES, 0, 1, 1)

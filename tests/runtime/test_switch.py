@@ -213,7 +213,7 @@ def test_flags_are_true_to_the_facts_where_only_some_blocks_are_wanted() -> None
             },
         )
     )
-    surgery = wrap_blocks(model, towers="vision*")
+    surgery = wrap_blocks(model, stacks="vision*")
     text, vision = model.text_model, model.vision_model
 
     def flags() -> tuple[bool, bool, bool]:

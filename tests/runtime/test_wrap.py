@@ -90,7 +90,7 @@ def test_the_signature_is_the_documented_one() -> None:
         "every_n": 1,
         "offload": None,
         "preserve_rng_state": True,
-        "towers": None,
+        "stacks": None,
         "skip_frozen": True,
         "blocks": None,
         "context_fn": None,
@@ -130,7 +130,7 @@ def test_every_nth_block_counts_anew_in_each_stack() -> None:
 )
 def test_towers_are_patterns_of_stacks_and_of_what_is_around_them(patterns: Any, expected: list[str]) -> None:
     model = towers()
-    wrap_blocks(model, towers=patterns)
+    wrap_blocks(model, stacks=patterns)
     assert recomputed(model) == expected
 
 
@@ -158,7 +158,7 @@ def test_of_a_stack_of_two_classes_only_the_one_that_is_named_is_checkpointed() 
 
 def test_towers_and_blocks_together_leave_what_both_name() -> None:
     model = towers()
-    wrap_blocks(model, towers=["vision", "layers"], blocks=Layer)
+    wrap_blocks(model, stacks=["vision", "layers"], blocks=Layer)
     assert recomputed(model) == BLOCKS[4:7]
 
 
@@ -177,7 +177,7 @@ def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() ->
         vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
     )
     model = transformers.T5ForConditionalGeneration(config).train()
-    wrap_blocks(model, towers="encoder")
+    wrap_blocks(model, stacks="encoder")
     assert model(**tokens()).past_key_values.get_seq_length() == 6
     wrap_blocks(model)
     assert model(**tokens()).past_key_values is None
@@ -276,18 +276,18 @@ def test_forced_by_name_the_recompute_drops_something_else() -> None:
 
 def test_a_stack_without_active_dropout_can_do_without_the_state_although_another_drops() -> None:
     model = towers()
-    wrap_blocks(model, towers=["layers", "audio"], preserve_rng_state=False)
+    wrap_blocks(model, stacks=["layers", "audio"], preserve_rng_state=False)
     assert recomputed(model) == [*BLOCKS[:4], *PLAIN]
 
 
 def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
-    surgery = wrap_blocks(towers(), every_n=2, towers=["layers", "vision", ""], use_reentrant=True)
+    surgery = wrap_blocks(towers(), every_n=2, stacks=["layers", "vision", ""], use_reentrant=True)
     lines = [" ".join(line.split()) for line in str(surgery).splitlines()]
     assert lines[0] == "Towers: 5 of 11 blocks checkpointed, reentrant"
     assert lines[1] == "stack block checkpointed how left alone"
     assert sorted(lines[3:]) == [
         "(the model) Layer 1 of 1 calls repaired",
-        "audio.plain MixingLayer 0 of 3 not among the towers",
+        "audio.plain MixingLayer 0 of 3 not among the stacks",
         "layers SureLayer 2 of 4 calls repaired left out by every_n",
         "vision.stages Layer 2 of 3 calls repaired left out by every_n",
     ]
@@ -304,7 +304,7 @@ def test_the_table_tells_what_was_done_to_a_block() -> None:
 
 def test_a_second_call_changes_the_options_and_wraps_nothing_twice() -> None:
     model = towers()
-    surgery = wrap_blocks(model, towers="layers", use_reentrant=True)
+    surgery = wrap_blocks(model, stacks="layers", use_reentrant=True)
     assert recomputed(model) == BLOCKS[:4]
     assert wrap_blocks(model, every_n=4) is surgery
     assert recomputed(model) == ["layers.0", "vision.stages.0", "neck", "audio.plain.0"]
@@ -320,10 +320,10 @@ def test_a_second_call_changes_the_options_and_wraps_nothing_twice() -> None:
 
 def test_a_second_call_that_is_refused_leaves_the_first_in_place() -> None:
     model = towers()
-    wrap_blocks(model, towers="layers")
+    wrap_blocks(model, stacks="layers")
     before = snapshot(model)
     with pytest.raises(SurgeryError):
-        wrap_blocks(model, towers="nowhere")
+        wrap_blocks(model, stacks="nowhere")
     with pytest.raises(SurgeryError):
         wrap_blocks(model, preserve_rng_state=False)
     assert changed(before, snapshot(model)) == []
@@ -473,15 +473,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a model compiled in place": (lambda: compiled(towers()), {}, r"Towers is compiled already"),
     "a model with a compiled block": (lambda: inner_compiled(towers()), {}, r"Towers is compiled already"),
     "meta tensors": (meta, {}, r"Towers has parameters on the meta device: .*to_empty"),
-    "a tower that is not there": (towers, {"towers": "text*"}, r"no tower matches 'text\*': the stacks are layers, v"),
-    "one of two towers": (towers, {"towers": ["layers", "txt"]}, r"no tower matches 'txt'"),
-    "no tower": (towers, {"towers": []}, r"towers names nothing"),
-    "a number for a tower": (towers, {"towers": 3}, r"towers is 3: give"),
+    "a tower that is not there": (towers, {"stacks": "text*"}, r"no stack matches 'text\*': the stacks are layers, v"),
+    "one of two towers": (towers, {"stacks": ["layers", "txt"]}, r"no stack matches 'txt'"),
+    "no tower": (towers, {"stacks": []}, r"stacks names nothing"),
+    "a number for a tower": (towers, {"stacks": 3}, r"stacks is 3: give"),
     "a class that is not there": (towers, {"blocks": "BertLayer"}, r"no block of the class BertLayer in Towers: its"),
     "a class of no block": (towers, {"blocks": toys.Stage}, r"no block of the class Stage in Towers"),
     "no class": (towers, {"blocks": ()}, r"blocks names nothing"),
     "an instance for a class": (towers, {"blocks": [3]}, r"blocks is \[3\]: give"),
-    "a class outside of the towers": (towers, {"towers": "layers", "blocks": Layer}, r"no block of .* in the towers"),
+    "a class outside of the towers": (towers, {"stacks": "layers", "blocks": Layer}, r"no block of .* in the stacks"),
     "every 0th": (towers, {"every_n": 0}, r"every_n is 0: give 1 for every block"),
     "every -1st": (towers, {"every_n": -1}, r"every_n is -1: give"),
     "every 1.5th": (towers, {"every_n": 1.5}, r"every_n is 1\.5: give"),
@@ -489,7 +489,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "an unknown place": (towers, {"offload": "disk"}, r"offload is 'disk': give \"cpu\", or None"),
     "offload as a flag": (towers, {"offload": True}, r"offload is True: give"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
-    "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is a int: give a function"),
+    "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
     "a policy in reentrant mode": (
         towers,
         {"context_fn": lambda: None, "use_reentrant": True},

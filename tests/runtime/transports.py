@@ -19,26 +19,26 @@ class Recorded:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.flying: set[int] = set()
+        self.copying: set[int] = set()
         self._puts = 0
 
     def put(self, source: Tensor) -> tuple[int, Any]:
         number, self._puts = self._puts, self._puts + 1
-        self.flying.add(number)
+        self.copying.add(number)
         self.calls.append(f"put {number}")
         return number, source.numpy().copy(order="K")
 
-    def finish(self, parcel: tuple[int, Any]) -> None:
-        self.flying.discard(parcel[0])
-        self.calls.append(f"finish {parcel[0]}")
+    def finish(self, host_copy: tuple[int, Any]) -> None:
+        self.copying.discard(host_copy[0])
+        self.calls.append(f"finish {host_copy[0]}")
 
-    def start(self, parcel: tuple[int, Any]) -> tuple[int, Any]:
-        self.calls.append(f"start {parcel[0]}")
-        return parcel
+    def start(self, host_copy: tuple[int, Any]) -> tuple[int, Any]:
+        self.calls.append(f"start {host_copy[0]}")
+        return host_copy
 
-    def get(self, arrival: tuple[int, Any]) -> Tensor:
-        self.calls.append(f"get {arrival[0]}")
-        return torch.from_numpy(arrival[1].copy(order="K"))
+    def get(self, device_copy: tuple[int, Any]) -> Tensor:
+        self.calls.append(f"get {device_copy[0]}")
+        return torch.from_numpy(device_copy[1].copy(order="K"))
 
 
 class Deferred:
@@ -50,33 +50,33 @@ class Deferred:
 
     def __init__(self, seed: int | None = 0) -> None:
         self.peak = 0
-        self.parcels: weakref.WeakSet[Parcel] = weakref.WeakSet()
+        self.host_copies: weakref.WeakSet[HostCopy] = weakref.WeakSet()
         self._random = None if seed is None else random.Random(seed)
-        self._waiting: list[weakref.ref[Parcel | Arrival]] = []
+        self._waiting: list[weakref.ref[HostCopy | DeviceCopy]] = []
 
-    def put(self, source: Tensor) -> Parcel:
-        parcel = Parcel(source)
-        self.parcels.add(parcel)
-        self._waiting.append(weakref.ref(parcel))
-        self.peak = max(self.peak, sum(not parcel.finished for parcel in self.parcels))
+    def put(self, source: Tensor) -> HostCopy:
+        host_copy = HostCopy(source)
+        self.host_copies.add(host_copy)
+        self._waiting.append(weakref.ref(host_copy))
+        self.peak = max(self.peak, sum(not host_copy.finished for host_copy in self.host_copies))
         self._work()
-        return parcel
+        return host_copy
 
-    def finish(self, parcel: Parcel) -> None:
+    def finish(self, host_copy: HostCopy) -> None:
         self._work()
-        parcel.copy()
-        parcel.finished = True
+        host_copy.copy()
+        host_copy.finished = True
 
-    def start(self, parcel: Parcel) -> Arrival:
-        arrival = Arrival(parcel, torch.full_like(parcel.host, torch.nan))
-        self._waiting.append(weakref.ref(arrival))
+    def start(self, host_copy: HostCopy) -> DeviceCopy:
+        device_copy = DeviceCopy(host_copy, torch.full_like(host_copy.host, torch.nan))
+        self._waiting.append(weakref.ref(device_copy))
         self._work()
-        return arrival
+        return device_copy
 
-    def get(self, arrival: Arrival) -> Tensor:
+    def get(self, device_copy: DeviceCopy) -> Tensor:
         self._work()
-        arrival.copy()
-        return arrival.tensor
+        device_copy.copy()
+        return device_copy.tensor
 
     def _work(self) -> None:
         """Do some of the copies that wait, oldest first."""
@@ -88,17 +88,17 @@ class Deferred:
 
 
 @dataclass(eq=False)
-class Arrival:
-    parcel: Parcel
+class DeviceCopy:
+    host_copy: HostCopy
     tensor: Tensor
 
     def copy(self) -> None:
-        self.parcel.copy()
-        self.tensor.copy_(self.parcel.host)
+        self.host_copy.copy()
+        self.tensor.copy_(self.host_copy.host)
 
 
 @dataclass(eq=False)
-class Parcel:
+class HostCopy:
     source: Tensor | None
     host: Tensor = field(init=False)
     finished: bool = False
