@@ -95,7 +95,9 @@ def apply(
     if write:
         failed = [problem for change in changes if (problem := _write(state, change))]
         problems += failed
-        changes = [change for change in changes if change.path not in {problem.path for problem in failed}]
+        unwritten = {problem.path for problem in failed}
+        changes = [change for change in changes if change.path not in unwritten]
+        left = _move_back(state, left, unwritten)
     return ApplyResult(
         changes=tuple(changes),
         findings=tuple(before),
@@ -106,6 +108,7 @@ def apply(
         repaired=tuple(state.repaired),
         files=len(sources),
         written=write,
+        unsafe=unsafe,
         seconds=perf_counter() - start,
     )
 
@@ -205,6 +208,13 @@ def _changes(state: _RepairState) -> list[FileChange]:
         if source.text != before:
             changes.append(FileChange(path, before, source.text, tuple(sorted(state.codes[path]))))
     return changes
+
+
+def _move_back(state: _RepairState, left: Sequence[Finding], unwritten: Collection[str]) -> list[Finding]:
+    """What is left where these paths could not be written: `left`, and the findings with an edit in one of them."""
+    undone = [finding for finding in state.repaired if any(edit.path in unwritten for edit in finding.edits)]
+    state.repaired = [finding for finding in state.repaired if finding not in undone]
+    return sorted([*left, *undone], key=lambda finding: finding.sort_key)
 
 
 def _write(state: _RepairState, change: FileChange) -> Problem | None:

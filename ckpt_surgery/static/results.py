@@ -68,11 +68,12 @@ class ApplyResult:
 
     Attributes:
         findings: the findings before the changes.
-        left: the findings after them.
+        left: the findings after them, with those whose repair could not be written.
         notes: sentences for the summary: why a `# Copied from` comment was removed, why a file is left alone.
         together: groups of paths that one repair edits at once; a part of such a group is half a repair.
         repaired: the findings that were repaired, round by round. Those of later rounds are not in `findings`, and
             their lines are those of the text in which they were found.
+        unsafe: whether unsafe repairs were asked for.
     """
 
     changes: tuple[FileChange, ...]
@@ -85,6 +86,7 @@ class ApplyResult:
     seconds: float
     together: tuple[tuple[str, ...], ...] = ()
     repaired: tuple[Finding, ...] = ()
+    unsafe: bool = False
 
     @property
     def repairs_left(self) -> tuple[Finding, ...]:

@@ -7,14 +7,17 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckpt_surgery import apply
+from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static.edits import apply_edits
-from ckpt_surgery.static.results import ApplyResult, FileChange
+from ckpt_surgery.static.render.text import apply_lines
+from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
 from tests.codemods.snippets import (
     BAR,
@@ -261,6 +264,22 @@ def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, mon
     (problem,) = result.problems
     assert "changed on disk" in problem.message
     assert list(codes(result)) == [str(root / "models/b/modeling_b.py")]
+
+
+def test_a_finding_whose_repair_could_not_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
+    real = apply_module.write_atomically
+
+    def refused(path: str, *texts: str, **options: Any) -> Problem | None:
+        return Problem(path, "its folder cannot be written to") if path.endswith(FOO) else real(path, *texts, **options)
+
+    monkeypatch.setattr(apply_module, "write_atomically", refused)
+    result = apply([root], jobs=1)
+    assert list(codes(result)) == [str(root / "models/b/modeling_b.py")]
+    assert {finding.path for finding in result.repaired} == {str(root / "models/b/modeling_b.py")}
+    assert [(f.path, f.code) for f in result.left] == [(str(root / FOO), "CKPT002"), (str(root / FOO), "CKPT003")]
+    said = apply_lines(result, RULES, width=200)
+    assert "  CKPT002 inline_checkpoint: 0 repaired, left: 1 not repaired (see the notes and problems)" in said
 
 
 def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 
         if not faults[rule.code] and not left[rule.code]:
             continue
         repaired = max(0, faults[rule.code] - left[rule.code])
-        why = _why_left([f for f in result.left if f.code == rule.code])
+        why = _why_left([f for f in result.left if f.code == rule.code], result.unsafe)
         lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
     if result.notes:
         lines.append("Notes:")
@@ -94,12 +94,13 @@ def rule_lines(rules: Sequence[RuleText], *, width: int = 80) -> list[str]:
     return lines
 
 
-def _why_left(left: Sequence[Finding]) -> str:
+def _why_left(left: Sequence[Finding], unsafe: bool) -> str:
     kinds = Counter((f.applicability, bool(f.edits)) for f in left)
-    safe = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
+    not_repaired = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
+    repairable = kinds[Applicability.UNSAFE, True]
     reasons = (
-        (safe, "not repaired (see the notes and problems)"),
-        (kinds[Applicability.UNSAFE, True], "unsafe (--unsafe repairs them)"),
+        (not_repaired + repairable * unsafe, "not repaired (see the notes and problems)"),
+        (repairable * (not unsafe), "unsafe (--unsafe repairs them)"),
         (kinds[Applicability.UNSAFE, False], "to be repaired by hand"),
     )
     counts = [f"{count} {reason}" for count, reason in reasons if count]

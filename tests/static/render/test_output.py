@@ -188,6 +188,13 @@ class TestApplySummary:
             "  - a.py: the copy comment went",
         ]
 
+    def test_an_unsafe_repair_that_was_asked_for_and_not_made_is_named_so(self) -> None:
+        findings = (finding("CKPT004", UNSAFE, edits=EDITS),)
+        lines = apply_lines(applied(findings, findings, unsafe=True), RULES, width=200)
+        assert lines[1:] == [
+            "  CKPT004 positional_past_state: 0 repaired, left: 1 not repaired (see the notes and problems)"
+        ]
+
     def test_a_dry_run_says_would_change(self) -> None:
         assert apply_lines(applied((), (), written=False), RULES) == ["Would change 1 of 9 files in 2.0 s."]
 
