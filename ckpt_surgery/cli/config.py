@@ -63,15 +63,17 @@ class Config:
 def load_config(start: str | Path | None = None) -> Config:
     """The configuration for `start` (a file or folder; default: the working folder).
 
-    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one.
+    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one. A folder that may not
+    be searched is passed over.
 
     Raises:
-        ConfigError: a pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type.
+        ConfigError: a pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or the
+            working folder counts and no longer exists.
     """
-    place = Path(os.path.abspath(start or os.curdir))
+    place = _absolute(start or os.curdir)
     for folder in (place, *place.parents):
         file = folder / "pyproject.toml"
-        if file.is_file():
+        if os.path.isfile(file):  # Path.is_file raises where the folder may not be searched
             table = _table(file)
             if table is not None:
                 return _config(file, table)
@@ -96,6 +98,13 @@ def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tu
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(f"{where}: no rule has the code {prefix}: {hint}`ckpt_surgery rule` lists them all")
     return tuple(code for code in codes if code.startswith(tuple(prefixes)))
+
+
+def _absolute(start: str | Path) -> Path:
+    try:
+        return Path(os.path.abspath(start))
+    except FileNotFoundError:
+        raise ConfigError("the working folder no longer exists: change to another") from None
 
 
 def _table(file: Path) -> Mapping[str, object] | None:

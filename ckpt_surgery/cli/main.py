@@ -16,10 +16,10 @@ import typer
 
 from ckpt_surgery.cli.apply import apply_command
 from ckpt_surgery.cli.check import check_command
-from ckpt_surgery.cli.exits import ExitCode, finish
+from ckpt_surgery.cli.exits import ExitCode, fail, finish
 from ckpt_surgery.cli.pr import pr_command
 from ckpt_surgery.cli.rule import rule_command
-from ckpt_surgery.cli.terminal import say, write
+from ckpt_surgery.cli.terminal import say, unwritable_output, write
 from ckpt_surgery.cli.verify import verify_command
 from ckpt_surgery.version import __version__
 
@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=None if arguments is None else list(arguments), prog_name="ckpt_surgery")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except OSError as error:  # the help: whatever else a command writes goes through `terminal.write`
+        return fail(str(unwritable_output(error)))
     except KeyboardInterrupt:
         say("ckpt_surgery: interrupted")
         return 128 + signal.SIGINT

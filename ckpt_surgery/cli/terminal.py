@@ -55,8 +55,13 @@ def write(text: str) -> None:
     except BrokenPipeError:
         _silence(sys.stdout)
     except OSError as error:
-        _silence(sys.stdout)
-        raise OutputError(f"standard output cannot be written to: {error.strerror or error}") from None
+        raise unwritable_output(error) from None
+
+
+def unwritable_output(error: OSError) -> OutputError:
+    """The error for a standard output that cannot be written to; nothing more is written there."""
+    _silence(sys.stdout)
+    return OutputError(f"standard output cannot be written to: {error.strerror or error}")
 
 
 def write_lines(lines: Sequence[str], *, diff: bool = False) -> None:
@@ -113,8 +118,8 @@ def check_writable(path: Path) -> None:
     Raises:
         OutputError: it is a folder, its folder does not exist, or permission is missing.
     """
-    parent = path.absolute().parent
     try:
+        parent = path.absolute().parent
         reason = "it is a folder" if path.is_dir() else "" if parent.is_dir() else f"there is no folder {parent}"
         new = not reason and not path.exists()
         if new or path.is_file():  # a pipe would wait for its reader

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckpt_surgery.cli.config import Config, ConfigError, OutputFormat, expand_codes, load_config
+from ckpt_surgery.cli.main import main
 from ckpt_surgery.static.discover import matches
 
 KNOWN = ("CKPT001", "CKPT003", "CKPT010", "CKPT101")
@@ -71,6 +74,32 @@ def test_without_a_path_the_working_folder_counts(tmp_path: Path, monkeypatch: p
 def test_a_missing_path_is_not_the_business_of_the_configuration(tmp_path: Path) -> None:
     write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
     assert load_config(tmp_path / "gone" / "m.py").jobs == 4
+
+
+def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
+    locked, real = tmp_path / "locked", os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if locked in Path(path).parents:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert load_config(locked / "m.py").jobs == 4
+
+
+def test_a_working_folder_that_is_gone_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["check", "m.py"]) == 2
+    assert capsys.readouterr().err == (
+        "ckpt_surgery: error: the working folder no longer exists: change to another\n"
+    )
 
 
 def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(

@@ -88,3 +88,18 @@ def test_a_closed_output_changes_no_exit_code(tmp_path: Path, closed: str) -> No
     )
     assert done.returncode == 0, done.stderr
     assert "bug" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["--help", "check --help"])
+def test_help_that_cannot_be_written_is_one_line_and_2(arguments: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "ckpt_surgery", *arguments.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ckpt_surgery: error: standard output cannot be written to: No space left on device\n",
+    )

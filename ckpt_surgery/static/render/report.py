@@ -81,6 +81,9 @@ def statistics(findings: Iterable[Finding], rules: Sequence[RuleText]) -> list[R
 
 
 def display_path(path: str) -> str:
-    """The path as a user would type it: relative if it lies under the working folder."""
-    absolute, here = os.path.abspath(path), os.getcwd().rstrip(os.sep) + os.sep
+    """The path as a user would type it: relative if it lies under the working folder, where that still exists."""
+    try:
+        absolute, here = os.path.abspath(path), os.getcwd().rstrip(os.sep) + os.sep
+    except FileNotFoundError:
+        return path
     return absolute[len(here) :] if absolute.startswith(here) else path
