@@ -62,7 +62,8 @@ CONFIGURATION = """\
 # Configuration
 
 `check` and `apply` read the table `[tool.ckpt_surgery]` of the nearest pyproject.toml that has it, starting at the
-first path and going up. The command line wins. There is [an example](../how-to/source.md#configure).
+first path and going up. `verify` and `pr` read only `jobs` from it, starting at the working folder. The command line
+wins. There is [an example](../how-to/source.md#configure).
 
 {table}
 """

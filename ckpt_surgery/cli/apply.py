@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt_surgery.cli.config import load_config
 from ckpt_surgery.cli.exits import ExitCode, finish
-from ckpt_surgery.cli.options import Ignore, IncludeUnsupported, Jobs, NoCache, Select, analysis_options
+from ckpt_surgery.cli.options import Ignore, IncludeUnsupported, Jobs, NoCache, Select, analysis_options, named_paths
 from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write_lines
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def apply_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATHS", help="Files, folders or a transformers checkout.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATHS", help="Files, folders or a transformers checkout.")],
     diff: Annotated[bool, typer.Option("--diff", help="Print the changes, make none.")] = False,
     check_only: Annotated[
         bool, typer.Option("--check", help="Make no change; exit with 1 where there would be one.")
@@ -35,10 +34,11 @@ def apply_command(
     def body() -> int:
         from ckpt_surgery.static.apply import apply
 
-        config = load_config(paths[0])
+        places = named_paths(paths)
+        config = load_config(places[0])
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
         with progress_bar() as progress:
-            result = apply(paths, unsafe=unsafe, write=not (diff or check_only), progress=progress, **options)
+            result = apply(places, unsafe=unsafe, write=not (diff or check_only), progress=progress, **options)
         for problem in result.problems:
             say(f"error: {problem}")
         _write(result, diff, check_only)

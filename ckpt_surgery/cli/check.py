@@ -21,8 +21,17 @@ from ckpt_surgery.cli.options import (
     analysis_options,
     choice_names,
     choice_of,
+    named_paths,
 )
-from ckpt_surgery.cli.terminal import PLAIN_WIDTH, progress_bar, say, width_of, write_document, write_report
+from ckpt_surgery.cli.terminal import (
+    PLAIN_WIDTH,
+    check_writable,
+    progress_bar,
+    say,
+    width_of,
+    write_document,
+    write_report,
+)
 from ckpt_surgery.version import __version__
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 
 def check_command(
     paths: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="PATHS",
             help="Files, folders or a transformers checkout (default: the installed transformers).",
@@ -64,10 +73,13 @@ def check_command(
         from ckpt_surgery.static.check import check
         from ckpt_surgery.static.render.report import check_report
 
-        config = load_config(paths[0] if paths else None)
+        if output is not None:
+            check_writable(output)
+        places = named_paths(paths or ())
+        config = load_config(places[0] if places else None)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
         with progress_bar() as progress:
-            result = check(paths or None, progress=progress, **options)
+            result = check(places or None, progress=progress, **options)
         unknown = config.show_unknown if show_unknown is None else show_unknown
         report = check_report(result, RULES, show_info=show_info, show_unknown=unknown)
         for problem in result.problems:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypedDict, TypeVar
@@ -30,6 +30,17 @@ def choice_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
 def choice_names(choices: type[StrEnum]) -> str:
     """The choices of an option as the help shows them: `[text|json]`."""
     return f"[{'|'.join(choices)}]"
+
+
+def named_paths(texts: Sequence[str]) -> list[Path]:
+    """The paths that the command line names. They stay text until here: `Path("")` would be the working folder.
+
+    Raises:
+        OptionError: an empty path.
+    """
+    from ckpt_surgery.static.discover import checked_path
+
+    return [Path(checked_path(text)) for text in texts]
 
 
 def _count(text: str) -> int:
@@ -61,7 +72,9 @@ NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Ignore the
 Jobs: TypeAlias = Annotated[
     int | None, typer.Option(parser=_count, metavar="N", help="Worker processes (default: one for each core).")
 ]
-Output: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file.")]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option(readable=False, metavar="FILE", help="Write the report to this file.")
+]
 ExitZero: TypeAlias = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever is found.")]
 Timeout: TypeAlias = Annotated[
     float, typer.Option(parser=_seconds, metavar="SECONDS", help=TIMEOUT_HELP, show_default=False)
@@ -99,12 +112,13 @@ def analysis_options(
 
     codes = [rule.code for rule in RULES]
     file = str(config.path)
-    selected = expand_codes(select or (), codes, "--select") or expand_codes(config.select, codes, f"{file}: select")
-    ignored = expand_codes(ignore or (), codes, "--ignore")
-    if not select and not ignore:
-        ignored = expand_codes(config.ignore, codes, f"{file}: ignore")
+    selecting = "--select" if select else f"{file}: select"
+    selected = expand_codes(select or config.select, codes, selecting)
+    given, ignoring = (ignore or (), "--ignore") if select or ignore else (config.ignore, f"{file}: ignore")
+    ignored = expand_codes(given, codes, ignoring)
     if not set(selected or codes) - set(ignored):
-        raise ConfigError("the options leave no rule to check: --ignore takes all that --select chooses")
+        chosen = f"all that {selecting} chooses" if selected else "all rules"
+        raise ConfigError(f"{ignoring} leaves no rule to check, because it takes {chosen}: ignore fewer")
     return {
         "select": selected,
         "ignore": ignored,

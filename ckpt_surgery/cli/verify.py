@@ -88,7 +88,8 @@ def verify_command(
     jobs: Jobs = None,
     timeout: Timeout = TIMEOUT,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep finished reports here, and skip those that are here.")
+        Path | None,
+        typer.Option(readable=False, metavar="FILE", help="Keep finished reports here, and skip those that are here."),
     ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the code in a model's folder.")
@@ -148,6 +149,8 @@ class _Request:
 
         if not names and not everything:
             raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
+        if names and everything:
+            raise ConfigError("--all and a named model exclude each other: give one of them")
         need_runtime("verify")
         self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
         self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
@@ -237,11 +240,13 @@ def _write(
     from ckpt_surgery.report.text import survey_summary, survey_tables
 
     width = PLAIN_WIDTH if place else width_of(sys.stdout)
-    # a model that was named needs no hint: standard error says why it was not built
+    # why a model that was named was not built is said once, on standard error
     summary = survey_summary(reports, width=width, seconds=seconds, hint=not detailed and not unbuilt)
     if output_format is VerifyFormat.TEXT:
         details = _details(reports, width) if detailed else []
-        write_report([*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt), *summary], place)
+        write_report(
+            [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], place
+        )
         return
     write_document(_document(reports, output_format, seconds), place)
     for line in [*summary, *([f"The report is in {place}."] if place else [])]:
@@ -263,8 +268,11 @@ def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: f
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:
-    """The full report on the only model, or on the first ones that fail."""
+    """The full report on the only model, if it was built, or on the first ones that fail."""
     from ckpt_surgery.report.summary import worth_telling
 
-    shown = reports if len(reports) == 1 else list(filter(worth_telling, reports))[:_MOST_DETAILS]
+    if len(reports) == 1:
+        shown = [report for report in reports if report.status != "not built"]
+    else:
+        shown = list(filter(worth_telling, reports))[:_MOST_DETAILS]
     return [line for report in shown for line in (*report.lines(width=width), "")]

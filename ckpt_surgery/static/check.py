@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,5 +111,5 @@ def _load_result(key: str) -> _TreeResult | None:
 
 
 def _digest(path: str) -> str | None:
-    source = read_source(path) if Path(path).is_file() else None
+    source = read_source(path) if os.path.isfile(path) else None
     return source.digest if isinstance(source, SourceFile) else None

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
-from ckpt_surgery.errors import TransformersNotFound
+from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
 
 MAX_BYTES = 5 * 1024 * 1024
@@ -95,6 +95,16 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
     return False
 
 
+def checked_path(path: str | Path) -> str:
+    """A path that was named, as text. Raises OptionError for an empty one, which would mean the working folder."""
+    text = os.fspath(path)
+    if not text:
+        raise OptionError(
+            "a path is empty, as from an unset variable: name a file or folder, or . for the working folder"
+        )
+    return text
+
+
 def discover(
     paths: str | Path | Sequence[str | Path], *, exclude: Collection[str] = ()
 ) -> tuple[list[Path], list[Problem]]:
@@ -103,11 +113,15 @@ def discover(
     A named file is taken whatever it is called, as long as it ends in `.py`. A folder is walked, without hidden
     folders, virtual environments, `SKIPPED_FOLDERS` and files that start with `SKIPPED_PREFIXES`; a transformers
     checkout or package folder stands for its `models` folder. `exclude` are patterns as `matches` reads them; they
-    never drop a path that is named itself.
+    never drop a path that is named itself. A link that leads back to a folder above it, or to itself, is passed over
+    in a walk; one that is named and leads to itself is a problem.
+
+    Raises:
+        OptionError: an empty path.
     """
     walk = _Walk(exclude)
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        walk.start(os.fspath(path))
+        walk.start(checked_path(path))
     walk.follow_links()
     return walk.files, walk.problems
 
@@ -147,9 +161,7 @@ class _Walk:
             real = os.path.realpath(path)
             if not stat.S_ISDIR(kind):
                 self._file(path, real)
-            elif any(above == real or above.startswith(real.rstrip(os.sep) + os.sep) for above in chain):
-                self._problem(path, f"is a symbolic link back to {real}, which contains it: not followed")
-            else:
+            elif not any(above == real or above.startswith(real.rstrip(os.sep) + os.sep) for above in chain):
                 self._folder(path, real, chain)
 
     def _kind(self, path: str) -> int | None:
@@ -198,8 +210,8 @@ class _Walk:
         return None
 
     def _link(self, path: str, chain: tuple[str, ...], name: str) -> None:
-        # A link to nothing matters only where it would have been a source file or a folder of them.
-        if _is_source(name) or (not name.endswith(".py") and (os.path.isdir(path) or _is_loop(path))):
+        # A link to nothing matters only where it would have been a source file; one to itself nowhere.
+        if not _is_loop(path) and (_is_source(name) or (not name.endswith(".py") and os.path.isdir(path))):
             self.links.append((path, chain))
 
     def _file(self, path: str, real: str) -> None:

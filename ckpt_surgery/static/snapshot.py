@@ -36,7 +36,7 @@ class Snapshot:
 
     def load(self, path: str) -> FileFacts | None:
         """The facts of a file that an import leads to, outside the checked ones."""
-        read = read_source(path) if Path(path).is_file() else None
+        read = read_source(path) if os.path.isfile(path) else None
         source = read if isinstance(read, SourceFile) else None
         self.imported[path] = source
         if source is None:
@@ -59,7 +59,7 @@ class Snapshot:
             return None
         for folder in islice(Path(path).absolute().parents, _FOLDERS_ABOVE):
             place = os.path.normpath(folder / name)
-            read = read_source(place) if Path(place).is_file() else None
+            read = read_source(place) if os.path.isfile(place) else None
             self.imported[place] = read if isinstance(read, SourceFile) else None
             if read is not None:
                 return read.text if isinstance(read, SourceFile) else None

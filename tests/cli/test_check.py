@@ -117,6 +117,15 @@ def test_output_goes_to_the_file_and_equals_what_would_be_printed(
     assert Path("report").read_text() == printed
 
 
+def test_an_output_that_cannot_be_written_is_told_before_the_work(
+    check: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--output", "gone/report"]) == 2
+    reason = f"there is no folder {Path('gone').absolute()}"
+    assert capsys.readouterr().err == (f"ckpt_surgery: error: --output gone/report cannot be written to: {reason}\n")
+    assert check.calls == []
+
+
 def test_a_file_name_that_is_no_text_can_be_printed(
     check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

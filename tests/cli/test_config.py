@@ -97,9 +97,7 @@ def test_a_working_folder_that_is_gone_is_one_line(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert main(["check", "m.py"]) == 2
-    assert capsys.readouterr().err == (
-        "ckpt_surgery: error: the working folder no longer exists: change to another\n"
-    )
+    assert capsys.readouterr().err == ("ckpt_surgery: error: the working folder no longer exists: change to another\n")
 
 
 def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,8 @@ def test_apply_takes_the_shared_options_and_the_configuration(apply: StandIn) ->
         ("check --select CKPT999", "--select: no rule has the code CKPT999"),
         ("check --ignore CKPT0O3", "--ignore: no rule has the code CKPT0O3: did you mean CKPT003?"),
         ("check --select ,", "--select names no rule"),
-        ("check --ignore CKPT", "the options leave no rule to check"),
-        ("check --select CKPT001 --ignore CKPT0", "the options leave no rule to check"),
+        ("check --ignore CKPT", "--ignore leaves no rule to check, because it takes all rules: ignore fewer"),
+        ("check --select CKPT001 --ignore CKPT0", "because it takes all that --select chooses: ignore fewer"),
         ("apply m.py --select X", "--select: no rule has the code X"),
         ("rule CKPT999", "rule: no rule has the code CKPT999"),
         ("rule CKPT0", "give a whole one"),
@@ -140,6 +141,51 @@ def test_a_broken_configuration_is_one_line(
     assert "[tool.ckpt_surgery] jobs must be a whole number from 1 up, not 'many'" in error
     assert error.count("\n") == 1
     assert check.calls == apply.calls == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "said"),
+    [
+        ("ignore = ['CKPT']", "check", "{file}: ignore leaves no rule to check, because it takes all rules"),
+        (
+            "select = ['CKPT0']\nignore = ['CKPT0']",
+            "check",
+            "{file}: ignore leaves no rule to check, because it takes all that {file}: select chooses",
+        ),
+        (
+            "select = ['CKPT0']",
+            "check --ignore CKPT0",
+            "--ignore leaves no rule to check, because it takes all that {file}: select chooses",
+        ),
+    ],
+)
+def test_options_that_leave_no_rule_name_where_they_came_from(
+    check: StandIn, capsys: pytest.CaptureFixture[str], lines: str, arguments: str, said: str
+) -> None:
+    configure(lines)
+    assert run(arguments) == 2
+    said = said.format(file=Path("pyproject.toml").absolute())
+    assert capsys.readouterr().err == f"ckpt_surgery: error: {said}: ignore fewer\n"
+
+
+@pytest.mark.parametrize("command", ["check", "apply"])
+def test_an_empty_path_is_refused(
+    check: StandIn, apply: StandIn, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, "m.py", ""]) == 2
+    assert capsys.readouterr().err.startswith("ckpt_surgery: error: a path is empty, ")
+    assert check.calls == apply.calls == []
+
+
+@pytest.mark.parametrize("command", ["check --output report", "apply"])
+def test_a_path_that_may_not_be_read_does_not_end_the_run(
+    check: StandIn, apply: StandIn, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("m.py", "report"):
+        Path(name).touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    run(f"{command} m.py")
+    assert [paths for paths, _ in check.calls + apply.calls] == [[Path("m.py")]]
 
 
 @pytest.mark.parametrize("key", ["select = ['CKPT9']", "ignore = ['CKPT9']", "per-file-ignores = {a = ['CKPT9']}"])

@@ -166,14 +166,16 @@ class TestExitCodes:
         survey.reports = reports
         assert run(options) == code
 
-    def test_a_named_model_that_was_not_built_is_an_error_of_one_line(
-        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize("option", ["", " --show-unbuilt"])
+    def test_a_named_model_that_was_not_built_is_an_error_of_one_line_and_told_once(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str], option: str
     ) -> None:
         survey.reports = (UNBUILT,)
-        run("OddModel")
+        run(f"OddModel{option}")
         captured = capsys.readouterr()
         assert captured.err == f"ckpt_surgery: error: OddModel: {UNBUILT.problem}\n"
-        assert "--show-unbuilt" not in captured.out
+        assert captured.out.startswith("Verified 1 class in ")
+        assert captured.out.endswith(": 1 not built.\n")
 
     def test_each_such_error_names_its_model(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
         problem = "building it raised ValueError: no"
@@ -224,6 +226,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
+            ("bert --all", "--all and a named model exclude each other: give one of them"),
             ("", "no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all"),
             ("bert --modes reentrent", "--modes does not know reentrent: did you mean reentrant?"),
             ("bert --modes ,", "--modes names nothing: it takes non_reentrant, reentrant"),

@@ -271,7 +271,9 @@ def test_a_finding_whose_repair_could_not_be_written_is_left(tmp_path: Path, mon
     real = apply_module.write_atomically
 
     def refused(path: str, *texts: str, **options: Any) -> Problem | None:
-        return Problem(path, "its folder cannot be written to") if path.endswith(FOO) else real(path, *texts, **options)
+        return (
+            Problem(path, "its folder cannot be written to") if path.endswith(FOO) else real(path, *texts, **options)
+        )
 
     monkeypatch.setattr(apply_module, "write_atomically", refused)
     result = apply([root], jobs=1)
