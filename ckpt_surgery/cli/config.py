@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.static.options import COUNT, are_names, is_count
 
 TABLE = "ckpt_surgery"
 _CLOSE = 0.8  # codes share their first four characters: less than this is no likeness
@@ -140,7 +141,7 @@ def _config(file: Path, table: Mapping[str, object]) -> Config:
 
 
 def _strings(value: object, _folder: Path) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
+    if not isinstance(value, list) or not are_names(value):
         raise TypeError("a list of strings")
     return tuple(value)
 
@@ -152,8 +153,8 @@ def _switch(value: object, _folder: Path) -> bool:
 
 
 def _jobs(value: object, _folder: Path) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TypeError("a whole number from 1 up")
+    if not is_count(value):
+        raise TypeError(COUNT)
     return value
 
 

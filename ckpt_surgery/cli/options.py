@@ -11,6 +11,7 @@ import typer
 
 from ckpt_surgery.cli.config import Config, ConfigError, expand_codes
 from ckpt_surgery.measure import TIMEOUT_HELP
+from ckpt_surgery.static.options import COUNT, is_count
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -44,8 +45,8 @@ def named_paths(texts: Sequence[str]) -> list[Path]:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
+    if not text.isdecimal() or not is_count(int(text)):
+        raise typer.BadParameter(f"{text!r} is not {COUNT}")
     return int(text)
 
 

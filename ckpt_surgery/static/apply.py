@@ -15,9 +15,10 @@ from ckpt_surgery.codemods.finding import Edit, Finding
 from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import SourceFile, discover, read_sources
 from ckpt_surgery.static.edits import apply_edits, choose_repairs
+from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem, Progress
-from ckpt_surgery.static.snapshot import Snapshot, line_length, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.write import read_only, write_atomically
 
 _MAX_ROUNDS = 8
@@ -69,13 +70,14 @@ def apply(
             leave an unchanged copy as it is, with its comment.
 
     Raises:
-        OptionError: a code that no rule has.
+        OptionError: a code that no rule has, an empty path, or a value that an option does not take.
     """
     start = perf_counter()
+    selected = select_codes(select, ignore)
+    check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, families=families, jobs=jobs)
     files, problems = discover(paths, exclude=exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
-    selected = select_codes(select, ignore)
     ignores = per_file_ignores or {}
     with gc_paused():
         snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)

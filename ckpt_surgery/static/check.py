@@ -14,9 +14,10 @@ from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile, discover, installed_models, read_source, read_sources
+from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import CheckResult, Problem, Progress
-from ckpt_surgery.static.snapshot import Snapshot, line_length, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
 
@@ -48,13 +49,14 @@ def check(
 
     Raises:
         TransformersNotFound: `paths` is None and transformers is not installed.
-        OptionError: a code that no rule has.
+        OptionError: a code that no rule has, an empty path, or a value that an option does not take.
     """
     start = perf_counter()
+    selected = select_codes(select, ignore)
+    check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
     files, problems = discover([installed_models()] if paths is None else paths, exclude=exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
-    selected = select_codes(select, ignore)
     key = _key(sources, selected, include_unsupported)
     result = _load_result(key) if cache else None
     if result is None:

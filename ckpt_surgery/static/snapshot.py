@@ -15,12 +15,13 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
-from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, read_source
+from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
 
+RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
 
 
@@ -113,11 +114,8 @@ def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -
     """
     select = [select] if isinstance(select, str) else select
     ignore = [ignore] if isinstance(ignore, str) else ignore
-    codes = [rule.code for rule in RULES]
-    unknown = sorted({*select, *ignore} - {*codes})
-    if unknown:
-        raise OptionError(f"no rule has the code {', '.join(map(repr, unknown))}: the codes are {', '.join(codes)}")
-    return frozenset(select or codes) - frozenset(ignore)
+    check_codes({*select, *ignore}, RULE_CODES)
+    return frozenset(select or RULE_CODES) - frozenset(ignore)
 
 
 def line_length(path: str) -> int:

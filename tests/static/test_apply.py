@@ -19,6 +19,7 @@ from ckpt_surgery.static.edits import apply_edits
 from ckpt_surgery.static.render.text import apply_lines
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
+from ckpt_surgery.static.write import write_atomically
 from tests.codemods.snippets import (
     BAR,
     BY_KEYWORD,
@@ -268,11 +269,12 @@ def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, mon
 
 def test_a_finding_whose_repair_could_not_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = apply_module.write_atomically
 
     def refused(path: str, *texts: str, **options: Any) -> Problem | None:
         return (
-            Problem(path, "its folder cannot be written to") if path.endswith(FOO) else real(path, *texts, **options)
+            Problem(path, "its folder cannot be written to")
+            if path.endswith(FOO)
+            else write_atomically(path, *texts, **options)
         )
 
     monkeypatch.setattr(apply_module, "write_atomically", refused)
