@@ -8,6 +8,7 @@ The message of each is one sentence: what is wrong, where, why, and what to do.
 from __future__ import annotations
 
 from enum import StrEnum
+from traceback import walk_tb
 
 
 class CkptSurgeryError(Exception):
@@ -57,8 +58,9 @@ class BuildStage(StrEnum):
 class CannotBuild(Unverifiable):
     """No tiny form of a model can be made.
 
-    `name` is the model's class, `stage` the step that failed, `reason` the last error on one line, and
-    `missing_package` tells whether an import failed.
+    `name` is the model's class, `stage` the step that failed, `reason` the last error on one line,
+    `missing_package` tells whether an import failed, and `origin` is that error's type with the places (file and
+    line) it came through, outermost first; empty without an error.
     """
 
     def __init__(self, name: str, stage: BuildStage, error: BaseException | str) -> None:
@@ -67,11 +69,18 @@ class CannotBuild(Unverifiable):
         line = line if len(line) <= 300 else line[:297] + "..."
         self.name, self.stage, self.reason = name, stage, line
         self.missing_package = isinstance(error, ImportError)
+        self.origin = () if isinstance(error, str) else _origin(error)
         super().__init__(f"no tiny {name} can be made: {stage} raised {line}")
 
-    def __reduce__(self) -> tuple[type[CannotBuild], tuple[str, BuildStage, str], dict[str, bool]]:
-        state = {"missing_package": self.missing_package}
+    def __reduce__(self) -> tuple[type[CannotBuild], tuple[str, BuildStage, str], dict[str, object]]:
+        state = {"missing_package": self.missing_package, "origin": self.origin}
         return CannotBuild, (self.name, self.stage, self.reason), state
+
+
+def _origin(error: BaseException) -> tuple[str, ...]:
+    kind = type(error)
+    places = (f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__))
+    return (f"{kind.__module__}.{kind.__qualname__}", *places)
 
 
 class DistributedError(CkptSurgeryError, RuntimeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +98,10 @@ def _config_class(model_class: type) -> type | None:
 
 
 def _same_failure(failure: CannotBuild, other: CannotBuild) -> bool:
-    """Whether two attempts failed alike, numbers in the message aside: another size will not help then."""
+    """Whether two attempts failed alike, with one type of error on one way: another size will not help then."""
     if failure.stage is BuildStage.SIZE:
         return False
-    return re.sub(r"\d+", "", failure.reason) == re.sub(r"\d+", "", other.reason)
+    return (failure.stage, failure.origin) == (other.stage, other.origin)
 
 
 def _built(

@@ -129,6 +129,39 @@ def test_the_error_survives_a_process() -> None:
     error = CannotBuild("A", BuildStage.FORWARD, ImportError("b"))
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.stage, again.missing_package) == (str(error), BuildStage.FORWARD, True)
+    assert again.origin == error.origin == ("builtins.ImportError",)
+
+
+class Refuses(BertModel):  # type: ignore[misc]
+    """A model whose forward refuses with other words at each attempt, and at one place or at several."""
+
+    tries = 0
+    words = ("too small", "much too small", "still too small", "hopeless")
+    places = 1
+
+    def __init__(self, config: BertConfig) -> None:
+        if not torch.empty(0).is_meta:
+            type(self).tries += 1
+        super().__init__(config)
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        word = self.words[self.tries - 1]
+        if self.places > 1 and self.tries % 2:
+            raise ValueError(word)
+        raise ValueError(word)
+
+
+@pytest.mark.parametrize(("places", "tries"), [(1, 3), (2, 4)])
+@pytest.mark.parametrize("words", [Refuses.words, ("too small",) * 4])
+def test_whether_a_failure_is_repeated_is_decided_by_its_place(
+    monkeypatch: pytest.MonkeyPatch, places: int, tries: int, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Refuses, "tries", 0)
+    monkeypatch.setattr(Refuses, "places", places)
+    monkeypatch.setattr(Refuses, "words", words)
+    with pytest.raises(CannotBuild):
+        tiny_model(Refuses, BertConfig)
+    assert Refuses.tries == tries
 
 
 class NeedsPackage(BertModel):  # type: ignore[misc]
