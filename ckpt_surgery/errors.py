@@ -23,6 +23,10 @@ class OptionError(CkptSurgeryError, ValueError):
     """A function was given a value that it does not take."""
 
 
+class OptionTypeError(OptionError, TypeError):
+    """A function was given a value of a type, or a tensor of a dtype, that it does not take."""
+
+
 class TransformersNotFound(CkptSurgeryError, LookupError):
     """No paths were given, and there is no installed transformers to look at instead."""
 

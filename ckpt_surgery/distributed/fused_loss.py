@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ckpt_surgery.errors import DistributedError, OptionError, OptionTypeError
+
 Reduction = Literal["mean", "sum", "none"]
 
 _LIGER_DEVICES = frozenset({"cuda", "xpu"})
@@ -59,11 +61,12 @@ def fused_linear_cross_entropy(
 
     Under DistributedDataParallel and FSDP2 call it in the forward of the wrapped module, or with `call_through_ddp`,
     not on what the wrapper returned: `weight` would be used behind its back. There is no second derivative: a
-    backward with `create_graph=True` raises RuntimeError.
+    backward with `create_graph=True` raises DistributedError.
 
-    Raises ValueError for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap` that is not
-    positive; TypeError for dtypes that do not fit. A label outside the vocabulary raises RuntimeError on CPU and fails
-    an assertion on a GPU, as it does for F.cross_entropy: to look costs a synchronisation.
+    Raises OptionError (a ValueError) for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap`
+    that is not positive; OptionTypeError (also a TypeError) for what is no tensor and for dtypes that do not fit. A
+    label outside the vocabulary raises RuntimeError on CPU and fails an assertion on a GPU, as it does for
+    F.cross_entropy: to look costs a synchronisation.
     """
     _check_shapes(hidden, weight, labels, bias)
     _check_options(chunk_size, reduction, softcap, prefer)
@@ -116,7 +119,7 @@ class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # once_differentiable stays silent where `upstream` needs no gradient
-            raise RuntimeError(
+            raise DistributedError(
                 "fused_linear_cross_entropy has no second derivative: leave out create_graph=True, or compute the "
                 "loss with F.linear and F.cross_entropy"
             )
@@ -191,16 +194,18 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 def _product_dtype(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> torch.dtype:
     """In which dtype F.linear would multiply on the device of `weight`."""
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f"labels are class indices of an integer dtype, not {labels.dtype}")
+        raise OptionTypeError(f"labels are class indices of an integer dtype, not {labels.dtype}")
     dtypes = {"hidden": hidden.dtype, "weight": weight.dtype} | ({} if bias is None else {"bias": bias.dtype})
     if not all(dtype.is_floating_point for dtype in dtypes.values()):
-        raise TypeError(f"hidden, weight and bias have to be floating point, not {_listed(dtypes)}")
+        raise OptionTypeError(f"hidden, weight and bias have to be floating point, not {_listed(dtypes)}")
     device = weight.device.type
     used = set(dtypes.values())
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         used = {dtype if dtype == torch.float64 else torch.get_autocast_dtype(device) for dtype in used}
     if len(used) != 1:
-        raise TypeError(f"hidden, weight and bias have to be of one dtype outside autocast, not {_listed(dtypes)}")
+        raise OptionTypeError(
+            f"hidden, weight and bias have to have one dtype outside autocast, not {_listed(dtypes)}"
+        )
     return used.pop()
 
 
@@ -208,34 +213,41 @@ def _listed(dtypes: dict[str, torch.dtype]) -> str:
     return ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
 
 
+def _check_tensors(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise OptionTypeError(f"{name} is of type {type(value).__name__}: give a tensor")
+
+
 def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> None:
+    _check_tensors(hidden=hidden, weight=weight, labels=labels, **({} if bias is None else {"bias": bias}))
     if any(hasattr(value, "device_mesh") for value in (hidden, weight, bias)):
-        raise TypeError(
+        raise OptionTypeError(
             "hidden, weight and bias have to be whole, and one is a DTensor: call this in the forward of the module "
             'that FSDP2 holds, where they are, or on full_tensor(grad_placements=[Partial("avg")]); without '
             "grad_placements each rank would keep its gradient to itself"
         )
     if weight.ndim != 2 or not weight.shape[0]:
-        raise ValueError(f"weight has to be (vocabulary, hidden size), and whole, not {tuple(weight.shape)}")
+        raise OptionError(f"weight has to be (vocabulary, hidden size), and whole, not {tuple(weight.shape)}")
     if hidden.ndim < 1 or hidden.shape[-1] != weight.shape[1]:
-        raise ValueError(f"hidden has to end in the {weight.shape[1]} columns of weight, not be {tuple(hidden.shape)}")
+        raise OptionError(f"hidden has to end in the {weight.shape[1]} columns of weight, not {tuple(hidden.shape)}")
     if labels.shape != hidden.shape[:-1]:
-        raise ValueError(
+        raise OptionError(
             f"labels have to be {tuple(hidden.shape[:-1])}, one for each vector of hidden, not {tuple(labels.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias has to be ({weight.shape[0]},), one for each row of weight, not {tuple(bias.shape)}")
+        raise OptionError(f"bias has to be ({weight.shape[0]},), one for each row of weight, not {tuple(bias.shape)}")
 
 
 def _check_options(chunk_size: int | None, reduction: str, softcap: float | None, prefer: str | None) -> None:
     if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
+        raise OptionError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
+        raise OptionError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
     if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap has to be above 0 and finite, not {softcap}; None is for logits without one")
+        raise OptionError(f"softcap has to be above 0 and finite, not {softcap}; None is for logits without one")
     if prefer not in (None, "liger"):
-        raise ValueError(f'prefer is "liger" or None, not {prefer!r}')
+        raise OptionError(f'prefer is "liger" or None, not {prefer!r}')
 
 
 def _liger_can(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckpt_surgery.errors import BuildStage, CannotBuild
+from ckpt_surgery.errors import BuildStage, CannotBuild, OptionTypeError
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
@@ -34,7 +34,10 @@ def tiny_inputs(model: Any, *, batch: int = 2, length: int = 16, seed: int = 0) 
 
     Raises:
         CannotBuild: the forward accepts none of the candidates.
+        OptionTypeError: `model` is no model of transformers.
     """
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise OptionTypeError(f"the model is of type {type(model).__name__}: give a model of transformers")
     entry = model_classes().get(type(model).__name__)
     heads = entry.heads if entry else ()
     first: BaseException | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
 from ckpt_surgery.tiny.families import KEPT
 from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone
@@ -31,12 +32,12 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     becomes a tiny backbone of transformers.
 
     Raises:
-        TypeError: `config` is neither a class nor an instance of a configuration.
+        OptionTypeError: `config` is neither a class nor an instance of a configuration.
         Exception: whatever the configuration class raises if it rejects its own defaults.
     """
+    if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
+        raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if not isinstance(original, PretrainedConfig):
-        raise TypeError(f"tiny_config takes a configuration of transformers or its class, not {original!r}")
     return _shrunk(original, attempt, _token_map(original))
 
 

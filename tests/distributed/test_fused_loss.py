@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery.distributed import fused_loss
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
+from ckpt_surgery.errors import DistributedError, OptionError, OptionTypeError
 from ckpt_surgery.measure.meter import Meter
 from tests.distributed.plain_loss import TOKENS, VOCABULARY, WIDTH, Products, apart, case, gradients, plain, ready
 
@@ -204,7 +205,7 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
 def test_a_second_derivative_is_refused() -> None:
     hidden, weight, labels, _ = case()
     loss = fused_linear_cross_entropy(hidden, weight, labels)
-    with pytest.raises(RuntimeError, match="no second derivative: leave out create_graph=True"):
+    with pytest.raises(DistributedError, match="no second derivative: leave out create_graph=True"):
         torch.autograd.grad(loss, hidden, create_graph=True)
 
 
@@ -217,25 +218,27 @@ def test_a_label_outside_the_vocabulary_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"weight": torch.zeros(0)}, ValueError, "and whole, not (0,)"),
+        ({"weight": torch.zeros(0)}, OptionError, "and whole, not (0,)"),
         (
             {"weight": torch.zeros(0, WIDTH)},
-            ValueError,
+            OptionError,
             "weight has to be (vocabulary, hidden size), and whole, not (0, 6)",
         ),
-        ({"hidden": torch.zeros(3, 4, 7)}, ValueError, "hidden has to end in the 6 columns of weight"),
-        ({"labels": torch.zeros(4, 3, dtype=torch.long)}, ValueError, "labels have to be (3, 4)"),
-        ({"bias": torch.zeros(5)}, ValueError, "bias has to be (17,)"),
-        ({"chunk_size": 0}, ValueError, "chunk_size is a number of tokens of at least 1, not 0"),
-        ({"reduction": "average"}, ValueError, "not 'average'"),
-        ({"softcap": 0.0}, ValueError, "softcap has to be above 0"),
-        ({"softcap": math.inf}, ValueError, "and finite, not inf"),
-        ({"softcap": math.nan}, ValueError, "softcap has to be above 0"),
-        ({"prefer": "cce"}, ValueError, "prefer is \"liger\" or None, not 'cce'"),
-        ({"labels": torch.zeros(3, 4)}, TypeError, "labels are class indices of an integer dtype"),
-        ({"labels": torch.zeros(3, 4, dtype=torch.bool)}, TypeError, "labels are class indices"),
-        ({"hidden": torch.zeros(3, 4, 6, dtype=torch.long)}, TypeError, "have to be floating point"),
-        ({"bias": torch.zeros(17, dtype=torch.bfloat16)}, TypeError, "of one dtype outside autocast"),
+        ({"hidden": torch.zeros(3, 4, 7)}, OptionError, "hidden has to end in the 6 columns of weight"),
+        ({"labels": torch.zeros(4, 3, dtype=torch.long)}, OptionError, "labels have to be (3, 4)"),
+        ({"bias": torch.zeros(5)}, OptionError, "bias has to be (17,)"),
+        ({"chunk_size": 0}, OptionError, "chunk_size is a number of tokens of at least 1, not 0"),
+        ({"reduction": "average"}, OptionError, "not 'average'"),
+        ({"softcap": 0.0}, OptionError, "softcap has to be above 0"),
+        ({"softcap": math.inf}, OptionError, "and finite, not inf"),
+        ({"softcap": math.nan}, OptionError, "softcap has to be above 0"),
+        ({"prefer": "cce"}, OptionError, "prefer is \"liger\" or None, not 'cce'"),
+        ({"labels": torch.zeros(3, 4)}, OptionTypeError, "labels are class indices of an integer dtype"),
+        ({"labels": torch.zeros(3, 4, dtype=torch.bool)}, OptionTypeError, "labels are class indices"),
+        ({"hidden": torch.zeros(3, 4, 6, dtype=torch.long)}, OptionTypeError, "have to be floating point"),
+        ({"bias": torch.zeros(17, dtype=torch.bfloat16)}, OptionTypeError, "one dtype outside autocast"),
+        ({"hidden": 1}, OptionTypeError, "hidden is of type int: give a tensor"),
+        ({"bias": 1}, OptionTypeError, "bias is of type int: give a tensor"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(

@@ -72,6 +72,12 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return see
 
 
+@pytest.mark.parametrize("call", [check_placement, guard_placement])
+def test_what_is_no_module_is_refused(call: Callable[[Any], object]) -> None:
+    with pytest.raises(DistributedError, match=f"^{call.__name__}: the model is of type int: give a torch.nn.Module$"):
+        call(3)
+
+
 def test_parameters_that_were_never_loaded_are_refused() -> None:
     with torch.device("meta"):
         model = Pair()

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny import CannotBuild, tiny_config, tiny_inputs
 
 pytestmark = pytest.mark.both
@@ -130,3 +131,9 @@ def test_a_model_that_takes_nothing_is_reported_in_one_sentence() -> None:
         CannotBuild, match=r"^no tiny BertModel can be made: forward raised ValueError: first line second"
     ):
         tiny_inputs(model)
+
+
+@pytest.mark.parametrize("given", [3, torch.nn.Linear(2, 2)])
+def test_what_is_no_model_of_transformers_is_refused(given: Any) -> None:
+    with pytest.raises(OptionTypeError, match=f"^the model is of type {type(given).__name__}: give a model of transf"):
+        tiny_inputs(given)

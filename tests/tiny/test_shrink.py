@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -22,6 +24,7 @@ from transformers import (
     Zamba2Config,
 )
 
+from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny import tiny_config
 from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.field_rules import names_token
@@ -153,6 +156,7 @@ def test_later_attempts_are_no_smaller() -> None:
     assert sizes[-1] == LlamaConfig().hidden_size
 
 
-def test_what_is_no_configuration_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes a configuration"):
-        tiny_config("llama")
+@pytest.mark.parametrize("given", ["llama", int])
+def test_what_is_no_configuration_is_refused(given: Any) -> None:
+    with pytest.raises(OptionTypeError, match="takes a configuration"):
+        tiny_config(given)
