@@ -140,7 +140,7 @@ def _inside(
     model: nn.Module, group: dist.ProcessGroup | None, caller: str
 ) -> tuple[nn.Module, dist.ProcessGroup | None]:
     if not isinstance(model, nn.Module):
-        raise DistributedError(f"{caller}: the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
     model = getattr(model, "_orig_mod", model)  # what torch.compile holds
     if not isinstance(model, DistributedDataParallel):
         return model, group

@@ -93,13 +93,13 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
 def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
     """The model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
     if not isinstance(model, nn.Module):
-        raise DistributedError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise DistributedError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     if isinstance(model, nn.DataParallel):
         raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
     for number, batch in enumerate(batches):
         if not isinstance(batch, Mapping):
             kind = type(batch).__name__
-            raise DistributedError(f"batch {number} is a {kind}: give a dict of the model's keyword arguments")
+            raise DistributedError(f"batch {number} is of type {kind}: give a dict of the model's keyword arguments")
     if batches and any(parameter.is_inference() for parameter in model.parameters()):
         raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
     return model.module if isinstance(model, DistributedDataParallel) else model

@@ -223,7 +223,7 @@ def _checked(given: Any) -> list[nn.Module]:
         raise SurgeryError("there is no module to tile: give one, or several")
     for module in modules:
         if not isinstance(module, nn.Module):
-            raise SurgeryError(f"the module is a {type(module).__name__}: give a torch.nn.Module, or several")
+            raise SurgeryError(f"the module is of type {type(module).__name__}: give a torch.nn.Module, or several")
     unique = list(dict.fromkeys(modules))
     for module in unique:
         _check(module)

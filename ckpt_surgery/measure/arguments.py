@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
 def checked_model(model: Any) -> nn.Module:
     """The model, if it can be verified. Raises VerifyError."""
     if not isinstance(model, nn.Module):
-        raise VerifyError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise VerifyError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     name = type(model).__name__
     parameters = list(model.parameters())
     if isinstance(model, nn.DataParallel):
@@ -53,7 +53,7 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
     """The inputs as a dictionary of their own. Raises VerifyError."""
     if not isinstance(inputs, Mapping):
         kind = type(inputs).__name__
-        raise VerifyError(f"the inputs are of the type {kind}: give a dictionary of the forward's keyword arguments")
+        raise VerifyError(f"the inputs are of type {kind}: give a dictionary of the forward's keyword arguments")
     return dict(inputs)
 
 

@@ -34,7 +34,7 @@ def loss_of(output: Any) -> Tensor:
 def scalar(value: Any) -> Tensor:
     """The loss, if it is one. Raises TypeError or ValueError where it cannot be trained on."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"the loss is a {type(value).__name__}: it has to be a tensor with one element")
+        raise TypeError(f"the loss is of type {type(value).__name__}: it has to be a tensor with one element")
     if value.numel() != 1:
         raise ValueError(f"the loss has the shape {tuple(value.shape)}: it has to be a tensor with one element")
     if not value.requires_grad:

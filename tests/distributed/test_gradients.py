@@ -254,7 +254,7 @@ def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank_and_the_grou
 
 @pytest.mark.parametrize("call", [sync_gradients, gradients_in_sync])
 def test_what_is_no_module_is_refused(call: Callable[..., object]) -> None:
-    with pytest.raises(DistributedError, match=f"{call.__name__}: the model is a list: give a torch.nn.Module"):
+    with pytest.raises(DistributedError, match=f"{call.__name__}: the model is of type list: give a torch.nn.Module"):
         call([nn.Parameter(torch.ones(1))])
 
 

@@ -403,9 +403,9 @@ def test_the_model_comes_back_as_it_was(mode: Mode, fails: bool) -> None:
 @pytest.mark.parametrize(
     ("model", "batches", "said"),
     [
-        ({}, (), "the model is a dict: give a torch.nn.Module"),
+        ({}, (), "the model is of type dict: give a torch.nn.Module"),
         (nn.DataParallel(nn.Linear(2, 2)), (), "give model.module instead"),
-        (nn.Linear(2, 2), ({"input": torch.ones(2)}, [1]), "batch 1 is a list: give a dict"),
+        (nn.Linear(2, 2), ({"input": torch.ones(2)}, [1]), "batch 1 is of type list: give a dict"),
         (nn.Linear(2, 2), ({"input": torch.ones(2)}, {"words": 1}), "batch 1 fails .* TypeError: .*words"),
         (nn.Linear(2, 2).requires_grad_(False), ({"input": torch.ones(2)},), "batch 0 fails .* ValueError"),
     ],

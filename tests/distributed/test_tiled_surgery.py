@@ -202,8 +202,8 @@ def wrong_modules() -> list[tuple[Any, str]]:
     with torch.device("meta"):
         meta = Gated()
     return [
-        ("mlp", "the module is a str"),
-        ([gated(), None], "the module is a NoneType"),
+        ("mlp", "the module is of type str"),
+        ([gated(), None], "the module is of type NoneType"),
         ([], "no module to tile"),
         (nn.ModuleList([gated()]), "ModuleList has no forward: give its members"),
         (DataParallel(gated()), "give the MLPs in it"),

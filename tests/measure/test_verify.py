@@ -523,7 +523,7 @@ REFUSED = [
         "the loss needs no gradient.*check the loss function",
         id="a loss cut off",
     ),
-    pytest.param(lambda: model_of(Layer), {"loss": lambda y: 1.0}, "the loss is a float.*check", id="a number"),
+    pytest.param(lambda: model_of(Layer), {"loss": lambda y: 1.0}, "the loss is of type float.*check", id="a number"),
     pytest.param(lambda: model_of(Layer), {"loss": lambda y: y}, "the shape .*one element", id="many losses"),
     pytest.param(lambda: nn.DataParallel(model_of(Layer)), {}, "give model.module", id="copies"),
     pytest.param(lambda: model_of(Layer), {"levels": []}, "no level to verify: give some of", id="no level"),
