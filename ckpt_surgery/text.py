@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _TABLE_WIDTH = 110
+_LONGEST_ERROR = 300
 # an underscore between letters is no markup
 _MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
 _ADDRESSED = re.compile(r"(?<!\w)[@#]\w(?:[\w./-]*\w)?")
@@ -36,6 +37,18 @@ def size_unit(largest: float) -> tuple[str, int]:
 def plural(number: int, noun: str, nouns: str = "") -> str:
     """The number with its noun: 1 class, 1,200 classes."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+def one_line(said: object) -> str:
+    """What an error or a text says, on one line."""
+    return " ".join(str(said).split())
+
+
+def error_line(error: BaseException) -> str:
+    """An error on one line of at most 300 characters, with its type and without its traceback."""
+    said = one_line(error)
+    line = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."
 
 
 def listed(names: Sequence[str]) -> str:
@@ -109,7 +122,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def code(text: str) -> str:
     """A name as code on one line. A backtick becomes a quote: what has to be exact stands in a fenced block."""
-    return f"`{_line(text).replace('`', chr(39))}`"
+    return f"`{one_line(text).replace('`', chr(39))}`"
 
 
 def prose(text: str) -> str:
@@ -117,7 +130,7 @@ def prose(text: str) -> str:
 
     Nobody is called and no issue is linked: `@name` and `#12` become code.
     """
-    line = _line(text)
+    line = one_line(text)
     pieces = line.split("`")
     if len(pieces) % 2 == 0 or "``" in line:
         pieces = [line]
@@ -162,7 +175,3 @@ def _guarded(start: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

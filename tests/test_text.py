@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.text import size, size_unit
+from ckpt_surgery.text import error_line, one_line, size, size_unit
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,21 @@ def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
 def test_the_unit_of_the_largest_serves_a_whole_axis() -> None:
     assert size_unit(3 * 2**20) == ("MiB", 2**20)
     assert size_unit(1) == ("B", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("too\n  small"), "ValueError: too small"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (ValueError("x" * 288), "ValueError: " + "x" * 288),
+        (ValueError("x" * 300), "ValueError: " + "x" * 285 + "..."),
+    ],
+    ids=["several lines", "no text", "long", "too long"],
+)
+def test_an_error_is_one_line_with_its_type(error: BaseException, line: str) -> None:
+    assert error_line(error) == line
+
+
+def test_what_an_error_says_is_one_line() -> None:
+    assert one_line(ValueError("too\n  small\n")) == "too small"

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.distributed.agreement import Ranks, ranks_of
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.runtime.tensors import digest
+from ckpt_surgery.text import error_line
 
 BUCKET_BYTES = 25 * 2**20
 """Small gradients travel together up to this size."""
@@ -129,7 +130,7 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
     try:
         digests = {name: None if p.grad is None else digest(p.grad) for name, p in named} if fault is None else {}
     except Exception as error:  # the other ranks wait for this one
-        fault = f"a gradient cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"
+        fault = f"a gradient cannot be read: {error_line(error)}"
     gathered = ranks.gather((fault, digests))
     _raise_faults("gradients_in_sync", ranks, [theirs for theirs, _ in gathered])
     names = dict.fromkeys(name for _, theirs in gathered for name in theirs)

@@ -30,6 +30,7 @@ from ckpt_surgery.distributed.structure import (
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
+from ckpt_surgery.text import error_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,8 @@ def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Observ
             try:
                 steps.append(_step(model, batch, holders))
             except Exception as error:
-                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                raise DistributedError(f"batch {number} fails without DistributedDataParallel too: {text}") from error
+                failure = f"batch {number} fails without DistributedDataParallel too: {error_line(error)}"
+                raise DistributedError(failure) from error
     return steps
 
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.rng import devices_of, random_state_kept
 from ckpt_surgery.runtime.tensors import same_bits
+from ckpt_surgery.text import error_line
 
 Forward = Callable[[Tensor], Any]
 
@@ -70,7 +71,7 @@ def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Ten
             forward(like.detach().clone())  # raises what the module raises untiled
         raise SurgeryError(
             f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
-            f"({type(error).__name__}: {' '.join(str(error).split())}); take it out of tile_mlp"
+            f"({error_line(error)}); take it out of tile_mlp"
         ) from error
 
 

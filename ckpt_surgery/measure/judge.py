@@ -28,6 +28,7 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.runtime.call_arguments import is_cache
+from ckpt_surgery.text import error_line
 
 _NO_BLOCKS = "No stack of blocks was found: recomputes were not counted."
 
@@ -51,8 +52,7 @@ class _Judge:
         try:
             run = self._setup.run(self._mode)
         except Exception as error:  # whatever the method to switch it on raises is the finding
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": text}))
+            return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         if run.refused is not None and self._mode == "reentrant":
             return self._refusal(run.refused)
         verdict = self._reference.verdict(run)

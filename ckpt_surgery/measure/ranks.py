@@ -27,7 +27,7 @@ from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_err
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.measure.results import Detail, Explanation, Fault, Mode
 from ckpt_surgery.runtime.tensors import digest
-from ckpt_surgery.text import ranks_in_words
+from ckpt_surgery.text import one_line, ranks_in_words
 
 TIMEOUT = 120.0
 """Seconds that one rank waits for another inside a step. Outside it waits four times as long, because a rank that
@@ -391,5 +391,5 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 
 def _short(error: object) -> str:
     """The first sentence of an error, in one line, without the place in torch's source that it begins with."""
-    text = re.sub(r"\[/\S+\] ", "", " ".join(str(error).split()))
+    text = re.sub(r"\[/\S+\] ", "", one_line(error))
     return text.partition(". ")[0].removesuffix(".")[:_LONGEST]

@@ -12,6 +12,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Mode, Timeline
+from ckpt_surgery.text import one_line
 
 _LONG = 160  # characters; torch likes to go on after it has said what is wrong
 _NOTHING = Timeline((), 0)
@@ -46,7 +47,7 @@ class StepError:
 
 def step_error(part: StepPart, error: Exception) -> StepError:
     """What is kept of an exception that a step raised."""
-    return StepError(part, type(error).__name__, " ".join(str(error).split()), isinstance(error, SurgeryError))
+    return StepError(part, type(error).__name__, one_line(error), isinstance(error, SurgeryError))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

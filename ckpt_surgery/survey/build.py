@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
-from ckpt_surgery.survey.worker_main import error_line
+from ckpt_surgery.text import error_line
 
 
 def build(target: SurveyTarget) -> tuple[Any, Any]:

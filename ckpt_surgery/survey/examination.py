@@ -17,7 +17,8 @@ from ckpt_surgery.measure.results import LEVELS, Fault, Level, Mode, ModeReport,
 from ckpt_surgery.survey.events import Event, Phase, PhaseKind
 from ckpt_surgery.survey.file_digests import imported_files
 from ckpt_surgery.survey.target import SurveyTarget, target_of
-from ckpt_surgery.survey.worker_main import Emit, error_line, load
+from ckpt_surgery.survey.worker_main import Emit, load
+from ckpt_surgery.text import error_line, one_line
 
 EXAMINATION = "ckpt_surgery.measure.verify:Examination"
 _PHASE_WORDS: Mapping[PhaseKind, str] = {
@@ -59,7 +60,7 @@ def examine(
         examiner, table = examiner.repaired()
         repair = Repair(surgery=table)
     except (SurgeryError, Unverifiable) as error:
-        repair = Repair(problem=_one_line(error))
+        repair = Repair(problem=one_line(error))
     emit(Event.REPAIR, report=replace(empty, repair=repair).to_dict())
     for mode in () if repair.problem else after:
         _emit_phase(emit, Phase(PhaseKind.MODE_AFTER, mode))
@@ -120,8 +121,4 @@ def _begin(
 
 def _problem(phase: PhaseKind, error: Exception) -> str:
     """Why there is no verdict, as one sentence; the message of `Unverifiable` is one already."""
-    return _one_line(error) if isinstance(error, Unverifiable) else f"{_PHASE_WORDS[phase]} raised {error_line(error)}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return one_line(error) if isinstance(error, Unverifiable) else f"{_PHASE_WORDS[phase]} raised {error_line(error)}"

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from ckpt_surgery.text import error_line
+
 
 def main(control: int, preload: Sequence[str]) -> NoReturn:
     """Import `preload`, say so on the socket `control`, then fork a worker whenever three pipes arrive on it.
@@ -31,7 +33,7 @@ def main(control: int, preload: Sequence[str]) -> NoReturn:
         for name in preload:
             import_module(name)
     except BaseException as error:
-        _send(channel, failed=f"{type(error).__name__}: {error}")
+        _send(channel, failed=error_line(error))
         raise SystemExit(1) from None
     # the collector never touches frozen objects, so their pages stay shared with the workers
     gc.collect()

@@ -13,6 +13,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Self
 
+from ckpt_surgery.text import one_line
+
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)$')
 _DUMP = re.compile(r"^((Current thread|Thread) .*\(most recent call first\):|Stack \(most recent call first\):)$")
 _FATAL = re.compile(r"^Fatal Python error")
@@ -107,7 +109,7 @@ def last_line(text: str) -> str:
     """The last line with text in it that is no part of a stack dump; at most 200 characters of it."""
     lines = text.splitlines()
     end = next((i for i, line in enumerate(lines) if _FATAL.match(line) or _DUMP.match(line)), len(lines))
-    return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := " ".join(text.split()))), "")
+    return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := one_line(text))), "")
 
 
 def _from_package(file: str) -> str:

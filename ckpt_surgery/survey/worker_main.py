@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from ckpt_surgery.survey.events import Event
+from ckpt_surgery.text import error_line
 
 Emit = Callable[..., None]
 """`emit(Event.PHASE, kind="build")` sends one event; the values are JSON data."""
@@ -57,12 +58,6 @@ def load(name: str) -> Any:
     """What `package.module:attribute` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
-
-
-def error_line(error: BaseException) -> str:
-    """An error on one line of at most 300 characters, with its type and without its traceback."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300].removesuffix(": ")
 
 
 def free_memory() -> int:
