@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.git import BaseCommit, Git, GitFailure
+from ckpt_surgery.upstream.run.git import BaseCommit, Git
 
 
 def check_checkout(git: Git, base: str) -> BaseCommit:
@@ -32,14 +32,20 @@ def check_checkout(git: Git, base: str) -> BaseCommit:
 def _check_top(git: Git) -> None:
     """Raises UpstreamError if this is not the top of a working tree."""
     top = git.try_run("rev-parse", "--show-toplevel")
-    if top.failure or not top.output:
+    if top.failed or not top.output:
         if git.asks("rev-parse", "--is-bare-repository") == "true":
             raise UpstreamError(f"{git.folder} is a bare repository: name a checkout made by git clone")
-        if top.failure not in (None, GitFailure.NO_REPOSITORY):
+        folder = git.folder.resolve()
+        if top.failed and any(map(_holds_repository, (folder, *folder.parents))):
             raise UpstreamError(f"git refuses to work in {git.folder}: {top.reason}")
         raise UpstreamError(f"{git.folder} is not in a git repository: name a checkout made by git clone")
     if Path(top.output).resolve() != git.folder.resolve():
         raise UpstreamError(f"{git.folder} is a folder inside the checkout {top.output}: name the checkout itself")
+
+
+def _holds_repository(folder: Path) -> bool:
+    """Whether there is a repository, sound or not, bare or not, in this very folder."""
+    return (folder / ".git").exists() or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
 
 
 def _base_commit(git: Git, base: str) -> str:
@@ -58,8 +64,8 @@ def _base_commit(git: Git, base: str) -> str:
 def _check_identity(git: Git) -> None:
     """Raises UpstreamError if git does not know who makes the commits."""
     identity = git.try_run("var", "GIT_COMMITTER_IDENT")
-    if identity.failure or (not git.asks("config", "user.email") and "GIT_COMMITTER_EMAIL" not in os.environ):
-        why = f" ({identity.reason})" if identity.failure else ""
+    if identity.failed or (not git.asks("config", "user.email") and "GIT_COMMITTER_EMAIL" not in os.environ):
+        why = f" ({identity.reason})" if identity.failed else ""
         raise UpstreamError(
             f"git does not know who makes the commits{why}: set user.name and user.email "
             "(git config --global user.email YOU@EXAMPLE.ORG)"

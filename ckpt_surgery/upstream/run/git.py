@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
@@ -66,17 +67,8 @@ _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+
 """The variables that say who the user is and how git is configured. Others may name another repository."""
 
 
-class GitFailure(Enum):
-    """Why a git command failed, as far as that matters here."""
-
-    DISK_FULL = auto()
-    NO_REPOSITORY = auto()
-    OTHER = auto()
-
-
-_MESSAGES = {"No space left on device": GitFailure.DISK_FULL, "not a git repository": GitFailure.NO_REPOSITORY}
-"""What git writes, in the locale C, for the failures that are told apart."""
-_DISK_FULL = "the disk is full; make room, or set TMPDIR, and run this again"
+_LEAST_FREE = 2**20
+"""Bytes. A disk with fewer is full: git cannot be expected to work there."""
 
 
 class GitError(UpstreamError):
@@ -85,12 +77,12 @@ class GitError(UpstreamError):
 
 @dataclass(frozen=True, slots=True)
 class GitAnswer:
-    """The end of one git command: its standard output without the last line feed, and why it failed if it did."""
+    """The end of one git command: its standard output without the last line feed, and whether and why it failed."""
 
     output: str
-    failure: GitFailure | None = None
+    failed: bool = False
     reason: str = ""
-    """git's own words for the failure, as a clause."""
+    """git's own words for the failure, and whether the disk is full, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,7 @@ class Git:
     def run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str:
         """Standard output of one command, without the last line feed. `given` goes to its standard input."""
         answer = self.try_run(*arguments, given=given, env=env)
-        if answer.failure:
+        if answer.failed:
             raise GitError(f"git {arguments[0]} failed in {self.folder}: {answer.reason}")
         return answer.output
 
@@ -135,20 +127,18 @@ class Git:
                 raise UpstreamError("git was not found: install it, then run this again") from None
             raise UpstreamError(f"{self.folder} is no folder: name a git checkout of transformers") from None
         if done.returncode:
-            return _failed(done.returncode, done.stderr.decode(errors="replace"))
+            reason = self._reason(done.returncode, done.stderr.decode(errors="replace"))
+            return GitAnswer("", failed=True, reason=reason)
         return GitAnswer(done.stdout.decode(errors="surrogateescape").removesuffix("\n"))
 
-
-def _failed(code: int, errors: str) -> GitAnswer:
-    """What the standard error of a failed command says."""
-    lines = [line for line in errors.splitlines() if line.strip()]
-    failures = [failure for text, failure in _MESSAGES.items() if any(text in line for line in lines)]
-    failure = next(iter(failures), GitFailure.OTHER)
-    if failure is GitFailure.DISK_FULL:
-        return GitAnswer("", failure, _DISK_FULL)
-    marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
-    reason = marked[-1].removeprefix("fatal: ").removeprefix("error: ") if marked else f"exit {code}"
-    return GitAnswer("", failure, reason)
+    def _reason(self, code: int, errors: str) -> str:
+        """What the standard error of a failed command says, and that the disk is full if it is."""
+        lines = [line for line in errors.splitlines() if line.strip()]
+        marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
+        reason = marked[-1].removeprefix("fatal: ").removeprefix("error: ") if marked else f"exit {code}"
+        places = (self.folder, Path(tempfile.gettempdir()))
+        full = any(shutil.disk_usage(place).free < _LEAST_FREE for place in places)
+        return f"{reason}; the disk is full: make room, or set TMPDIR, and run this again" if full else reason
 
 
 @dataclass(frozen=True, slots=True)

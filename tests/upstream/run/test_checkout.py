@@ -31,6 +31,13 @@ def test_a_folder_without_git_is_refused(tmp_path: Path) -> None:
     assert "is not in a git repository: name a checkout made by git clone" in refusal(tmp_path)
 
 
+def test_a_repository_that_git_refuses_is_told_from_none(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: /nowhere\n")
+    (tmp_path / "inner").mkdir()
+    for folder in (tmp_path, tmp_path / "inner"):
+        assert refusal(folder).startswith(f"git refuses to work in {folder}: not a git repository")
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "is no folder" in refusal(tmp_path / "nowhere")
 
