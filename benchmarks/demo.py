@@ -161,7 +161,7 @@ def summary(version: str, result: ApplyResult, rows: Sequence[Row], everything: 
         "files": result.files,
         "seconds": round(result.seconds, 3),
         "problems": [str(problem) for problem in result.problems],
-        "notes": list(result.notes),
+        "notes": [str(note) for note in result.notes],
         "total": as_json(everything),
         "families": {row.family: as_json(row) for row in rows},
     }

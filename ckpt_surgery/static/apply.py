@@ -17,7 +17,7 @@ from ckpt_surgery.static.discover import SourceFile, discover, read_sources
 from ckpt_surgery.static.edits import apply_edits, choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
-from ckpt_surgery.static.results import ApplyResult, FileChange, Problem, Progress
+from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.write import read_only, write_atomically
 
@@ -35,7 +35,7 @@ class _RepairState:
     codes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     frozen: set[str] = field(default_factory=set)
     """Files that are left alone: read-only ones, and those whose repair does not parse."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     together: set[frozenset[str]] = field(default_factory=set)
     """The files that the repair of one finding edits at once."""
     repaired: list[Finding] = field(default_factory=list)
@@ -182,7 +182,7 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
     broken = [result.path for result in results if isinstance(result, Problem)]
     if broken:
         state.frozen.update(broken)
-        state.notes += [f"{path} is left alone: its repair would not parse; please report it" for path in broken]
+        state.notes += [Note(path, "left alone: its repair would not parse; please report it") for path in broken]
         return
     state.repaired += chosen
     for finding in chosen:
@@ -198,7 +198,7 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
 def _restore(state: _RepairState, paths: set[str]) -> None:
     """Undo the repair of files that each round changes again."""
     for path in sorted(paths):
-        state.notes.append(f"{path} is left alone: a second run would change it again; please report it")
+        state.notes.append(Note(path, "left alone: a second run would change it again; please report it"))
         state.snapshot.sources[path] = state.original[path]
         state.snapshot.parsed[path] = state.parsed_before[path]
 

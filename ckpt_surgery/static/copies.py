@@ -12,6 +12,7 @@ from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.reading import ParsedFile
+from ckpt_surgery.static.results import Note
 from ckpt_surgery.static.snapshot import Snapshot
 
 
@@ -21,7 +22,7 @@ def diverged_copies(
     parsed_before: Mapping[str, ParsedFile],
     *,
     follow: bool = False,
-) -> Iterator[tuple[Edit, str]]:
+) -> Iterator[tuple[Edit, Note]]:
     """For every copy that was equal to its source and is not any more: the edit that drops the comment, and a note.
 
     With `follow`, a copy that did not change keeps its comment.
@@ -44,10 +45,8 @@ def diverged_copies(
                 positions = SourceText(snapshot.text(path))
                 start = positions.offset(copy.line, 0)
                 end = positions.offset(copy.line + 1, 0)
-                note = (
-                    f"{path}:{copy.line}: the comment `# Copied from transformers.{copy.source}` is gone: "
-                    "the repair made the copy differ from its source"
-                )
+                gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
+                note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield Edit(path, start, end, ""), note
 
 

@@ -63,13 +63,25 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the summary of `apply` says of one file. `line` is 0 where it is about the whole file."""
+
+    path: str
+    text: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyResult:
     """What `apply` did, or would do if `written` is False.
 
     Attributes:
         findings: the findings before the changes.
         left: the findings after them, with those whose repair could not be written.
-        notes: sentences for the summary: why a `# Copied from` comment was removed, why a file is left alone.
+        notes: what the summary says besides: why a `# Copied from` comment was removed, why a file is left alone.
         together: groups of paths that one repair edits at once; a part of such a group is half a repair.
         repaired: the findings that were repaired, round by round. Those of later rounds are not in `findings`, and
             their lines are those of the text in which they were found.
@@ -80,7 +92,7 @@ class ApplyResult:
     findings: tuple[Finding, ...]
     left: tuple[Finding, ...]
     problems: tuple[Problem, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     files: int
     written: bool
     seconds: float

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import demo
 from benchmarks.releases import ReleaseError
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.results import ApplyResult, FileChange, Problem, Progress
+from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 
 TOY = Path("src/transformers/models/toy/modeling_toy.py")
 OTHER = Path("src/transformers/models/other/modeling_other.py")
@@ -42,7 +42,7 @@ class FakeApply:
             finding("CKPT001", other, "other", Applicability.INFO),
         )
         findings = (finding("CKPT001", str(path), "toy", Applicability.SAFE), *left)
-        notes = ("toy: a comment had to go",)
+        notes = (Note("toy", "a comment had to go"),)
         return ApplyResult((change,), findings, left, self.problems, notes, 2, True, 1.25)
 
 

@@ -23,7 +23,7 @@ from benchmarks.replay import sites as replay_sites
 from benchmarks.replay import tree as replay_tree
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Snapshot, read
-from ckpt_surgery.static.results import ApplyResult, Problem, Progress
+from ckpt_surgery.static.results import ApplyResult, Note, Problem, Progress
 
 ROOT = Path(replay.__file__).parents[2]
 HEAD = """
@@ -526,7 +526,7 @@ class FakeApply:
         self.given = (models, unsafe)
         if self.made:
             shutil.copytree(self.made, models, dirs_exist_ok=True)
-        return ApplyResult((), (), (), self.problems, ("a comment had to go",), 1, True, 0.1)
+        return ApplyResult((), (), (), self.problems, (Note("toy.py", "a comment had to go"),), 1, True, 0.1)
 
 
 @pytest.fixture
@@ -557,7 +557,7 @@ def test_upstreams_own_tree_as_ours_ends_with_0_and_says_so_in_json(
     assert figures["converted"] == {"upstream": 2, "ours": 2, "both": 2, "upstream_only": 0, "ours_only": 0}
     printed = capsys.readouterr().out
     assert "Inline branches: 2 in 2 files of 4.52.4; 0 left in ours." in printed
-    assert "note: a comment had to go" in printed
+    assert "note: toy.py: a comment had to go" in printed
 
 
 def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(

@@ -303,7 +303,7 @@ def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch
     monkeypatch.setattr(apply_module, "apply_edits", broken)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
-    assert any(FOO in note and "parse" in note for note in result.notes)
+    assert any(FOO in note.path and "parse" in note.text for note in result.notes)
 
 
 def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
@@ -328,7 +328,7 @@ def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Snapshot, "findings", restless)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
-    assert any(FOO in note and "second run" in note for note in result.notes)
+    assert any(FOO in note.path and "second run" in note.text for note in result.notes)
 
 
 def test_an_interrupt_leaves_every_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ def test_a_comment_on_a_copy_that_parts_from_its_source_goes_and_the_reason_is_t
     result = repair(root)
     assert texts(root) == {FOO: LAYERED, BAR: plain_model}
     (note,) = result.notes
-    assert "Copied from transformers.models.bar.modeling_bar.BarLayer" in note
-    assert str(root / FOO) in note
+    assert "Copied from transformers.models.bar.modeling_bar.BarLayer" in note.text
+    assert str(root / FOO) == note.path
 
 
 def test_a_comment_on_a_source_that_parts_from_its_copy_goes_too(tmp_path: Path) -> None:

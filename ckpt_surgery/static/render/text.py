@@ -82,7 +82,7 @@ def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 
     if result.notes:
         lines.append("Notes:")
     for note in result.notes:
-        lines += wrapped(note, width, "  - ", "    ")
+        lines += wrapped(str(note), width, "  - ", "    ")
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.model_patches import family_of
-from ckpt_surgery.static.results import FileChange
+from ckpt_surgery.static.results import FileChange, Note
 from ckpt_surgery.upstream.options import GroupBy
 from ckpt_surgery.upstream.plan.dependencies import Dependency
 from ckpt_surgery.upstream.plan.plan import PlannedCommit, PlannedSeries
@@ -38,7 +38,7 @@ def ordered(commits: Sequence[PlannedCommit], edges: Collection[Dependency]) -> 
 
 
 def series_of(
-    commits: Sequence[PlannedCommit], edges: Collection[Dependency], notes: Sequence[str], group_by: GroupBy
+    commits: Sequence[PlannedCommit], edges: Collection[Dependency], notes: Sequence[Note], group_by: GroupBy
 ) -> tuple[PlannedSeries, ...]:
     """The commits in series, sorted by name; each note goes to the series that has its file."""
     if group_by is GroupBy.ALL:
@@ -50,8 +50,7 @@ def series_of(
         members = tuple(commit for commit in commits if commit.families[0] in families)
         first = members[0].families[0]
         name = first if group_by is GroupBy.FAMILY else _root(families, edges) or first
-        # A note begins with the file that it is about.
-        own = tuple(note for note in notes if family_of(note.partition(":")[0]) in families)
+        own = tuple(note for note in notes if family_of(note.path) in families)
         series.append(PlannedSeries(name, members, own))
     return tuple(sorted(series, key=lambda entry: entry.name))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.rules import plain_block
-from ckpt_surgery.static.results import FileChange
+from ckpt_surgery.static.results import FileChange, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSeries:
-    """One series: its name, and its commits in order. `notes` are sentences from the codemods."""
+    """One series: its name, and its commits in order. `notes` are those of the codemods."""
 
     name: str
     commits: tuple[PlannedCommit, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def families(self) -> tuple[str, ...]:

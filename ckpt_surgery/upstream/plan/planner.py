@@ -17,7 +17,7 @@ from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.reading import gc_paused
-from ckpt_surgery.static.results import Progress
+from ckpt_surgery.static.results import Note, Progress
 from ckpt_surgery.static.snapshot import select_codes, take_snapshot
 from ckpt_surgery.upstream.layout import MODELS, deprecated_of, families_of
 from ckpt_surgery.upstream.options import GroupBy
@@ -93,7 +93,7 @@ class _Repairs:
 
     commits: tuple[PlannedCommit, ...]
     edges: frozenset[Dependency]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,8 @@ class _Planner:
         links += generated_only(self.context, result, edges)
         changes = [replace(change, path=self.relative(change.path)) for change in result.changes]
         commits = commits_of(changes, [self.inside(finding) for finding in result.repaired], links)
-        return _Repairs(
-            tuple(ordered(commits, edges)), edges, tuple(note.replace(f"{self.tree}/", "") for note in result.notes)
-        )
+        notes = tuple(replace(note, path=self.relative(note.path)) for note in result.notes)
+        return _Repairs(tuple(ordered(commits, edges)), edges, notes)
 
     def alone(self, series: PlannedSeries) -> PlannedSeries:
         """The same families, repaired as if no other series were made."""

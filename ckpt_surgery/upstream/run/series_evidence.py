@@ -45,7 +45,7 @@ def gather_evidence(
         versions=versions,
         command=options.command,
         unsafe=tuple(build.unsafe),
-        notes=planned.notes,
+        notes=tuple(map(str, planned.notes)),
         coordination=options.coordination,
         rules={rule.code: rule.summary for rule in RULES if rule.code in codes},
     )

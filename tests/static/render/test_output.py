@@ -30,7 +30,7 @@ from ckpt_surgery.static.render.text import (
     statistics_lines,
     summary_lines,
 )
-from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Problem
+from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Note, Problem
 
 SAFE, UNSAFE, INFO, UNKNOWN = Applicability
 
@@ -178,7 +178,9 @@ def applied(findings: tuple[Finding, ...], left: tuple[Finding, ...], **other: A
 class TestApplySummary:
     def test_it_counts_repaired_and_left_by_rule_and_says_why(self) -> None:
         findings = (finding(), finding(line=2), finding("CKPT004", UNSAFE, edits=EDITS), finding("CKPT001", UNSAFE))
-        lines = apply_lines(applied(findings, findings[1:], notes=("a.py: the copy comment went",)), RULES, width=200)
+        lines = apply_lines(
+            applied(findings, findings[1:], notes=(Note("a.py", "the copy comment went"),)), RULES, width=200
+        )
         assert lines == [
             "Changed 1 of 9 files in 2.0 s.",
             "  CKPT001 plain_block: 0 repaired, left: 1 to be repaired by hand",

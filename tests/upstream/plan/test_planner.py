@@ -108,7 +108,7 @@ def test_paths_and_messages_name_no_place_of_the_machine(toy: Path) -> None:
     made = plan(toy)
     commits = [commit for entry in made.series for commit in entry.commits]
     said = [change.path for commit in commits for change in commit.changes] + [
-        note for entry in made.series for note in entry.notes
+        str(note) for entry in made.series for note in entry.notes
     ]
     said += [
         text

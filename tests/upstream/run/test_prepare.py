@@ -314,7 +314,7 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
     assert sibling_reasons["ash"] == "belongs to the series ash, if its repair can be shown"
     # the copy parts from a source that stays as it is, and the comment that says otherwise goes
     assert "Copied from" not in git(toy, "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py")
-    assert "is gone" in "".join(birch.notes)
+    assert "is gone" in "".join(map(str, birch.notes))
     assert outcome.series[0].evidence.notes == ()  # there it is brought along
     assert {row.verdict for row in birch.rows} == {"repaired"}
 
