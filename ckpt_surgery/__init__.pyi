@@ -9,6 +9,7 @@ from ckpt_surgery.errors import CannotBuild as CannotBuild
 from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError
 from ckpt_surgery.errors import OptionError as OptionError
+from ckpt_surgery.errors import OptionTypeError as OptionTypeError
 from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
 from ckpt_surgery.errors import TransformersNotFound as TransformersNotFound
