@@ -35,6 +35,8 @@ class _RepairState:
     codes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     frozen: set[str] = field(default_factory=set)
     """Files that are left alone: read-only ones, and those whose repair does not parse."""
+    restored: set[str] = field(default_factory=set)
+    """Files that are as they were after all: those that never settle, or could not be written."""
     notes: list[Note] = field(default_factory=list)
     together: set[frozenset[str]] = field(default_factory=set)
     """The files that the repair of one finding edits at once."""
@@ -99,7 +101,9 @@ def apply(
         problems += failed
         unwritten = {problem.path for problem in failed}
         changes = [change for change in changes if change.path not in unwritten]
-        left = _move_back(state, left, unwritten)
+        state.restored |= unwritten
+    if state.restored:
+        left = _left_as_found(state, before, left, state.restored)
     return ApplyResult(
         changes=tuple(changes),
         findings=tuple(before),
@@ -197,6 +201,7 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
 
 def _restore(state: _RepairState, paths: set[str]) -> None:
     """Undo the repair of files that each round changes again."""
+    state.restored |= paths
     for path in sorted(paths):
         state.notes.append(Note(path, "left alone: a second run would change it again; please report it"))
         state.snapshot.sources[path] = state.original[path]
@@ -212,11 +217,17 @@ def _changes(state: _RepairState) -> list[FileChange]:
     return changes
 
 
-def _move_back(state: _RepairState, left: Sequence[Finding], unwritten: Collection[str]) -> list[Finding]:
-    """What is left where these paths could not be written: `left`, and the findings with an edit in one of them."""
-    undone = [finding for finding in state.repaired if any(edit.path in unwritten for edit in finding.edits)]
-    state.repaired = [finding for finding in state.repaired if finding not in undone]
-    return sorted([*left, *undone], key=lambda finding: finding.sort_key)
+def _left_as_found(
+    state: _RepairState, before: Sequence[Finding], left: Sequence[Finding], kept: Collection[str]
+) -> list[Finding]:
+    """What is left where these files stay as they were: nothing in them is repaired, and all is left that was found."""
+
+    def concerned(finding: Finding) -> bool:
+        return finding.path in kept or any(edit.path in kept for edit in finding.edits)
+
+    state.repaired = [finding for finding in state.repaired if not concerned(finding)]
+    remaining = [finding for finding in left if not concerned(finding)]
+    return sorted([*remaining, *filter(concerned, before)], key=lambda finding: finding.sort_key)
 
 
 def _write(state: _RepairState, change: FileChange) -> Problem | None:

@@ -329,6 +329,9 @@ def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note.path and "second run" in note.text for note in result.notes)
+    assert {finding.path for finding in result.repaired} == {str(root / "models/b/modeling_b.py")}
+    assert {finding.path for finding in result.left} == {str(root / FOO)}
+    assert len([finding for finding in result.left if finding.message == "again"]) == 1
 
 
 def test_an_interrupt_leaves_every_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
