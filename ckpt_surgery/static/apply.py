@@ -220,7 +220,7 @@ def _changes(state: _RepairState) -> list[FileChange]:
 def _left_as_found(
     state: _RepairState, before: Sequence[Finding], left: Sequence[Finding], kept: Collection[str]
 ) -> list[Finding]:
-    """What is left where these files stay as they were: nothing in them is repaired, and all is left that was found."""
+    """What is left where these files stay as they were: nothing in them is repaired, all that was found is left."""
 
     def concerned(finding: Finding) -> bool:
         return finding.path in kept or any(edit.path in kept for edit in finding.edits)
