@@ -15,6 +15,7 @@ import typer
 
 from ckpt_surgery.cli.terminal import say
 from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.text import one_line
 
 _TERMINATING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """The signals that ask a process to end: a plain kill, and a terminal that is closed."""
@@ -93,5 +94,5 @@ def fail(message: str) -> ExitCode:
 def _fail_as_bug(error: Exception) -> ExitCode:
     if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
         traceback.print_exc()
-    description = " ".join(f"{type(error).__name__}: {error}".split())
+    description = one_line(f"{type(error).__name__}: {error}")
     return fail(f"{description}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +43,15 @@ def anchor(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     Torch would never enter the block then, and its parameters had no gradient: now that is refused. Nothing is done
     for parameters with hooks, which would be called with None, and in process groups, where others may have hooks.
     """
+    anchored = _anchored(parameters)
+    return [_Anchor.apply(*anchored)] if anchored else []  # type: ignore[no-untyped-call]
+
+
+def _anchored(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Those of which an anchor is made."""
     if dist.is_available() and dist.is_initialized():
         return []
-    plain = [p for p in parameters if p.requires_grad and p.grad_fn is None and not _is_hooked(p)]
-    return [_Anchor.apply(*plain)] if plain else []  # type: ignore[no-untyped-call]
+    return [p for p in parameters if p.requires_grad and p.grad_fn is None and not _is_hooked(p)]
 
 
 def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor], *, anchored: bool) -> None:
@@ -57,7 +62,7 @@ def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Ten
     """
     node = next((tensor.grad_fn for tensor in results if tensor.grad_fn is not None), None)
     if node is not None:
-        plain = {id(p) for _, p in parameters if not _is_hooked(p)} if anchored else frozenset()
+        plain = set(map(id, _anchored(p for _, p in parameters))) if anchored else frozenset()
         node.register_prehook(_refusal(place, parameters, [weakref.ref(tensor) for tensor in results], plain))
 
 

@@ -26,6 +26,7 @@ from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitud
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tensors import is_parameter, unseen, version
+from ckpt_surgery.text import one_line
 
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
 SEES_SAVED_TENSORS = _top_hooks is not None
@@ -157,7 +158,7 @@ class SelfCheck:
             except CheckpointError as error:
                 raise SurgeryError(
                     f"{self._place} cannot be recomputed: torch's checkpointing ended its backward with "
-                    f'"{" ".join(str(error).split())}"; leave the block out'
+                    f'"{one_line(error)}"; leave the block out'
                 ) from error
 
         # compiled parts of a block would be compiled together with the check

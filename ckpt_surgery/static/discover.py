@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
+from ckpt_surgery.text import one_line
 
 MAX_BYTES = 5 * 1024 * 1024
 """A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
@@ -295,4 +296,4 @@ def _reason(error: OSError, link: bool) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error) or type(error).__name__

@@ -115,6 +115,15 @@ def test_it_is_refused_in_reentrant_mode_and_right_in_the_other(use: Use, messag
         assert ours.grad is None or theirs.grad is None or torch.equal(ours.grad, theirs.grad)
 
 
+def test_where_nothing_is_anchored_a_late_hook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    torch.manual_seed(0)
+    model = Stack([ScalingBlock(), ScalingBlock()])
+    wrap_blocks(model, use_reentrant=True)
+    hooked_late(model, values())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 @both_modes
 def test_hooks_on_parameters_that_are_used_once_run_as_they_did(mode: Mode) -> None:
     results = []
