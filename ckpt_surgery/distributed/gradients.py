@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.distributed.agreement import Ranks, ranks_of
+from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.runtime.tensors import digest
 from ckpt_surgery.text import error_line
@@ -140,8 +141,7 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
 def _inside(
     model: nn.Module, group: dist.ProcessGroup | None, caller: str
 ) -> tuple[nn.Module, dist.ProcessGroup | None]:
-    if not isinstance(model, nn.Module):
-        raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
+    check_module(model, caller)
     model = getattr(model, "_orig_mod", model)  # what torch.compile holds
     if not isinstance(model, DistributedDataParallel):
         return model, group

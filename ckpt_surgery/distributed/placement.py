@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError, PlacementError
 from ckpt_surgery.runtime.undo import UndoableHooks
 from ckpt_surgery.text import size as in_bytes
@@ -46,7 +47,7 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     Raises PlacementError, on each rank for itself, with the devices, the elements and bytes on each, and what a whole
     copy on every device takes. Raises DistributedError if `model` is no module.
     """
-    _check_module(model, "check_placement")
+    check_module(model, "check_placement")
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     away = [name for name, parameter in trainable if parameter.is_meta]
     if away:
@@ -56,11 +57,6 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     placed = _placed(model, (parameter for parameter in model.parameters() if not hasattr(parameter, "device_mesh")))
     if len(placed) > 1:
         raise PlacementError(_split(model, placed))
-
-
-def _check_module(model: object, caller: str) -> None:
-    if not isinstance(model, nn.Module):
-        raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
 
 
 class PlacementGuard(UndoableHooks):
@@ -82,7 +78,7 @@ def guard_placement(model: nn.Module, *, allow_split: bool = False) -> Placement
     Raises DistributedError if `model` is no module; a training forward raises PlacementError as `check_placement`
     does, before anything is computed.
     """
-    _check_module(model, "guard_placement")
+    check_module(model, "guard_placement")
     hooks = [(model, _Hook(None, allow_split)), *((child, _Hook(model, allow_split)) for child in model.children())]
     return PlacementGuard(module.register_forward_pre_hook(hook) for module, hook in hooks)
 

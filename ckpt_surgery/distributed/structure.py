@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.library_switch import FLAG, FUNCTION, options_of, takes_switch
@@ -44,6 +45,12 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
             block = next((outer for outer in enclosing(name) if outer in blocks), "")
             places.setdefault(names[id(parameter)], set()).add(block)
     return tuple(name for name, among in places.items() if len(among) > 1)
+
+
+def check_module(model: object, caller: str) -> None:
+    """Raise DistributedError if `model`, which `caller` was given, is no module."""
+    if not isinstance(model, nn.Module):
+        raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
 
 
 def towers_of(model: nn.Module) -> tuple[str, ...]:
