@@ -72,7 +72,8 @@ class ReentrantMode(RecomputeMode):
         with_cache = sum_with_caches(call, with_caches, self._watched) if self._check and drops else None
         _refuse_computed_parameters(call, entry)
         tracing = self._check is not None or not (state.known and state.traced)
-        origins = TensorOrigins((*given, *_trainable(call.block))) if tracing else None
+        note_rounded = self._check.rounded if self._check is not None else None
+        origins = TensorOrigins((*given, *_trainable(call.block)), note_rounded) if tracing else None
         excluded = {*map(id, given), *map(id, call.constants()), *state.buffers}
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:

@@ -1,8 +1,8 @@
 """The self-check of one call: what its recompute makes is held against what its forward made.
 
 Compared are the tensors that decide the gradients: those that the operators save, in their order, where the forward
-runs with gradients; and otherwise the tensors that the block returns and leaves behind. Nothing is held but a few
-sums of each.
+runs with gradients; and otherwise the tensors that the block returns, leaves behind and rounds: a block that rounds
+with the gradient of the identity returns the same in spite of drift. Nothing is held but a few sums of each.
 
 Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
 some more times: what differs between recomputes is noise, and what is far above it is not.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
+from ckpt_surgery.runtime.rounding import RoundedOperands
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tensors import is_parameter, unseen, version
 from ckpt_surgery.text import one_line
@@ -67,6 +68,18 @@ class _Trace:
     recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """The tensors seen last: operators often save the same one as those before them."""
     choices: list[Tensor] = field(default_factory=list)
+    rounded: int = 0
+    """How many of the prints, the first ones, are of tensors that were rounded."""
+
+    def round(self, tensor: Tensor) -> None:
+        """Note a tensor that is about to be rounded."""
+        self.prints.append(fingerprint(tensor))
+        self.rounded += 1
+
+    def forget_rounded(self) -> None:
+        """Leave the prints of the results alone."""
+        del self.prints[: self.rounded]
+        self.rounded = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +110,10 @@ class SelfCheck:
             yield
         self._first.recent.clear()
 
+    def rounded(self, tensor: Tensor) -> None:
+        """Note a tensor that the forward is about to round; of a forward whose results are compared."""
+        self._first.round(tensor)
+
     def results(self, results: Iterable[Tensor]) -> None:
         """Note what the forward returned."""
         self._first.prints += map(fingerprint, results)
@@ -108,17 +125,27 @@ class SelfCheck:
         of the results. Raises SurgeryError where the recompute made something else than the forward.
         """
         trace = _Trace()
+        rounded: list[float] = []
         generators = torch_states(_devices(self._first.prints))
 
+        def note_rounded(tensor: Tensor) -> None:
+            trace.round(tensor)
+            rounded.append(magnitude(tensor))
+
         def compare(results: Sequence[Tensor], *, complete: bool) -> None:
+            if self._first.rounded != len(rounded):  # kernels with and without gradient may round in other places
+                self._first.forget_rounded()
+                trace.forget_rounded()
+                rounded.clear()
             first, again = self._first.prints, trace.prints
             if _equal(first, again) and (not complete or len(again) >= len(first)):
                 return
-            if self._saved or not _only_rounds(first, again, [magnitude(result) for result in results]):
+            if self._saved or not _only_rounds(first, again, [*rounded, *map(magnitude, results)]):
                 self._judge(trace, lambda: self._look_closely(once_more, names, generators))
 
         try:
-            with self._choices(trace), self._saved_tensors(lambda tensor: _note(trace, tensor)):
+            noting = self._saved_tensors(lambda tensor: _note(trace, tensor))
+            with self._choices(trace), self._rounded_tensors(note_rounded), noting:
                 results = run()
                 trace.prints += map(fingerprint, results)
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
@@ -138,6 +165,9 @@ class SelfCheck:
                 yield
         finally:
             trace.choices += record.choices
+
+    def _rounded_tensors(self, note: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
+        return RoundedOperands(note) if self._first.rounded else nullcontext()
 
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
@@ -171,10 +201,17 @@ class SelfCheck:
         trace = _CloseTrace()
         inside: list[str] = []
 
-        def note(tensor: Tensor) -> None:
-            _note(trace, tensor)
+        def place(tensor: Tensor) -> None:
             trace.magnitudes.append(magnitude(tensor))
             trace.names.append(inside[-1] if inside else "")
+
+        def note(tensor: Tensor) -> None:
+            _note(trace, tensor)
+            place(tensor)
+
+        def note_rounded(tensor: Tensor) -> None:
+            trace.round(tensor)
+            place(tensor)
 
         with ExitStack() as stack:
             for name, module in self._block.named_modules():
@@ -183,6 +220,7 @@ class SelfCheck:
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
+            stack.enter_context(self._rounded_tensors(note_rounded))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
                 results = once_more()

@@ -15,13 +15,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.runtime.containers import is_differentiable, tensors
+from ckpt_surgery.runtime.rounding import Note, note_operand
 
 
 class TensorOrigins(TorchDispatchMode):
-    """Follows what operators inside its `with` make of `sources`, directly or not."""
+    """Follows what operators inside its `with` make of `sources`, directly or not.
 
-    def __init__(self, sources: Iterable[Tensor]) -> None:
+    Shows `note_rounded` each tensor that is rounded.
+    """
+
+    def __init__(self, sources: Iterable[Tensor], note_rounded: Note | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._note_rounded = note_rounded
         self._sources = {id(source) for source in sources}
         self._descendants: dict[int, weakref.ref[Tensor]] = {}
         self._made: dict[int, weakref.ref[Tensor]] = {}
@@ -29,6 +34,8 @@ class TensorOrigins(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if self._note_rounded is not None:
+            note_operand(self._note_rounded, func, args)
         result = func(*args, **(kwargs or {}))
         self._made.update((id(tensor), weakref.ref(tensor)) for tensor in tensors(result))
         if func is torch.ops.aten.detach.default:  # asked for by name: nothing goes back from here

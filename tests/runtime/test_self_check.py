@@ -167,6 +167,29 @@ def test_without_the_check_a_drift_is_silent_and_with_an_interval_it_is_found_la
 
 
 @both_modes
+def test_drift_that_the_results_do_not_show_is_told_where_it_is_rounded(mode: Mode) -> None:
+    model = stack(two(toys.RoundedDriftBlock))
+    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    if mode == "non_reentrant":  # its gradients are those of the forward, which nothing replaces
+        assert same(train(model, steps=1), train(stack(two(toys.RoundedDriftBlock)), steps=1))
+        return
+    with pytest.raises(
+        SurgeryError,
+        match=r"^the recompute of RoundedDriftBlock layers\.1 made something else than its forward: a tensor of "
+        r"16x6 float32 is off by about \S+ of its magnitude; it makes something else each time",
+    ):
+        train(model, steps=1)
+
+
+@both_modes
+def test_rounding_without_drift_is_no_drift(mode: Mode) -> None:
+    for kind in (partial(toys.RoundedDriftBlock, 0.0), partial(toys.RoundedDriftBlock, 1e-8)):
+        model = stack(two(kind))
+        wrap_blocks(model, use_reentrant=mode == "reentrant", self_check="always")
+        assert same(train(model, steps=4), train(stack(two(kind)), steps=4))
+
+
+@both_modes
 def test_noise_is_no_drift_and_drift_is_no_noise(mode: Mode) -> None:
     for size, refused in ((1e-5, False), (1e-2, True)):
         model = stack(two(partial(toys.NoisyBlock, size)))
@@ -430,15 +453,19 @@ def test_a_write_into_an_argument_is_named_where_the_forward_fails_after_it(mode
         train(model)
 
 
-def test_a_table_that_a_hook_sees_is_no_result_of_the_block() -> None:
+def test_a_table_that_a_hook_sees_is_no_result_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stack(two(toys.GlobalTableBlock))
     wrap_blocks(model, use_reentrant=True, every_n=2)
     layers: Any = model.layers
-    layers[0].scaled.register_forward_hook(lambda *_: None)
+    kept: list[Tensor] = []
+    layers[0].scaled.register_forward_hook(lambda module, args, output: kept.append(args[1]))
     plain = stack(two(toys.GlobalTableBlock))
     for _ in range(5):  # the first three are checked
         assert same(train(model), train(plain))
         assert not toys.TABLE.requires_grad
+    monkeypatch.setattr(toys.GlobalTableBlock, "learned", True)
+    with pytest.raises(SurgeryError, match=r"layers\.0 gave a Scaled with a hook a tensor with gradient, and one w"):
+        train(model)
 
 
 @pytest.mark.parametrize("every_n", [1, 2])

@@ -293,14 +293,16 @@ TABLE = torch.ones(WIDTH)
 
 
 class GlobalTableBlock(ScalingBlock):
-    """Gives a table of the Python module to a part of itself."""
+    """Gives a table of the Python module to a part of itself, or one `learned` in its place."""
+
+    learned = False
 
     def __init__(self) -> None:
         super().__init__()
         self.scaled = Scaled()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(self.scaled(hidden, TABLE))
+        return super().forward(self.scaled(hidden, self.up.bias + 1 if self.learned else TABLE))
 
 
 class PairBlock(ScalingBlock):
@@ -386,6 +388,19 @@ class DriftingBlock(ScalingBlock):
 
     def scale(self) -> Any:
         return 1 + self.size * self.clock.tick()
+
+
+class RoundedDriftBlock(ScalingBlock):
+    """Drifts a little before it rounds, with the gradient of the identity: its results stay the same."""
+
+    def __init__(self, size: float = 1e-3) -> None:
+        super().__init__()
+        self.size = size
+        self.clock = Clock()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        drifted = super().forward(hidden) * (1 + self.size * self.clock.tick())
+        return drifted + (drifted.round() - drifted).detach()
 
 
 class NoisyBlock(ScalingBlock):

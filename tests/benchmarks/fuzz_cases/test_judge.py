@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch import nn
 
 from benchmarks.fuzz_cases import catalog
 from benchmarks.fuzz_cases.case import MODES, Case, Mode
@@ -145,6 +147,27 @@ class Infinite(Feature):
 def test_a_case_that_has_no_reference_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
     monkeypatch.setitem(catalog.FEATURES, kind.__name__, kind)
     assert outcome(checkpointed, kind.__name__) is Outcome.INVALID
+
+
+class Amplifying(Feature):
+    """Makes much of the last bit."""
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden * torch.remainder(hidden.detach() * 1e14, 1.0)
+
+
+def nudging(model: nn.Module, case: Case) -> Callable[[], None]:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 4 * torch.finfo(parameter.dtype).eps)
+    return lambda: None
+
+
+def test_reentrant_mode_is_not_blamed_where_one_rounding_changes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(catalog.FEATURES, "Amplifying", Amplifying)
+    assert outcome(nudging, "Amplifying", mode="reentrant") is Outcome.INVALID
+    assert outcome(nudging, "Amplifying") is Outcome.SILENT  # the other mode has the bits of its reference
+    assert outcome(replacing(treatments.without_gradient), mode="reentrant") is Outcome.SILENT
 
 
 def test_variants_of_a_feature_depend_on_its_name_and_the_seed_only() -> None:
