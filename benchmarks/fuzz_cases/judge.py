@@ -103,7 +103,7 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
         copied = train(case, untreated)
     if copied.error is None and _differences(case, copied, reference) != ([], []):
         return Result(case, Outcome.INVALID, "reads in its backward what was written after its forward")
-    if case.mode == "reentrant" and failure.outcome is Outcome.SILENT and _diverges(case, reference):
+    if case.mode == "reentrant" and _diverges(case, reference, failure.outcome):
         return Result(case, Outcome.INVALID, "differs from one that starts a rounding away")
     if failure.outcome is Outcome.CRASHED and (isinstance(error, CheckpointError) or _IN_TORCH in str(error)):
         torchs = _compared(case, train(case, checkpointed), reference)
@@ -111,10 +111,13 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
     return failure
 
 
-def _diverges(case: Case, reference: Run) -> bool:
+def _diverges(case: Case, reference: Run, outcome: Outcome) -> bool:
     """Whether a training blows up what reentrant mode may be off by: kernels without gradient may round otherwise."""
+    if outcome not in (Outcome.SILENT, Outcome.STATE):
+        return False
     nudged = train(case, _one_rounding_away)
-    return nudged.error is not None or bool(_differences(case, nudged, reference)[0])
+    values, state = _differences(case, nudged, reference)
+    return nudged.error is not None or bool(values if outcome is Outcome.SILENT else state)
 
 
 def _one_rounding_away(model: nn.Module, case: Case) -> Callable[[], None]:
