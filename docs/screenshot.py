@@ -53,7 +53,8 @@ def chromium() -> str | None:
 def verified(folder: Path) -> str:
     """The HTML page that `verify --fix` writes for `CLASSES`."""
     page = folder / "page.html"
-    command = [sys.executable, "-m", "ckpt_surgery", "verify", *CLASSES, "--fix", "--exit-zero"]
+    levels = "run,recompute,set,values,state,cost,ranks"
+    command = [sys.executable, "-m", "ckpt_surgery", "verify", *CLASSES, "--fix", "--exit-zero", "--levels", levels]
     command += ["--output-format", "html", "--output", str(page)]
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | os.environ
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)

@@ -70,8 +70,13 @@ def verify_command(
     ] = None,
     levels: Annotated[
         list[str] | None,
-        typer.Option(metavar="LEVELS", help="all, or some of run, recompute, set, values, state, cost, ranks."),
+        typer.Option(
+            metavar="LEVELS", help="all, or some of run, recompute, set, values, state, cost, loop, precision, ranks."
+        ),
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="With --all, also judge loop and precision: three times as long.")
+    ] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
     ] = False,
@@ -106,7 +111,7 @@ def verify_command(
         start = perf_counter()
         place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
         _check_output(place, output_format)
-        request = _Request(list(models or ()), everything, trust_remote_code, modes, levels, shard, timeout)
+        request = _Request(list(models or ()), everything, trust_remote_code, modes, levels, deep, shard, timeout)
         workers = jobs or load_config().jobs
         with termination_raises():
             reports = _survey(request, fix, workers, resume)
@@ -140,10 +145,11 @@ class _Request:
         trust_remote_code: bool,
         modes: Sequence[str] | None,
         levels: Sequence[str] | None,
+        deep: bool,
         shard: str | None,
         timeout: float,
     ) -> None:
-        from ckpt_surgery.measure.results import LEVELS, MODES
+        from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS
         from ckpt_surgery.survey.options import checked_timeout, parse_shard
         from ckpt_surgery.survey.target import TargetError
 
@@ -155,9 +161,13 @@ class _Request:
         self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
         self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
         chosen = _chosen(levels, ("all", *LEVELS), "--levels")
-        self.levels: str | tuple[Level, ...] = "all"
+        if deep and chosen:
+            raise ConfigError("--deep and --levels exclude each other: give one of them")
+        self.levels: tuple[Level, ...] = LEVELS
         if chosen and "all" not in chosen:
             self.levels = tuple(level for level in LEVELS if level in chosen)
+        elif everything and not chosen and not deep:
+            self.levels = QUICK_LEVELS
         try:
             option = "--timeout"
             self.timeout = checked_timeout(timeout)

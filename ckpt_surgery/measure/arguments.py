@@ -15,6 +15,12 @@ from ckpt_surgery.measure.results import LEVELS, MODES, Level, Mode
 Levels = Literal["all"] | Level | Sequence[Level]
 
 
+Inputs = Mapping[str, Any] | Sequence[Any] | Tensor
+"""The keyword arguments of a forward, the positional ones, or its only one."""
+_POSITIONAL = "*"
+"""What the names of arguments begin with that go to the model by position."""
+
+
 class Options(TypedDict, total=False):
     """The options of `verify`, for those who hand them on."""
 
@@ -23,6 +29,7 @@ class Options(TypedDict, total=False):
     levels: Levels
     seed: int
     tolerance: float | None
+    switch: Callable[[nn.Module, Mode | None], None] | None
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -43,18 +50,27 @@ def checked_model(model: Any) -> nn.Module:
         raise VerifyError(f"{name} is in evaluation mode, in which nothing is checkpointed: call model.train() first")
     if not any(parameter.requires_grad for parameter in parameters):
         raise VerifyError(f"no parameter of {name} requires gradient: there is nothing to train")
-    methods = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    if not any(hasattr(model, method) for method in methods):
-        raise VerifyError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
     return model
 
 
 def checked_inputs(inputs: Any) -> dict[str, Any]:
-    """The inputs as a dictionary of their own. Raises VerifyError."""
-    if not isinstance(inputs, Mapping):
-        kind = type(inputs).__name__
-        raise VerifyError(f"the inputs are of type {kind}: give a dictionary of the forward's keyword arguments")
-    return dict(inputs)
+    """The inputs by name, in a dictionary of their own; `call_arguments` takes them apart. Raises VerifyError."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list)):
+        raise VerifyError(
+            f"the inputs are of type {type(inputs).__name__}: give a dictionary of the forward's keyword arguments, a "
+            "tuple of positional ones, or a tensor"
+        )
+    return {f"{_POSITIONAL}{place}": value for place, value in enumerate(inputs)}
+
+
+def call_arguments(inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that inputs by name stand for."""
+    positional = tuple(value for name, value in inputs.items() if name.startswith(_POSITIONAL))
+    return positional, {name: value for name, value in inputs.items() if not name.startswith(_POSITIONAL)}
 
 
 def checked_levels(levels: Levels) -> tuple[Level, ...]:

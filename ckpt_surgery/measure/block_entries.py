@@ -56,16 +56,23 @@ class EntryCounter:
     Two cases are miscounted. A block without submodules whose `forward` was replaced has no probe that sees its
     recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
 
-    Enable checkpointing first: the checkpointing functions are looked up on entry.
+    Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called as
+    the recompute of another block begins, apart from those of blocks inside others.
     Raises ValueError if a block is not a module of `model`.
     """
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module, blocks: Mapping[str, nn.Module], on_recompute: Callable[[], None] | None = None
+    ) -> None:
         self._paths = _paths(model)
+        self._on_recompute = on_recompute
+        self._recomputed: nn.Module | None = None
         for name, block in blocks.items():
             if block not in self._paths:
                 raise ValueError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
         self._tallies = {name: _Tally(block) for name, block in blocks.items()}
+        modules = {module for block in blocks.values() for module in block.modules() if module is not block}
+        self._inner = modules & set(blocks.values())
         self._devices = devices_of(model)
         self._phase = FORWARD
         self._handles: list[RemovableHandle] = []
@@ -107,7 +114,15 @@ class EntryCounter:
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         counts[self._phase] += 1
+        if self._phase == BACKWARD:
+            self._note_recompute(tally.block)
         tally.rng_states.setdefault((self._phase, probe), set()).add(generator_state(self._devices))
+
+    def _note_recompute(self, block: nn.Module) -> None:
+        if self._on_recompute is None or block is self._recomputed or block in self._inner:
+            return
+        self._recomputed = block
+        self._on_recompute()
 
     def _count_submodule(self, tally: _Tally, name: str) -> None:
         self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")

@@ -6,7 +6,7 @@ Reads records only; it runs nothing. Why a fault is there is said in `causes`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
 from ckpt_surgery.runtime.tensors import same_bits
 
+LOSS = ""
+"""The name of the loss among floors; no gradient has it."""
 NOISE_EPS = 16
 """The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
 NOISE_MARGIN = 8
@@ -26,6 +28,10 @@ LEAST_SAVING = 0.5
 """The part of the possible saving of memory that has to be reached."""
 WORTH_SAVING = 0.1
 """Where checkpointing could save less than this part of the memory, it is not asked to save any."""
+MOST_HELD = 0.25
+"""The part of what a block makes that it may keep without returning it. Most sound models keep nothing, MRA 0.2."""
+MOST_RECOMPUTED = 0.5
+"""The part of what blocks make that may be alive as another is recomputed. Two blocks that hold all have 0.9 of it."""
 MOST_WORK = 1.3
 """How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
 gradients that nobody asked for: of inputs that need none."""
@@ -70,11 +76,11 @@ def compare(
     came through it, that the same gradients exist, that they and the losses have equal values, that buffers,
     caches and randomness are as in the reference, and that memory was saved at no more than the price of a recompute.
 
-    `tolerance` is the largest relative error of a loss or a gradient (largest absolute difference over
-    largest absolute value); by default the square root of the dtype's eps (3.5e-4 in float32, 1.5e-8 in
-    float64). Absolute differences up to `floors` never count, by gradient name (default: `noise_floors` of the
-    reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. One that is missing
-    altogether where the reference has one above zero always counts.
+    Absolute differences up to `floors` never count, by gradient name, and under `LOSS` that of the loss (default:
+    `noise_floors` of the reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. Every
+    other difference counts, or with a `tolerance` those above it: the largest relative error of a loss or a gradient,
+    largest absolute difference over largest absolute value. A gradient that is missing altogether where the reference
+    has one above zero always counts.
     """
     broken = _broken(reference, checkpointed)
     if broken:
@@ -85,16 +91,16 @@ def compare(
     lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
     gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
-    wrong = tuple(n for n, error in errors.items() if not error <= _tolerance(ours[n], tolerance))
+    wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
     faults = [
         *_recompute_faults(reference, checkpointed),
         *_set_faults(lost, gained, len(ours)),
         # the loss of an output without one leaves out what has no gradient any more
-        *([] if lost else _loss_faults(reference, checkpointed, tolerance)),
+        *([] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, 0.0), tolerance or 0.0)),
         *_value_faults(wrong, errors, len(ours)),
         *_state_faults(reference, checkpointed),
-        *(_cost_faults(cost) if cost else []),
+        *(_cost_faults(reference, checkpointed, cost) if cost else []),
     ]
     return Verdict(tuple(faults), lost, gained, wrong, errors, cost)
 
@@ -110,22 +116,37 @@ def input_name(name: str) -> str:
 
 
 def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, float]:
-    """By gradient name, the absolute difference that rounding alone can make.
+    """By gradient name, and for the loss under `LOSS`, the absolute difference that rounding alone can make.
 
     `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed,
     and a few units in the last place of the gradient itself. Without any, one floor for all from the dtype and the
     run's largest gradient entry, which hides more.
     """
     ours = all_gradients(reference)
+    eps = max(map(_eps, ours.values()), default=0.0)
     if not repeated:
         scale = max(map(_largest, ours.values()), default=0.0)
-        return {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
+        floors = {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
+        return {**floors, LOSS: NOISE_EPS * eps * abs(reference.loss)}
     theirs = [all_gradients(run) for run in repeated]
-    return {
+    floors = {
         name: NOISE_MARGIN * max(_difference(gradient, run.get(name)) for run in theirs)
-        + 4 * _eps(gradient) * _largest(gradient)
+        + _roundings(gradient) * _largest(gradient)
         for name, gradient in ours.items()
     }
+    moved = max(abs(reference.loss - run.loss) for run in repeated)
+    return {**floors, LOSS: NOISE_MARGIN * moved + 4 * eps * abs(reference.loss)}
+
+
+def _roundings(gradient: Tensor | None) -> float:
+    """What a few roundings are of the largest entry of a gradient; more of those of a precise dtype are no fault."""
+    eps = _eps(gradient)
+    return eps * (4 if eps > 1e-4 else 128)
+
+
+def root_of_eps(run: RunRecord) -> float:
+    """The root of the dtype's eps: a relative error that sums in any order stay below, and few faults do."""
+    return float(max(map(_eps, run.gradients.values()), default=0.0) ** 0.5)
 
 
 def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
@@ -174,12 +195,6 @@ def _error(ours: Tensor | None, theirs: Tensor | None, floor: float) -> float:
     return 0.0 if difference <= floor else difference / max(_largest(ours), _largest(theirs))
 
 
-def _tolerance(gradient: Tensor | None, given: float | None) -> float:
-    if given is not None:
-        return given
-    return float(torch.finfo(torch.float32 if gradient is None else gradient.dtype).eps ** 0.5)
-
-
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     """One fault for all blocks with the same counts."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
@@ -212,9 +227,9 @@ def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> l
     return [Fault(kind, names, {"count": len(names), "total": total}) for kind, names in sets if names]
 
 
-def _loss_faults(reference: RunRecord, checkpointed: RunRecord, tolerance: float | None) -> list[Fault]:
-    allowed = _tolerance(next((g for g in reference.gradients.values() if g is not None), None), tolerance)
-    if abs(reference.loss - checkpointed.loss) <= allowed * max(abs(reference.loss), abs(checkpointed.loss)):
+def _loss_faults(reference: RunRecord, checkpointed: RunRecord, floor: float, tolerance: float) -> list[Fault]:
+    allowed = max(floor, tolerance * max(abs(reference.loss), abs(checkpointed.loss)))
+    if abs(reference.loss - checkpointed.loss) <= allowed:
         return []
     return [Fault(FaultKind.LOSS_VALUE, details={"reference": reference.loss, "found": checkpointed.loss})]
 
@@ -273,15 +288,40 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
     return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)
 
 
-def _cost_faults(cost: Cost) -> list[Fault]:
+def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
     faults = []
+    holding = tuple(_holding(reference, checkpointed))
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
     saved = cost.reference_kept_bytes - cost.kept_bytes
-    if possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible:
+    if holding or (possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible):
         figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
-        faults.append(Fault(FaultKind.KEPT_BYTES, details=figures))
+        faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
+    first, most = checkpointed.recompute_bytes[:1], max(checkpointed.recompute_bytes, default=0)
+    if first and most - first[0] > _most_growth(reference):
+        faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
+    if checkpointed.left_bytes - reference.left_bytes > LITTLE * reference.kept_bytes:
+        figures = {"reference": reference.left_bytes, "found": checkpointed.left_bytes}
+        faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
     if recompute and extra > MOST_WORK * recompute:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults
+
+
+def _most_growth(reference: RunRecord) -> float:
+    """What may be alive as a recompute begins, beyond what was as the first one did.
+
+    A gradient as large as what goes into a block, and a part of what all blocks but the largest make.
+    """
+    held = reference.held_bytes.values()
+    return reference.best_kept_bytes / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - max(held, default=0))
+
+
+def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
+    """The blocks that keep what they recompute."""
+    for name, could in reference.held_bytes.items():
+        if name in checkpointed.entries and not checkpointed.entries[name].backward:
+            continue  # that it is not recomputed is a fault of its own
+        if could > LITTLE * reference.kept_bytes and checkpointed.held_bytes.get(name, 0) > MOST_HELD * could:
+            yield name

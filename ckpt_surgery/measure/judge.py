@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import cache_faults
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
-from ckpt_surgery.measure.ranks import RanksVerdict, judge_ranks
+from ckpt_surgery.measure.compare import cache_faults, input_name
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.loop import LoopLevel
+from ckpt_surgery.measure.precision import PrecisionLevel
+from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.reference import Reference
 from ckpt_surgery.measure.results import (
@@ -22,15 +23,15 @@ from ckpt_surgery.measure.results import (
     Explanation,
     Fault,
     Level,
+    LevelVerdict,
     Mode,
     ModeReport,
     Outcome,
+    Skip,
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.text import error_line
-
-_NO_BLOCKS = "No stack of blocks was found: recomputes were not counted."
 
 
 def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
@@ -58,14 +59,22 @@ class _Judge:
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
             return self._broken_off(fault)
-        faults, notes = self._faults(run, verdict.faults)
-        ranks = self._ranks(faults)
-        everything = (*faults, *ranks.faults)
+        explained = explain([*verdict.faults, *self._missing_blocks(run)], self._case)
+        levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
+        faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
+        levels |= self._deep_verdicts(run, faults)
+        faults += [*levels["loop"].faults, *levels["precision"].faults]
+        faults = [fault for fault in faults if fault.level in ("run", *self._setup.levels)]
+        levels["ranks"] = self._ranks(faults)
+        everything = (*faults, *levels["ranks"].faults)
+        skips = [*self._unjudged(run, lost=bool(verdict.lost)), *(skip for v in levels.values() for skip in v.skips)]
+        skipped = {level for skip in skips for level in skip.levels if level not in levels}
+        skipped |= {level for level, found in levels.items() if not found.measured}
         return ModeReport(
             mode=self._mode,
             faults=everything,
-            outcomes=self._outcomes(everything, ended=run.error is None, whole=not verdict.lost, ranks=ranks.measured),
-            notes=(*notes, *([] if self._setup.blocks else [_NO_BLOCKS]), *([ranks.note] if ranks.note else [])),
+            outcomes=self._outcomes(everything, ended=run.error is None, skipped=skipped),
+            skips=tuple(skips),
             blocks=self._counts(run),
             errors=verdict.errors or {},
             cost=verdict.cost,
@@ -73,12 +82,32 @@ class _Judge:
             seconds=time.perf_counter() - started,
         )
 
-    def _faults(self, run: RunRecord, different: Sequence[Fault]) -> tuple[list[Fault], list[str]]:
-        """The faults of the levels to judge, explained, and what could not be tried."""
-        of_cache, notes = self._cache_faults(run)
-        explained = explain([*different, *self._missing_blocks(run)], self._case)
-        faults = [*self._blamed_on_cache(explained, run), *of_cache]
-        return [fault for fault in faults if fault.level in ("run", *self._setup.levels)], notes
+    def _unjudged(self, run: RunRecord, *, lost: bool) -> list[Skip]:
+        """The levels that cannot be judged although the step ended."""
+        if run.error is not None:
+            return []
+        without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
+        cut_off: list[Level] = ["cost"] if lost and self._setup.blocks else []
+        kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
+        asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
+        return [Skip(levels, kind) for levels, kind in asked if levels]
+
+    def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
+        """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""
+        wrong = any(fault.level in ("run", *self._setup.levels) for fault in faults)
+        levels: dict[Level, LoopLevel | PrecisionLevel] = {
+            "loop": self._reference.loops,
+            "precision": self._reference.precisions,
+        }
+        verdicts: dict[Level, LevelVerdict] = {}
+        for level, examined in levels.items():
+            if level not in self._setup.levels or run.error is not None:
+                verdicts[level] = LevelVerdict(measured=False)
+            elif wrong:
+                verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
+            else:
+                verdicts[level] = examined.verdict(self._mode)
+        return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:
         """A mode in which a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
@@ -91,10 +120,10 @@ class _Judge:
         faults = (fault, *self._ranks([fault]).faults)
         return ModeReport(self._mode, faults, self._outcomes(faults, ended=False))
 
-    def _ranks(self, faults: Sequence[Fault]) -> RanksVerdict:
+    def _ranks(self, faults: Sequence[Fault]) -> LevelVerdict:
         """The verdict on all ranks together; each has to ask for it, whatever its own faults are."""
         if "ranks" not in self._setup.levels:
-            return RanksVerdict()
+            return LevelVerdict(measured=False)
 
         def step(model: nn.Module) -> RunRecord:
             return self._setup.run(self._mode, through=model)
@@ -118,33 +147,33 @@ class _Judge:
             return []
         return [Fault(FaultKind.NO_BLOCKS)]
 
-    def _cache_faults(self, run: RunRecord) -> tuple[Sequence[Fault], list[str]]:
+    def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
         parameters = inspect.signature(self._setup.model.forward).parameters
         wanted = "past_key_values" in parameters and not any(map(is_cache, self._setup.inputs.values()))
         if "state" not in self._setup.levels or not wanted or run.error:
-            return (), []
-        cache = _empty_cache(self._setup.model)
-        given = None if cache is None else self._setup.run(self._mode, past_key_values=cache)
-        if given is None or given.error or "past_key_values" not in given.cache:
-            why = f": {given.error}" if given and given.error else ""
-            return (), [f"What becomes of a cache in past_key_values was not tried{why}."]
+            return LevelVerdict()
+        with_cache = self._reference.with_cache
+        if isinstance(with_cache, Skip):
+            return LevelVerdict(skips=(with_cache,), measured=False)
+        given = self._setup.run(self._mode, past_key_values=with_cache.make())
+        if given.refused is not None:
+            skip = Skip(("state",), SkipKind.CACHE_REFUSED, {"error": given.refused})
+            return LevelVerdict(skips=(skip,), measured=False)
         faults = cache_faults(given)
-        if not faults:
-            return (), []
-        shown = self._setup.run(None, past_key_values=_empty_cache(self._setup.model))
-        return explain(faults, replace(self._case, reference=shown)), []
+        if given.error and not faults:
+            subjects, details = (input_name("past_key_values"),), {"error": str(given.error)}
+            faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
+        return LevelVerdict(explain(faults, replace(self._case, reference=with_cache.record)))
 
     def _outcomes(
-        self, faults: Sequence[Fault], *, ended: bool, whole: bool = True, ranks: bool = False
+        self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()
     ) -> dict[Level, Outcome]:
-        """What became of each level; a backward that is not `whole` has no cost to compare."""
+        """What became of each level."""
         failed = {fault.level for fault in faults}
-        blocks = bool(self._setup.blocks)
-        decided: dict[Level, bool] = {"recompute": blocks, "cost": blocks and whole, "ranks": ranks}
         outcomes: dict[Level, Outcome] = {}
         for level in LEVELS:
-            measured = level == "run" or (ended and level in self._setup.levels and decided.get(level, True))
+            measured = level == "run" or (ended and level in self._setup.levels and level not in skipped)
             outcomes[level] = "failed" if level in failed else "ok" if measured else "skipped"
         return outcomes
 
@@ -155,13 +184,3 @@ class _Judge:
             for name, block in self._setup.blocks.items()
             if (entries := run.entries.get(name)) is not None
         )
-
-
-def _empty_cache(model: nn.Module) -> Any:
-    """An empty cache for the model's own configuration; None where none can be made."""
-    try:
-        import transformers
-
-        return transformers.DynamicCache(config=getattr(model, "config", None))
-    except Exception:
-        return None

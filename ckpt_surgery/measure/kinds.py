@@ -32,11 +32,20 @@ class FaultKind(StrEnum):
     # state
     BUFFER_CHANGED = "buffer_changed"
     CACHE_WRITTEN = "cache_written"
+    CACHE_STEP_RAISED = "cache_step_raised"
     RNG_NOT_RESTORED = "rng_not_restored"
     RNG_MOVED = "rng_moved"
     # cost
     KEPT_BYTES = "kept_bytes"
+    RECOMPUTED_BYTES = "recomputed_bytes"
+    LEFT_BYTES = "left_bytes"
     BACKWARD_FLOPS = "backward_flops"
+    # loop
+    LOOP_DIFFERS = "loop_differs"
+    GROWING_BYTES = "growing_bytes"
+    # precision
+    PRECISION_DIFFERS = "precision_differs"
+    AUTOCAST_NOT_RESTORED = "autocast_not_restored"
     # ranks
     RANK_MISSING = "rank_missing"
     RANK_STEP_RAISED = "rank_step_raised"
@@ -48,6 +57,42 @@ class FaultKind(StrEnum):
     MEAN_LOST = "mean_lost"
     MEAN_GAINED = "mean_gained"
     MEAN_VALUE = "mean_value"
+
+
+class LoopKind(StrEnum):
+    """What a training loop does beyond one step."""
+
+    STEPS = "steps"
+    ACCUMULATION = "accumulation"
+    TWO_FORWARDS = "two_forwards"
+    RETAINED_GRAPH = "retained_graph"
+    ADAPTERS = "adapters"
+
+
+class Precision(StrEnum):
+    """What a step computes in beside the dtype of its model."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    AUTOCAST = "autocast"
+
+
+class SkipKind(StrEnum):
+    """Why a level was not judged although it was asked for and the step ended."""
+
+    NO_BLOCKS = "no_blocks"
+    GRADIENTS_LOST = "gradients_lost"
+    STEP_WRONG = "step_wrong"
+    NO_CACHE = "no_cache"
+    CACHE_NOT_TAKEN = "cache_not_taken"
+    CACHE_REFUSED = "cache_refused"
+    LOOP_NOT_RUN = "loop_not_run"
+    LOOP_REFUSED = "loop_refused"
+    PRECISION_NOT_RUN = "precision_not_run"
+    PRECISION_REFUSED = "precision_refused"
+    NOT_WRAPPED = "not_wrapped"
+    OTHER_GROUP = "other_group"
+    MIXED_PRECISION = "mixed_precision"
 
 
 class CauseKind(StrEnum):

@@ -37,6 +37,8 @@ class Meter(TorchDispatchMode):
         self.block_flops = 0
         self.kept_bytes = 0
         self.best_kept_bytes = 0
+        self.held_bytes: dict[str, int] = {}
+        """The part of `kept_bytes` that each block made and did not return."""
         self.leaking_blocks: set[str] = set()
         """Blocks that created a tensor which was used outside of them, although they did not return it."""
         self._live: dict[int, _Storage] = {}
@@ -46,6 +48,7 @@ class Meter(TorchDispatchMode):
         self._given: dict[int, int] = {}  # serial number to bytes: storages passed to blocks
         self._returned: dict[int, int] = {}  # serial number to bytes: storages returned by blocks
         self._serial = 0
+        self._recomputes: list[int] = []  # operators at which a recompute began
         self._points: list[tuple[int, int]] = []
         self._backward_at: int | None = None
 
@@ -88,12 +91,40 @@ class Meter(TorchDispatchMode):
         self.kept_bytes = sum(storage.bytes for storage in live.values())
         outside = {serial: s.bytes for serial, s in live.items() if not s.block or serial in self._returned}
         self.best_kept_bytes = sum((outside | self._given).values())
+        for serial, storage in live.items():
+            if storage.block and serial not in self._returned and serial not in self._given:
+                self.held_bytes[storage.block] = self.held_bytes.get(storage.block, 0) + storage.bytes
+
+    def left_bytes(self, besides: Iterable[Tensor]) -> int:
+        """The bytes that are alive now, without those of some tensors, such as the loss and the gradients."""
+        live = {storage.serial: storage.bytes for storage in self._live.values()}
+        for tensor in besides:
+            if own := self._tracked(tensor):
+                live.pop(own.serial, None)
+        return sum(live.values())
+
+    def start_recompute(self) -> None:
+        """Mark the start of a block's recompute."""
+        self._recomputes.append(self._operators)
+
+    def recompute_bytes(self, gradients: Iterable[Tensor] = ()) -> tuple[int, ...]:
+        """The live bytes at the start of each recompute; `gradients` are left out, as in `timeline`."""
+        points = self._without(gradients)
+        return tuple(points[at - 1][1] if at else 0 for at in self._recomputes)
 
     def timeline(self, gradients: Iterable[Tensor] = ()) -> Timeline:
         """The live bytes after each operator; above 200 operators, the maximum of each of at most 200 intervals.
 
         `gradients` are left out: they are results of the backward, not activations.
         """
+        points = self._without(gradients)
+        length = -(-len(points) // _MAX_POINTS) or 1
+        intervals = [points[start : start + length] for start in range(0, len(points), length)]
+        highest = tuple(max(interval, key=lambda point: point[1]) for interval in intervals)
+        return Timeline(highest, self._backward_at or 0)
+
+    def _without(self, gradients: Iterable[Tensor]) -> list[tuple[int, int]]:
+        """The live bytes after each operator, without those of `gradients`."""
         storages = {storage.serial: storage for gradient in gradients if (storage := self._tracked(gradient))}
         created: dict[int, int] = {}  # operator to bytes
         for storage in storages.values():
@@ -102,10 +133,7 @@ class Meter(TorchDispatchMode):
         for operator, live in self._points:
             gradient_bytes += created.get(operator, 0)
             points.append((operator, live - gradient_bytes))
-        length = -(-len(points) // _MAX_POINTS) or 1
-        intervals = [points[start : start + length] for start in range(0, len(points), length)]
-        highest = tuple(max(interval, key=lambda point: point[1]) for interval in intervals)
-        return Timeline(highest, self._backward_at or 0)
+        return points
 
     @property
     def _block(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,20 +50,15 @@ class CallFacts:
     backward_calls: int = 0
 
 
-class CallObserver:
-    """A context manager that observes the calls of `blocks` in a forward and marks their start and end on `meter`."""
+class CallMarker:
+    """A context manager that marks the start and end of the calls of `blocks` in a forward on `meter`."""
 
     def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
         self._blocks = blocks
         self._meter = meter
-        self._facts: dict[str, CallFacts] = {}
-        self._calls = 0
-        self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
-        self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
-        self._open: list[_Call] = []
         self._handles: list[RemovableHandle] = []
 
-    def __enter__(self) -> CallObserver:
+    def __enter__(self) -> Self:
         for name, block in self._blocks.items():
             before, after = partial(self._before, name), partial(self._after, name)
             self._handles.append(block.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
@@ -73,13 +68,28 @@ class CallObserver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop observing, so that recomputes in the backward are not taken for calls."""
+        """Stop, so that recomputes in the backward are not taken for calls."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._meter.enter_block(name, tensors((args, kwargs)))
+
+    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._meter.leave_block(tensors(output))
+
+
+class CallObserver(CallMarker):
+    """Also observes how the blocks are called; of a run without checkpointing."""
+
+    def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
+        super().__init__(blocks, meter)
+        self._facts: dict[str, CallFacts] = {}
+        self._calls = 0
+        self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
+        self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
+        self._open: list[_Call] = []
 
     def facts(self) -> dict[str, CallFacts]:
         """The facts so far by block name, without blocks that were not called."""
@@ -92,10 +102,10 @@ class CallObserver:
         names = positional_names(block.forward)
         positional = {name_at(names, index): value for index, value in enumerate(args)}
         self._open.append(_Call(positional, dict(kwargs), self._devices))
-        self._meter.enter_block(name, tensors((args, kwargs)))
+        super()._before(name, block, args, kwargs)
 
     def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._meter.leave_block(tensors(output))
+        super()._after(name, block, args, output)
         call = self._open.pop()
         self._calls += 1
         self._hook_backward(name, self._calls, call.new_tensors(output))

@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.measure.compare import compare, noise_floors, weight
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.compare import compare, noise_floors, root_of_eps, weight
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import without_gradients
-from ckpt_surgery.measure.results import Detail, Explanation, Fault, Mode
+from ckpt_surgery.measure.results import Detail, Explanation, Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.runtime.tensors import digest
 from ckpt_surgery.text import one_line, ranks_in_words
 
@@ -42,19 +42,10 @@ _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
 class RankObstacle(Enum):
     """Why ranks are not compared."""
 
-    ONE_PROCESS = "there is one process only"
-    NOT_WRAPPED = "{model} is not wrapped in DistributedDataParallel"
-    OTHER_GROUP = "the process group of {model} is not that of all ranks"
-    MIXED_PRECISION = "{model} has a mixed precision of its own"
-
-
-@dataclass(frozen=True, slots=True)
-class RanksVerdict:
-    """What the level found. Not `measured` where there is nothing to compare; `note` says why, if that is news."""
-
-    faults: tuple[Fault, ...] = ()
-    measured: bool = False
-    note: str | None = None
+    ONE_PROCESS = None  # is no news
+    NOT_WRAPPED = SkipKind.NOT_WRAPPED
+    OTHER_GROUP = SkipKind.OTHER_GROUP
+    MIXED_PRECISION = SkipKind.MIXED_PRECISION
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -101,7 +92,7 @@ def judge_ranks(
     step: Callable[[nn.Module], RunRecord],
     *,
     tolerance: float | None = None,
-) -> RanksVerdict:
+) -> LevelVerdict:
     """Compare the ranks after one checkpointed step through `model`, a DistributedDataParallel.
 
     Every rank calls it at the same time, and gets the same faults. `reference` is this rank's run of the inner
@@ -120,20 +111,20 @@ def judge_ranks(
     """
     hindrance = obstacle(model)
     if hindrance is not None or not isinstance(model, DistributedDataParallel):
-        return RanksVerdict(note=_note(hindrance, model))
+        return LevelVerdict(skips=_skips(hindrance, model), measured=False)
     try:
         with _group("gloo", 4 * TIMEOUT) as talk:
             comparison = _Comparison(model, mode, reference, tuple(faults), talk, tolerance)
-            return RanksVerdict(tuple(comparison.faults(step)), measured=True)
+            return LevelVerdict(tuple(comparison.faults(step)))
     except RuntimeError as error:  # torch raises nothing narrower where a rank is missing
         missing = Fault(FaultKind.RANK_MISSING, details={"error": _short(error)})
-        return RanksVerdict((missing,), measured=True)
+        return LevelVerdict((missing,))
 
 
-def _note(hindrance: RankObstacle | None, model: nn.Module) -> str | None:
-    if hindrance in (None, RankObstacle.ONE_PROCESS):
-        return None
-    return f"level ranks was skipped: {hindrance.value.format(model=type(unwrapped(model)).__name__)}"
+def _skips(hindrance: RankObstacle | None, model: nn.Module) -> tuple[Skip, ...]:
+    if hindrance is None or hindrance.value is None:
+        return ()
+    return (Skip(("ranks",), hindrance.value, {"model": type(unwrapped(model)).__name__}),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +228,8 @@ class _Comparison:
     def _unlike_joined(self, run: RunRecord) -> list[Fault]:
         joined = replace(self.reference, gradients=self._joined(), input_gradients={}, error=None)
         alone = replace(run, input_gradients={})
-        verdict = compare(joined, alone, floors=noise_floors(joined), tolerance=self.tolerance)
+        tolerance = root_of_eps(joined) if self.tolerance is None else self.tolerance
+        verdict = compare(joined, alone, floors=noise_floors(joined), tolerance=tolerance)
         sets = {FaultKind.MEAN_LOST: verdict.lost, FaultKind.MEAN_GAINED: verdict.gained}
         wrong = {name: (verdict.errors or {})[name] for name in verdict.wrong}
         return _joined_faults(_gathered((sets, wrong), self.talk), len(run.gradients))

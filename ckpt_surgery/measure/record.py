@@ -15,6 +15,8 @@ from ckpt_surgery.measure.results import Mode, Timeline
 from ckpt_surgery.text import one_line
 
 _LONG = 160  # characters; torch likes to go on after it has said what is wrong
+LITTLE = 0.01
+"""The share of the bytes that a forward keeps which nobody looks for."""
 _NOTHING = Timeline((), 0)
 
 
@@ -59,8 +61,10 @@ class RunRecord:
     that came with `requires_grad`. `entries` has one count per block. `buffers` are their values after the step, and
     those of parameters that the step itself wrote into.
     `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
-    that would be left if every block kept only what it was given and returned. FLOPs are counted for forward
-    and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
+    that would be left if every block kept only what it was given and returned, `held_bytes` what each block made and
+    did not return, of those kept. `recompute_bytes` are those alive whenever the recompute of a block began, and
+    `left_bytes` those after the backward, both without the gradients of parameters and inputs. FLOPs are counted for
+    forward and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
     caches to their size before the step, after the forward and after the backward. `calls` tells how the blocks
     were called, `leaking_blocks` which of them created tensors that were used outside without being returned; like
     the best bytes and the block FLOPs, both are known only of runs without checkpointing. `rng_mismatches` are blocks
@@ -78,6 +82,9 @@ class RunRecord:
     buffers: Mapping[str, Tensor]
     kept_bytes: int
     best_kept_bytes: int = 0
+    held_bytes: Mapping[str, int] = field(default_factory=dict)
+    recompute_bytes: tuple[int, ...] = ()
+    left_bytes: int = 0
     forward_flops: int = 0
     backward_flops: int = 0
     block_flops: int = 0

@@ -3,60 +3,104 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+from torch import nn
 
 from ckpt_surgery.errors import VerifyError
-from ckpt_surgery.measure.compare import Verdict, all_gradients, compare, noise_floors
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.compare import Verdict, compare
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.loop import LoopLevel
+from ckpt_surgery.measure.noise import GRADIENT_LEVELS, NoisyReference, not_finite
+from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
-from ckpt_surgery.measure.results import Explanation, Fault, Level
+from ckpt_surgery.measure.results import Explanation, Fault, Skip
 from ckpt_surgery.measure.setup import Setup
 
-GRADIENT_LEVELS: tuple[Level, ...] = ("run", "set", "values")
-"""The levels that fail where two runs do not compute the same."""
 
-_ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
+@dataclass(frozen=True, slots=True)
+class CacheReference:
+    """The run without checkpointing that is given a cache, and what makes such an empty cache."""
+
+    make: Callable[[], Any]
+    record: RunRecord
 
 
 class Reference:
     """The run without checkpointing that every mode is held against. Made by `run_reference`.
 
-    More such runs are made only where something looks wrong, and once each.
+    More such runs are made only where something looks wrong, or a level asks for them, and once each.
     """
 
     def __init__(self, setup: Setup, record: RunRecord) -> None:
         self._setup = setup
         self.record = record
+        self.loops = LoopLevel(setup, record)
+        self.precisions = PrecisionLevel(setup)
+        self._noisy = NoisyReference(self._run, (record,), setup.tolerance)
 
     def verdict(self, run: RunRecord) -> Verdict:
-        """The verdict without any noise floor where nothing is wrong then, and with the measured one otherwise."""
-        strict = compare(self.record, run, floors={}, tolerance=self._setup.tolerance)
-        if not (strict.lost or strict.gained or strict.wrong):
-            return strict
-        return compare(self.record, run, floors=self._floors, tolerance=self._setup.tolerance)
+        """The verdict by equal bits where all are, and by the measured noise otherwise."""
+        return self._noisy.verdict(0, run)
 
     @cached_property
     def irreproducible(self) -> Fault | None:
         """The fault of a model whose run without checkpointing differs when it is repeated; None where it does not."""
-        verdict = compare(self.record, self._setup.run(None), floors={}, tolerance=self._setup.tolerance)
-        first = next((fault for fault in verdict.faults if fault.level in GRADIENT_LEVELS), None)
+        first = self._noisy.irreproducible
         if first is None:
             return None
         return Fault(FaultKind.IRREPRODUCIBLE, explanation=Explanation(CauseKind.OWN_STATE), underlying=first)
+
+    @cached_property
+    def with_cache(self) -> CacheReference | Skip:
+        """The run with an empty cache in `past_key_values`, or why there is none."""
+        error: object = None
+        for make in cache_makers(self._setup.model):
+            record = self._setup.run(None, past_key_values=make())
+            if record.error is None and "past_key_values" in record.cache:
+                return CacheReference(make, record)
+            error = error or record.error
+        if error is None:
+            return Skip(("state",), SkipKind.NO_CACHE, {"error": "transformers makes none for its configuration"})
+        return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"error": str(error)})
 
     def equals_without_cache(self, run: RunRecord) -> bool:
         """Whether the model takes `use_cache`, and computes the same as in `run` once its cache is off."""
         if "use_cache" not in inspect.signature(self._setup.model.forward).parameters:
             return False
-        verdict = compare(self._setup.run(None, use_cache=False), run, tolerance=self._setup.tolerance)
+        without = self._setup.run(None, use_cache=False)
+        verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
         return not any(fault.level in GRADIENT_LEVELS for fault in verdict.faults)
 
-    @cached_property
-    def _floors(self) -> Mapping[str, float]:
-        repeated = [self._setup.run(None, rounding_seed=seed) for seed in _ROUNDINGS]
-        return noise_floors(self.record, *(run for run in repeated if not run.error))
+    def _run(self, rounding_seed: int) -> tuple[RunRecord, ...]:
+        return (self._setup.run(None, rounding_seed=rounding_seed),)
+
+
+def cache_makers(model: nn.Module) -> list[Callable[[], Any]]:
+    """Makers of empty caches that a model may take, the likeliest first; none where transformers makes none for it."""
+    config = getattr(model, "config", None)
+
+    def plain() -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=config)
+
+    def of_decoder() -> Any:
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    makers = [of_decoder, plain] if getattr(config, "is_encoder_decoder", False) else [plain]
+    usable = []
+    for make in makers:
+        with suppress(Exception):  # no transformers, or a configuration that says nothing of layers
+            make()
+            usable.append(make)
+    return usable
 
 
 def run_reference(setup: Setup) -> Reference:
@@ -66,14 +110,11 @@ def run_reference(setup: Setup) -> Reference:
     if record.error:
         what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
         raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")
-    if not math.isfinite(record.loss):
-        raise VerifyError(f"the loss of {name} without checkpointing is {record.loss}: nothing can be held against it")
-    for parameter, gradient in all_gradients(record).items():
-        if gradient is not None and not bool(gradient.isfinite().all()):
-            raise VerifyError(
-                f"the gradient of {parameter} holds NaN or infinity in the run of {name} without checkpointing: "
-                "try other inputs or float32"
-            )
+    if problem := not_finite((record,)):
+        raise VerifyError(
+            f"in the run of {name} without checkpointing {problem}: nothing can be held against it; try other inputs "
+            "or float32"
+        )
     if not any(gradient is not None for gradient in record.gradients.values()):
         raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
     return Reference(setup, record)

@@ -20,13 +20,14 @@ from ckpt_surgery.measure.results import (
     Mode,
     ModeReport,
     Repair,
+    Skip,
     Timeline,
     finite,
     mode_report_of,
     repair_of,
     timeline_of,
 )
-from ckpt_surgery.text import aligned, percent, plural, ratio, size, wrapped
+from ckpt_surgery.text import aligned, listed, percent, plural, ratio, size, wrapped
 
 Status = Literal["ok", "failed", "unsupported", "not built"]
 WIDTH = 100
@@ -92,6 +93,15 @@ class Report:
         for mode, fault in self.faults:
             merged.setdefault((fault.kind, fault.subjects, str(fault)), ([], fault))[0].append(mode)
         return [(tuple(modes), fault) for modes, fault in merged.values()]
+
+    @property
+    def merged_skips(self) -> list[tuple[tuple[Mode, ...], Skip]]:
+        """Every reason to skip a level once, with the modes that have it."""
+        merged: dict[str, tuple[list[Mode], Skip]] = {}
+        for mode in self.modes:
+            for skip in mode.skips:
+                merged.setdefault(str(skip), ([], skip))[0].append(mode.mode)
+        return [(tuple(modes), skip) for modes, skip in merged.values()]
 
     @property
     def refusals(self) -> list[tuple[Mode, str]]:
@@ -196,10 +206,10 @@ def _fault_lines(report: Report, width: int, when: str = "") -> list[str]:
     lines += ["", f"  Refused{when}"] if refused else []
     for mode, sentence in refused:
         lines += wrapped(f"{mode}: {sentence}", width, "  - ", "    ")
-    notes = list(dict.fromkeys((note, mode.mode) for mode in report.modes for note in mode.notes))
-    lines += ["", f"  Notes{when}"] if notes else []
-    for note, mode_name in notes:
-        lines += wrapped(f"{mode_name}: {note}", width, "  - ", "    ")
+    skips = report.merged_skips
+    lines += ["", f"  Skipped{when}"] if skips else []
+    for modes, skip in skips:
+        lines += wrapped(f"{' and '.join(modes)}, {listed(skip.levels)}: {skip.reason}", width, "  - ", "    ")
     return lines
 
 

@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
-from ckpt_surgery.text import some
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.text import listed, some
 
 Mode = Literal["non_reentrant", "reentrant"]
-Level = Literal["run", "recompute", "set", "values", "state", "cost", "ranks"]
+Level = Literal["run", "recompute", "set", "values", "state", "cost", "loop", "precision", "ranks"]
 Outcome = Literal["ok", "failed", "skipped"]
 Cell = Outcome | Literal["refused"]
 """What came of one level in one mode, as every format shows it."""
@@ -25,6 +25,10 @@ RepairStatus = Literal["ok", "refused", "failed", "not repaired"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 LEVELS: tuple[Level, ...] = get_args(Level)
+DEEP_LEVELS: tuple[Level, ...] = ("loop", "precision")
+"""The levels that take more steps than all others together."""
+QUICK_LEVELS: tuple[Level, ...] = tuple(level for level in LEVELS if level not in DEEP_LEVELS)
+"""The levels of which many models are judged."""
 LEVEL_TITLES: Mapping[Level, str] = {
     "run": "the step ends",
     "recompute": "every block is recomputed once",
@@ -32,6 +36,8 @@ LEVEL_TITLES: Mapping[Level, str] = {
     "values": "gradients are equal",
     "state": "buffers, cache and randomness are as without checkpointing",
     "cost": "memory is saved at the expected price",
+    "loop": "a training loop computes the same",
+    "precision": "half precision and autocast compute the same",
     "ranks": "ranks agree",
 }
 
@@ -59,10 +65,18 @@ _KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "state": (
         FaultKind.BUFFER_CHANGED,
         FaultKind.CACHE_WRITTEN,
+        FaultKind.CACHE_STEP_RAISED,
         FaultKind.RNG_NOT_RESTORED,
         FaultKind.RNG_MOVED,
     ),
     "cost": (FaultKind.KEPT_BYTES, FaultKind.BACKWARD_FLOPS),
+    "loop": (
+        FaultKind.LOOP_DIFFERS,
+        FaultKind.RECOMPUTED_BYTES,
+        FaultKind.LEFT_BYTES,
+        FaultKind.GROWING_BYTES,
+    ),
+    "precision": (FaultKind.PRECISION_DIFFERS, FaultKind.AUTOCAST_NOT_RESTORED),
     "ranks": (
         FaultKind.RANK_MISSING,
         FaultKind.RANK_STEP_RAISED,
@@ -197,6 +211,43 @@ def _detail_of(value: Any) -> Detail:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """Why some levels were not judged, although they were asked for and the step ended. `details` as in `Fault`."""
+
+    levels: tuple[Level, ...]
+    kind: SkipKind
+    details: Mapping[str, Detail] = field(default_factory=dict, hash=False)
+
+    @property
+    def reason(self) -> str:
+        """The reason as a clause. Nothing should be decided by it."""
+        return wording.skip_text(self.kind, self.details)
+
+    def __str__(self) -> str:
+        noun, verb = ("level", "was") if len(self.levels) == 1 else ("levels", "were")
+        return f"{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, the words included; `skip_of` reads it back."""
+        values = {"levels": list(self.levels), "kind": str(self.kind), "details": dict(self.details)}
+        return {**values, "reason": self.reason}
+
+
+def skip_of(data: Mapping[str, Any]) -> Skip:
+    """The skip that `Skip.to_dict` made `data` from. Raises KeyError or ValueError where it did not."""
+    return Skip(tuple(data["levels"]), SkipKind(data["kind"]), dict(data["details"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LevelVerdict:
+    """What one level found. Not `measured` where there is nothing to compare; `skips` say why, if that is news."""
+
+    faults: tuple[Fault, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Bytes that autograd kept from forward to backward, and FLOPs of forward and backward.
 
@@ -251,14 +302,14 @@ class BlockCount:
 class ModeReport:
     """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
 
-    `notes` tell what differs without being a fault. `refused` is the sentence with which a surgery refuses a call
+    `skips` tell which levels were not judged, and why. `refused` is the sentence with which a surgery refuses a call
     that reentrant checkpointing would get wrong: nothing was measured then, and it is no fault.
     """
 
     mode: Mode
     faults: tuple[Fault, ...]
     outcomes: Mapping[Level, Outcome]
-    notes: tuple[str, ...] = ()
+    skips: tuple[Skip, ...] = ()
     blocks: tuple[BlockCount, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
     cost: Cost | None = None
@@ -272,7 +323,8 @@ class ModeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `mode_report_of` reads it back."""
-        return {**dataclasses.asdict(self), "faults": [fault.to_dict() for fault in self.faults]}
+        faults, skips = ([item.to_dict() for item in items] for items in (self.faults, self.skips))
+        return {**dataclasses.asdict(self), "faults": faults, "skips": skips}
 
     def outcome(self, level: Level) -> Outcome:
         """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
@@ -321,7 +373,7 @@ def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
         **{
             **data,
             "faults": tuple(map(fault_of, data["faults"])),
-            "notes": tuple(data["notes"]),
+            "skips": tuple(map(skip_of, data["skips"])),
             "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
             "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
             "cost": None if data["cost"] is None else Cost(**data["cost"]),

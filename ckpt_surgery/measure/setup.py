@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ckpt_surgery.measure.ranks import unwrapped
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
-from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.step import prepared, run_step
+from ckpt_surgery.measure.switch import Switch
 from ckpt_surgery.runtime.discovery import Block
 
 
@@ -27,6 +28,7 @@ class Setup:
     levels: tuple[Level, ...]
     seed: int
     tolerance: float | None
+    switch: Switch
 
     @property
     def model(self) -> nn.Module:
@@ -39,7 +41,12 @@ class Setup:
         return type(self.model).__name__
 
     def run(
-        self, mode: Mode | None, *, rounding_seed: int = 0, through: nn.Module | None = None, **more: Any
+        self,
+        mode: Mode | None,
+        *,
+        rounding_seed: int = 0,
+        through: nn.Module | None = None,
+        **more: Any,
     ) -> RunRecord:
         """One step in this mode, or without checkpointing; see `run_step`. Inputs in `more` replace those given.
 
@@ -55,7 +62,14 @@ class Setup:
                 loss=self.loss,
                 open_gates=True,
                 rounding_seed=rounding_seed,
+                switch=self.switch,
             )
+
+    @contextmanager
+    def prepared(self, mode: Mode | None) -> Iterator[None]:
+        """Inside, the model is ready for training steps in this mode, as in `run`."""
+        with _claiming_support(self.model), prepared(self.model, mode, switch=self.switch, open_gates=True):
+            yield
 
 
 @contextmanager

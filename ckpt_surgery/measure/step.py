@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
-from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
-from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
+from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
+from ckpt_surgery.measure.record import LITTLE, RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.measure.switch import Switch, switch_checkpointing
 from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
@@ -40,13 +43,14 @@ def run_step(
     generate: Mapping[str, Any] | None = None,
     open_gates: bool = False,
     rounding_seed: int = 0,
+    switch: Switch = switch_checkpointing,
 ) -> RunRecord:
     """Run one training step of `model` without an optimizer, then restore the model.
 
     Modules stay in training or evaluation mode as they are; checkpointing layers do nothing in evaluation mode.
 
-    `inputs` are the keyword arguments of the model; the step works on copies. A float input gets a gradient
-    only if it requires one: a stack whose first block takes plain pixels must be measured as it is.
+    `inputs` are the arguments of the model by name (see `call_arguments`); the step works on copies. A float input
+    gets a gradient only if it requires one: a stack whose first block takes plain pixels must be measured as it is.
     `blocks` maps names to the modules of `model` whose entries are counted. `checkpointing` None switches
     checkpointing off, even if it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
     `generate` are arguments for `model.generate`, which then runs after the step, in evaluation mode.
@@ -54,36 +58,37 @@ def run_step(
     dropout, and with another number before the backward, as a recompute must not depend on their state there.
     `open_gates` gives random values to parameters that are zero or nearly so: behind a closed gate, a lost
     gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `perturbed_rounding`): what differs
-    then is noise.
+    then is noise. `switch` is what switches checkpointing on and off.
 
     An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
     where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
     not a module of the model.
     """
-    with model_state_kept(model):
-        switch_checkpointing(model, checkpointing)
-        if open_gates:
-            _open_gates(model)
+    with prepared(model, checkpointing, switch=switch, open_gates=open_gates):
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
-        step = _Step({name: _own(value) for name, value in inputs.items()}, seed)
-        with EntryCounter(model, blocks) as counter:
-            step.run(model, loss or loss_of, counter, blocks if checkpointing is None else {}, rounding_seed)
+        step = _Step({name: own_copy(value) for name, value in inputs.items()}, seed)
+        with EntryCounter(model, blocks, on_recompute=step.meter.start_recompute) as counter:
+            marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
+            step.run(model, loss or loss_of, counter, marker, rounding_seed)
         if generate is not None and step.error is None:
             step.generate(model, generate)
         return RunRecord(
             checkpointing=checkpointing,
             seed=seed,
             loss=step.loss,
-            gradients={n: _taken(p.grad) for n, p in model.named_parameters() if p.requires_grad},
+            gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
             entries=counter.entries(),
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
             kept_bytes=step.meter.kept_bytes,
             best_kept_bytes=step.meter.best_kept_bytes,
+            held_bytes=step.meter.held_bytes,
+            recompute_bytes=step.meter.recompute_bytes(_gradients_of(model, step.arguments)),
+            left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,
             backward_flops=step.meter.backward_flops,
             block_flops=step.meter.block_flops,
-            timeline=step.meter.timeline(p.grad for p in model.parameters() if p.grad is not None),
+            timeline=step.meter.timeline(_gradients_of(model, step.arguments)),
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             calls=step.calls,
             leaking_blocks=frozenset(step.meter.leaking_blocks),
@@ -92,6 +97,34 @@ def run_step(
             generated=step.generated,
             error=step.error,
         )
+
+
+@contextmanager
+def prepared(
+    model: nn.Module,
+    checkpointing: Mode | None,
+    *,
+    switch: Switch = switch_checkpointing,
+    open_gates: bool = False,
+) -> Iterator[None]:
+    """Inside, a model is ready for training steps as `run_step` describes them; afterwards it is as it was."""
+    with model_state_kept(model):
+        switch(model, checkpointing)
+        if open_gates:
+            _open_gates(model)
+        yield
+
+
+def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[Any], Tensor] | None) -> Tensor:
+    """The loss of a forward on copies of the arguments. Raises like the model and the loss function."""
+    given, named = call_arguments({name: own_copy(value) for name, value in arguments.items()})
+    with torch.enable_grad():
+        return scalar((loss or loss_of)(model(*given, **named)))
+
+
+def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:
+    """The gradients as they are now, on the CPU, of every parameter that requires one."""
+    return {name: _taken(p.grad) for name, p in model.named_parameters() if p.requires_grad}
 
 
 @dataclass(slots=True)
@@ -104,6 +137,7 @@ class _Step:
     loss: float = float("nan")
     cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: dict[str, CallFacts] = field(default_factory=dict)
+    left_bytes: int = 0
     rng_moved: bool = False
     generated: Tensor | None = None
     error: StepError | None = None
@@ -113,7 +147,7 @@ class _Step:
         model: nn.Module,
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
-        observed: Mapping[str, nn.Module],
+        marker: CallMarker,
         rounding_seed: int,
     ) -> None:
         part = StepPart.FORWARD
@@ -123,8 +157,9 @@ class _Step:
         try:
             # the one entered last sees an operator first, so the meter counts what the other makes of it
             with self.meter, perturbed_rounding(rounding_seed) if rounding_seed else contextlib.nullcontext():
-                with torch.enable_grad(), CallObserver(observed, self.meter) as observer:
-                    output = model(**self.arguments)
+                with torch.enable_grad(), marker:
+                    given, named = call_arguments(self.arguments)
+                    output = model(*given, **named)
                     part = StepPart.LOSS
                     value = scalar(loss(output))
                     del output
@@ -136,26 +171,43 @@ class _Step:
                 counter.start_backward()
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
+            del value
+            self.left_bytes = self._left(_gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices)
             self._measure_caches()
-            self.calls = observer.facts()
+            if isinstance(marker, CallObserver):
+                self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = step_error(part, error)
+            self._measure_caches()
 
     def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         model.eval()
         seed_all(self.seed)
         try:
-            tokens = cast(Any, model).generate(**{name: _own(value) for name, value in arguments.items()})
+            tokens = cast(Any, model).generate(**{name: own_copy(value) for name, value in arguments.items()})
         except Exception as error:
             self.error = step_error(StepPart.GENERATE, error)
         else:
             self.generated = getattr(tokens, "sequences", tokens).to("cpu", copy=True)
 
+    def _left(self, gradients: list[Tensor]) -> int:
+        """The bytes that are alive besides the gradients. Those of reference cycles are nobody's."""
+        left = self.meter.left_bytes(gradients)
+        if left > LITTLE * self.meter.kept_bytes:
+            gc.collect()
+            left = self.meter.left_bytes(gradients)
+        return left
+
     def _measure_caches(self) -> None:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
+
+
+def _gradients_of(model: nn.Module, arguments: Mapping[str, Any]) -> list[Tensor]:
+    owners = (*model.parameters(), *(tensor for _, tensor in _wanting(arguments)))
+    return [owner.grad for owner in owners if owner.grad is not None]
 
 
 def _extent(cache: Any) -> int:
@@ -174,7 +226,7 @@ def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
     return before, between, later[1] if len(later) > 1 else between
 
 
-def _own(value: Any) -> Any:
+def own_copy(value: Any) -> Any:
     """A copy that the step may write into. Tensors in it are leaves, whatever made those of `value`."""
     leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in tensors(value)}
     return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))

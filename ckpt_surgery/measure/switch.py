@@ -1,19 +1,49 @@
-"""Switch checkpointing on or off, through whichever method the installed transformers has."""
+"""Switch checkpointing on or off, through whatever a model has for that.
+
+That is the method of the installed transformers, those of diffusers and timm, or the surgery of `wrap_blocks` itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.library_switch import FUNCTION
+
+Switch = Callable[[nn.Module, Mode | None], None]
+"""Switches checkpointing on in a mode, or off with None."""
+
+_TIMM = "set_grad_checkpointing"
+_DIFFUSERS = "enable_gradient_checkpointing"
+
+
+def switch_of(model: nn.Module) -> Switch:
+    """What switches the checkpointing of a model. Raises VerifyError, with what to do, where it has nothing."""
+    if _method(model, "enable") is not None:
+        return switch_checkpointing
+    if any(_surgical_blocks(model)):
+        return _switch_surgery
+    if hasattr(model, _DIFFUSERS):
+        return _switch_diffusers
+    if hasattr(model, _TIMM):
+        return _switch_timm
+    raise VerifyError(
+        f"{type(model).__name__} has no method to switch checkpointing on: call wrap_blocks on it first, or give "
+        "switch=, a function of the model and the mode, which is None for off"
+    )
 
 
 def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Switch checkpointing on in the given mode, or off, through whichever method the release has.
+    """Switch checkpointing on in the given mode, or off, through whichever method the release of transformers has.
 
     Late releases also make the embeddings' outputs require gradient when it is switched on. A run without is to
     differ in nothing else, so they stay like that when it is switched off here.
@@ -37,6 +67,37 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         disable()
     if getattr(model, "_hf_peft_config_loaded", False):  # then those outputs were set back
         cast(Any, model).enable_input_require_grads()
+
+
+def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
+    for block in _surgical_blocks(model):
+        function = vars(block).get(FUNCTION)
+        if checkpointing is None or function is None:
+            vars(block)[FUNCTION] = None
+        else:
+            vars(block)[FUNCTION] = function.changed(use_reentrant=checkpointing == "reentrant")
+
+
+def _surgical_blocks(model: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in model.modules() if isinstance(vars(module).get("forward"), BlockForward))
+
+
+def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
+    methods = cast(Any, model)
+    if checkpointing is None:
+        methods.disable_gradient_checkpointing()
+        return
+    takes_function = "gradient_checkpointing_func" in inspect.signature(getattr(model, _DIFFUSERS)).parameters
+    if not takes_function and checkpointing == "reentrant":
+        raise TypeError(f"{type(model).__name__}.{_DIFFUSERS} takes no function, so that there is no other mode")
+    function = partial(checkpoint, use_reentrant=checkpointing == "reentrant")
+    methods.enable_gradient_checkpointing(*([function] if takes_function else []))
+
+
+def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
+    if checkpointing == "reentrant":
+        raise TypeError(f"{type(model).__name__}.{_TIMM} has no reentrant mode of its own")
+    getattr(model, _TIMM)(checkpointing is not None)
 
 
 def _method(model: nn.Module, verb: str) -> Callable[..., Any] | None:

@@ -7,7 +7,7 @@ together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import (
+    Inputs,
     Levels,
     checked_inputs,
     checked_levels,
@@ -28,6 +29,7 @@ from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.switch import Switch, switch_of
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -35,30 +37,34 @@ from ckpt_surgery.runtime.wrap import wrap_blocks
 
 def verify(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     *,
     loss: Callable[[Any], Tensor] | None = None,
     modes: Mode | Sequence[Mode] = MODES,
     levels: Levels = "all",
     seed: int = 0,
     tolerance: float | None = None,
+    switch: Switch | None = None,
 ) -> Report:
     """Prove that gradient checkpointing works on `model`, or say what it does wrong.
 
     One training step without checkpointing is the reference; one per mode is held against it: the same model,
     seed and inputs. Afterwards the model is as it was: values, buffers, gradients, generators, training mode,
-    hooks and flags. `model` is any module in training mode with `gradient_checkpointing_enable` (or the
-    later `activation_checkpointing_enable`), on any device but meta; `inputs` are the keyword arguments of
-    its forward. `loss` turns the output into a scalar (default: the output's own loss, else a weighted sum of every
-    float tensor in it). `levels` are those of `results.LEVELS` to judge. `tolerance` is the largest relative error
-    of a gradient; by default the square root of the dtype's eps.
+    hooks and flags. `model` is any module in training mode on any device but meta; `inputs` are the keyword arguments
+    of its forward, a tuple of positional ones, or a tensor. What switches its checkpointing on and off is the method
+    of transformers, diffusers or timm, or its surgery; or `switch`, a function of the model and the mode, None for
+    off. `loss` turns the output into a scalar (default: the output's own loss, else a weighted sum of every
+    float tensor in it). `levels` are those of `results.LEVELS` to judge. Gradients have to be equal to the bit, or
+    within the noise that is measured by runs that round otherwise; `tolerance` is a relative error that is allowed
+    besides.
 
     A model that says it does not support checkpointing and yet holds checkpointing layers is examined too, as
     if it did: its report is marked and never `ok`. One without such layers gets no verdict.
 
     Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
-    hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers;
-    up to four more steps where something looks wrong or a cache can be given. There is no limit on the time: a
+    hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers; up to
+    five more steps where something looks wrong or a cache can be given; and a dozen of each for the levels loop and
+    precision. There is no limit on the time: a
     backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits. `model` may be a
     `DistributedDataParallel`: in an initialised process group the level "ranks" compares the ranks, and every
     rank has to call this; see `ranks`.
@@ -66,7 +72,7 @@ def verify(
     Raises VerifyError, with one sentence, where no verdict is possible: a model in evaluation mode, on meta, or
     without a method to switch checkpointing on, inputs that do not fit, a loss that needs no gradient, or NaN.
     """
-    examination = Examination(model, inputs, loss=loss, levels=levels, seed=seed, tolerance=tolerance)
+    examination = Examination(model, inputs, loss=loss, levels=levels, seed=seed, tolerance=tolerance, switch=switch)
     return examination.run(modes)
 
 
@@ -79,12 +85,13 @@ class Examination:
     def __init__(
         self,
         model: nn.Module,
-        inputs: Mapping[str, Any],
+        inputs: Inputs,
         *,
         loss: Callable[[Any], Tensor] | None = None,
         levels: Levels = "all",
         seed: int = 0,
         tolerance: float | None = None,
+        switch: Switch | None = None,
     ) -> None:
         inner = checked_model(unwrapped(model))
         self._setup = Setup(
@@ -95,6 +102,7 @@ class Examination:
             blocks={block.name: block for block in find_blocks(inner)},
             loss=loss,
             seed=seed,
+            switch=switch or switch_of(inner),
         )
         self._reference: Reference | None = None
         self._seconds: dict[str, float] = {}
@@ -149,8 +157,15 @@ class Examination:
         """
         before = self._setup
         surgery = wrap_blocks(before.model)
-        options: dict[str, Any] = {"levels": before.levels, "seed": before.seed, "tolerance": before.tolerance}
-        after = Examination(before.given, before.inputs, loss=before.loss, **options)
+        after = Examination(
+            before.given,
+            before.inputs,
+            loss=before.loss,
+            levels=before.levels,
+            seed=before.seed,
+            tolerance=before.tolerance,
+            switch=before.switch,
+        )
         if self._reference is not None and after._setup.blocks.keys() == before.blocks.keys():
             after._reference = Reference(after._setup, self._reference.record)
             return after, str(surgery)

@@ -1,9 +1,9 @@
 """The words for faults and causes, and the rule behind a cause. Nothing is decided here, and nothing reads the words.
 
-A fault's clauses are templates over its details and the `underlying` fault, with two formats of their own: `size`
-for bytes, and `clause` for a sentence without its full stop. A cause's sentence is a template over its names: `block`
-and `outer` are classes of blocks, `argument` is a parameter of a block's forward and `module` the full name of a
-module. What a rule explains has its words in the rule's file.
+A fault's clauses are templates over its details and the `underlying` fault, with three formats of their own: `size`
+for bytes, `clause` for a sentence without its full stop, and `words` for a kind of loop or precision. A cause's
+sentence is a template over its names: `block` and `outer` are classes of blocks, `argument` is a parameter of the
+forward of a block and `module` the full name of a module. What a rule explains has its words in the rule's file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ckpt_surgery.codemods import RuleCause, cause_of
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.codemods.rules import unreachable_checkpointing
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, LoopKind, Precision, SkipKind
 from ckpt_surgery.text import ranks_in_words, size
 
 
@@ -57,14 +57,28 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.CACHE_WRITTEN: FaultText(
         "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
     ),
+    FaultKind.CACHE_STEP_RAISED: FaultText(
+        "a step with a cache that ends, as it does without checkpointing", "{error}"
+    ),
     FaultKind.RNG_NOT_RESTORED: FaultText("the randomness of the forward in the recompute", "another"),
     FaultKind.RNG_MOVED: FaultText("a backward that draws no random numbers", "one that does"),
     FaultKind.KEPT_BYTES: FaultText(
         "{best:size} kept from forward to backward at best", "{kept:size}, and {reference:size} without checkpointing"
     ),
+    FaultKind.RECOMPUTED_BYTES: FaultText(
+        "what a recompute made to be freed before the next: {first:size} alive as the first begins",
+        "{most:size} later",
+    ),
+    FaultKind.LEFT_BYTES: FaultText("{reference:size} alive after the backward", "{found:size}"),
     FaultKind.BACKWARD_FLOPS: FaultText(
         "a backward that runs the blocks' forward once more", "{ratio:.2f} times that work"
     ),
+    FaultKind.LOOP_DIFFERS: FaultText("{underlying.expected} {loop:words}", "{underlying.seen}"),
+    FaultKind.GROWING_BYTES: FaultText(
+        "{reference:size} more alive after a step than after the one before", "{found:size} more"
+    ),
+    FaultKind.PRECISION_DIFFERS: FaultText("{underlying.expected} {precision:words}", "{underlying.seen}"),
+    FaultKind.AUTOCAST_NOT_RESTORED: FaultText("the autocast of the forward in the recompute", "another, or none"),
     FaultKind.RANK_MISSING: FaultText("every rank to take part", "{error}"),
     FaultKind.RANK_STEP_RAISED: FaultText("a step that ends", "on {ranks}: {error}"),
     FaultKind.RANKS_DISAGREE: FaultText(
@@ -82,6 +96,35 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.MEAN_LOST: FaultText(_MEAN, f"none or only zeros on {{ranks}} {_GRADIENTS}"),
     FaultKind.MEAN_GAINED: FaultText(_MEAN, f"one that no rank computes on {{ranks}} {_GRADIENTS}"),
     FaultKind.MEAN_VALUE: FaultText(_MEAN, f"a relative error up to {{error:.2g}} on {{ranks}} {_GRADIENTS}"),
+}
+
+WORDS: Mapping[str, str] = {
+    LoopKind.STEPS: "over three steps of an optimizer",
+    LoopKind.ACCUMULATION: "where gradients are accumulated over two backwards",
+    LoopKind.TWO_FORWARDS: "where two forwards come before a backward",
+    LoopKind.RETAINED_GRAPH: "where a graph is retained for a second backward",
+    LoopKind.ADAPTERS: "where adapters train on a frozen model",
+    Precision.BFLOAT16: "in bfloat16",
+    Precision.FLOAT16: "in float16",
+    Precision.AUTOCAST: "under autocast to bfloat16",
+}
+
+SKIPS: Mapping[SkipKind, str] = {
+    SkipKind.NO_BLOCKS: "no stack of blocks was found",
+    SkipKind.GRADIENTS_LOST: "the backward was cut off",
+    SkipKind.STEP_WRONG: "a single step is wrong already",
+    SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in past_key_values ({error})",
+    SkipKind.CACHE_NOT_TAKEN: (
+        "the model does not run with a cache in past_key_values without checkpointing either ({error})"
+    ),
+    SkipKind.CACHE_REFUSED: "a cache in past_key_values is refused: {error}",
+    SkipKind.LOOP_NOT_RUN: "the model does not train without checkpointing either {loop:words} ({error})",
+    SkipKind.LOOP_REFUSED: "it is refused to train {loop:words}: {error}",
+    SkipKind.PRECISION_NOT_RUN: "the model does not train without checkpointing either {precision:words} ({error})",
+    SkipKind.PRECISION_REFUSED: "it is refused to train {precision:words}: {error}",
+    SkipKind.NOT_WRAPPED: "{model} is not wrapped in DistributedDataParallel",
+    SkipKind.OTHER_GROUP: "the process group of {model} is not that of all ranks",
+    SkipKind.MIXED_PRECISION: "{model} has a mixed precision of its own",
 }
 
 CAUSES: Mapping[CauseKind, str] = {
@@ -121,6 +164,11 @@ def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
     return FaultText(*(_Formatter().vformat(clause, (), names) for clause in FAULTS[kind]))
 
 
+def skip_text(kind: SkipKind, details: Mapping[str, Any]) -> str:
+    """Why a level was skipped, as a clause. Raises KeyError where a template needs a detail that is missing."""
+    return _Formatter().vformat(SKIPS[kind], (), details)
+
+
 def cause_text(kind: Observation | CauseKind, names: Mapping[str, str]) -> RuleCause:
     """The sentence for a cause and the code of its rule; each is empty where the other, or nothing, says it all.
 
@@ -141,6 +189,8 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "size":
             return size(value)
+        if format_spec == "words":
+            return WORDS[value]
         if format_spec == "clause":
             return str(value).removesuffix(".")
         return str(super().format_field(value, format_spec))

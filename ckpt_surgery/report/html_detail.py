@@ -25,7 +25,7 @@ _WORST = 10
 
 
 def detail(report: Report, plots: Sequence[Plot]) -> str:
-    """Facts, faults, levels, notes, cost, plots, and the tables of blocks and of the worst gradients.
+    """Facts, faults, levels, skips, cost, plots, and the tables of blocks and of the worst gradients.
 
     If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
@@ -45,9 +45,9 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
 
 def _said(report: Report) -> str:
-    """What is said in sentences: the problem, faults, refusals and notes."""
+    """What is said in sentences: the problem, faults, refusals and skipped levels."""
     problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
-    return f"{problem}{_faults(report)}{_notes(report)}"
+    return f"{problem}{_faults(report)}{_skips(report)}"
 
 
 def coded(text: str) -> str:
@@ -118,9 +118,9 @@ def _fault(modes: Sequence[Mode], fault: Fault) -> str:
     )
 
 
-def _notes(report: Report) -> str:
-    notes = [f"<li>{run.mode}: {coded(note)}</li>" for run in report.modes for note in run.notes]
-    return f'<ul class="notes">{"".join(notes)}</ul>' if notes else ""
+def _skips(report: Report) -> str:
+    items = [f"<li>{' and '.join(modes)}: {coded(str(skip))}</li>" for modes, skip in report.merged_skips]
+    return f'<ul class="skips">{"".join(items)}</ul>' if items else ""
 
 
 def _levels(report: Report) -> str:

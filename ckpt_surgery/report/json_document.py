@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.report.summary import counts, repair_counts, versions_of
+from ckpt_surgery.report.summary import counts, repair_counts, versions_of, with_skips
 
 JSON_SCHEMA_VERSION = 1
 """Raised when a key changes its meaning or goes; new keys leave it as it is."""
@@ -16,8 +16,9 @@ JSON_SCHEMA_VERSION = 1
 def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> str:
     """One object: how many classes came out how, and under `reports` exactly what each `Report.to_json` gives.
 
-    The reports keep their order. `repairs` are the counts after `wrap_blocks`, null where that was not tried, and
-    `seconds` is the wall-clock time of the whole survey, null where unknown.
+    The reports keep their order. `unjudged` is the number of those with a level that could not be judged. `repairs`
+    are the counts after `wrap_blocks`, null where that was not tried, and `seconds` is the wall-clock time of it all,
+    null where unknown.
     """
     from ckpt_surgery.version import __version__
 
@@ -27,6 +28,7 @@ def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> s
         "versions": versions_of(reports),
         "seconds": None if seconds is None else round(seconds, 3),
         "counts": counts(reports),
+        "unjudged": len(with_skips(reports)),
         "repairs": repair_counts(reports) or None,
     }
     opening = json.dumps(head, indent=2).removesuffix("\n}")

@@ -6,6 +6,7 @@ It holds no times, no folders and no random order: it changes only when results 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from ckpt_surgery.measure.report import Report
@@ -22,6 +23,7 @@ from ckpt_surgery.report.summary import (
     unclaimed,
     versions_of,
     why_no_verdict,
+    with_skips,
 )
 from ckpt_surgery.text import code, folded, markdown_table, plural, prose
 
@@ -56,6 +58,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
         _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
         _faults("What remains after wrap_blocks", after_surgery),
         _refusals(after_surgery),
+        _skips(with_skips(reports)),
         _families("What works", of_status(reports, "ok")),
         _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
         _unrepaired([report for report in after_surgery if report.problem]),
@@ -116,6 +119,18 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
 def _refusals(after_surgery: Sequence[Report]) -> str:
     rows = [[code(report.label), _text(said)] for report in after_surgery for _mode, said in report.refusals]
     return "## Refused in reentrant mode\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
+
+
+def _skips(reports: Sequence[Report]) -> str:
+    """The levels that were not judged, and why."""
+    rows = [
+        [code(report.label), " ".join(modes), " ".join(skip.levels), _text(skip.reason)]
+        for report in reports
+        for modes, skip in replace(report, modes=tuple(mode for mode in report.modes if mode.ok)).merged_skips
+    ]
+    return (
+        "## What could not be judged\n\n" + markdown_table(["class", "mode", "level", "reason"], rows) if rows else ""
+    )
 
 
 def _what(fault: Fault) -> str:

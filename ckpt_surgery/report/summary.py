@@ -73,6 +73,11 @@ def unclaimed(reports: Iterable[Report]) -> list[Report]:
     return [report for report in of_status(reports, "unsupported") if report.faults]
 
 
+def with_skips(reports: Iterable[Report]) -> list[Report]:
+    """The reports with a level that could not be judged in a mode without faults, by class."""
+    return ordered(report for report in reports if any(mode.skips and mode.ok for mode in report.modes))
+
+
 def counts(reports: Iterable[Report]) -> dict[Status, int]:
     """How many reports have each status, zeros included."""
     statuses = [report.status for report in reports]

@@ -22,6 +22,7 @@ from ckpt_surgery.report.summary import (
     unclaimed,
     verdict,
     why_no_verdict,
+    with_skips,
 )
 from ckpt_surgery.text import plural, wrapped
 
@@ -69,10 +70,14 @@ def survey_summary(
     took = "" if seconds is None else f" in {_duration(seconds)}"
     counted = f": {', '.join(tally)}" if tally else ""
     repaired = f"; {clause}" if (clause := repair_tally(reports)) else ""
+    skipped = len(with_skips(reports))
+    unjudged = f"; {plural(skipped, 'class', 'classes')} with a level that could not be judged" if skipped else ""
     hidden = (
         " The reasons why some were not built: --show-unbuilt." if hint and of_status(reports, "not built") else ""
     )
-    return wrapped(f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{repaired}.{hidden}", width)
+    return wrapped(
+        f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{unjudged}{repaired}.{hidden}", width
+    )
 
 
 def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:

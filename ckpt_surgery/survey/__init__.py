@@ -12,7 +12,7 @@ from typing import get_args
 
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report, Status
-from ckpt_surgery.measure.results import MODES, Level, Mode, Repair
+from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, Repair
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.survey.examination import EXAMINATION
 from ckpt_surgery.survey.job import SurveyJob
@@ -29,7 +29,7 @@ def survey(
     targets: Sequence[SurveyTarget],
     *,
     modes: Sequence[Mode] = MODES,
-    levels: str | Sequence[Level] = "all",
+    levels: str | Sequence[Level] = QUICK_LEVELS,
     fix: bool = False,
     workers: int | None = None,
     timeout: float = TIMEOUT,
@@ -47,7 +47,7 @@ def survey(
 
     Args:
         targets: what `resolve.resolve` returned.
-        modes, levels: what to examine, as in `verify`.
+        modes, levels: what to examine, as in `verify`; by default not the levels that take the most steps.
         fix: also examine the same modes after `wrap_blocks`, on the same model.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
         timeout: seconds for the build, the reference run and each mode, each on its own; a day at most.

@@ -18,17 +18,21 @@ from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.labels import label_candidates
 from ckpt_surgery.tiny.modalities import candidates
+from ckpt_surgery.tiny.padding import padded
 from ckpt_surgery.tiny.placeholders import PLACEHOLDERS, place_tokens
 
 _MOST_TRIES = 16
 _MOST_REPAIRS = 3
 
 
-def tiny_inputs(model: Any, *, batch: int = 2, length: int = 16, seed: int = 0) -> dict[str, Any]:
+def tiny_inputs(
+    model: Any, *, batch: int = 2, length: int = 16, seed: int = 0, padding: bool = True
+) -> dict[str, Any]:
     """Keyword arguments with which `model`'s forward runs in training mode, with a loss if it computes one.
 
     There are `batch` samples of `length` tokens; images, audio and series have the sizes in the configuration, and
-    the text holds as many image tokens as the vision part makes features. Tensors are on the device of the model's
+    the text holds as many image tokens as the vision part makes features. With `padding`, a quarter of the last sample
+    is masked out in every mask that the model takes like that. Tensors are on the device of the model's
     first parameter; floats have its dtype and require no gradient. The same seed gives the same tensors. The
     forward runs a few times; the model and the random number generators are left as they were.
 
@@ -47,7 +51,8 @@ def tiny_inputs(model: Any, *, batch: int = 2, length: int = 16, seed: int = 0) 
         for arguments in candidates(model, batch, length, seed, heads):
             for labels in label_candidates(arguments, heads):
                 try:
-                    return _accepted(model, arguments, labels)
+                    values = _accepted(model, arguments, labels)
+                    return _with_padding(model, values) if padding else values
                 except _Rejected as rejected:
                     first = first or rejected.error
                 tries += 1
@@ -84,6 +89,18 @@ def _accepted(model: Any, arguments: ForwardArguments, labels: dict[str, Any]) -
         return values
     assert error is not None
     raise _Rejected(error)
+
+
+def _with_padding(model: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The same with padding, where the forward runs with it."""
+    other = padded(values)
+    if all(other[name] is value for name, value in values.items()):
+        return values
+    try:
+        loss = _loss(model, other)
+    except Exception:  # features of a masked image no longer fit their placeholders, say
+        return values
+    return values if loss is not None and not bool(torch.isfinite(loss).all()) else other
 
 
 def _check_loss(loss: Tensor | None) -> None:

@@ -16,6 +16,7 @@ from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.dropout import set_dropout
 from ckpt_surgery.tiny.families import CLASS_OPTIONS
 from ckpt_surgery.tiny.inputs import tiny_inputs
 from ckpt_surgery.tiny.shrink import tiny_config
@@ -49,9 +50,10 @@ def tiny_model(
     """A small `model_class` with random weights, and inputs with which one training step of it works.
 
     `config` (default: the configuration class that `model_classes` names for the class, or the class's own) is shrunk
-    by `tiny_config`. `options` are then set on each of its configurations that has the attribute, or on the outermost
-    if none has. Weights and inputs follow from `seed`; the random number generators are left as they were. Models of
-    more than `MOST_PARAMETERS` are not built: they are counted on the meta device, before any memory is spent.
+    by `tiny_config`; rates of dropout that are 0 become `dropout.RATE`. `options` are then set on each of its
+    configurations that has the attribute, or on the outermost if none has. Weights and inputs follow from `seed`; the
+    random number generators are left as they were. Models of more than `MOST_PARAMETERS` are not built: they are
+    counted on the meta device, before any memory is spent.
 
     Raises:
         CannotBuild: no attempt gives a model whose forward and backward run with a finite result.
@@ -107,10 +109,27 @@ def _same_failure(failure: CannotBuild, other: CannotBuild) -> bool:
 def _built(
     model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any], PretrainedConfig]:
-    """The model, its inputs and its configuration. Raises CannotBuild with the stage that failed."""
+    """The model, its inputs and its configuration, with dropout and padding where it trains with both.
+
+    Raises CannotBuild with the stage that failed.
+    """
+    try:
+        return _built_with(model_class, source, attempt, seed, options, hard=True)
+    except CannotBuild as failure:
+        if failure.missing_package:
+            raise
+    return _built_with(model_class, source, attempt, seed, options, hard=False)
+
+
+def _built_with(
+    model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any], *, hard: bool
+) -> tuple[Any, dict[str, Any], PretrainedConfig]:
+    """The same; with dropout and padding where it is to be `hard`, and without otherwise."""
     name, stage = model_class.__name__, BuildStage.CONFIGURATION
     try:
         config = tiny_config(source, attempt=attempt)
+        if hard:
+            set_dropout(config)
         _set_options(config, {**CLASS_OPTIONS.get(name, {}), **options})
         stage = BuildStage.SIZE
         count = _count_parameters(model_class, config)
@@ -120,7 +139,7 @@ def _built(
         torch.manual_seed(seed)
         model = _constructed(model_class, config)
         stage = BuildStage.INPUTS
-        inputs = tiny_inputs(model, seed=seed)
+        inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
         _train_once(model, inputs, seed)
     except CannotBuild:

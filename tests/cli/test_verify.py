@@ -21,7 +21,7 @@ from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, MODES, Fault, ModeReport, Outcome, Repair
+from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS, Fault, ModeReport, Outcome, Repair
 from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError
@@ -108,7 +108,7 @@ class TestWhatTheSurveyIsAsked:
         assert asked == {
             "jobs": [SurveyTarget("bert", "BertModel")],
             "modes": MODES,
-            "levels": "all",
+            "levels": LEVELS,
             "fix": False,
             "workers": None,
             "timeout": TIMEOUT,
@@ -131,7 +131,17 @@ class TestWhatTheSurveyIsAsked:
 
     def test_words_may_be_written_with_dashes(self, survey: Survey) -> None:
         run("bert --modes Non-Reentrant,reentrant --levels all")
-        assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, "all")
+        assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, LEVELS)
+
+    def test_all_classes_are_judged_at_the_levels_loop_and_precision_only_with_deep(self, survey: Survey) -> None:
+        for line, levels in (
+            ("--all", QUICK_LEVELS),
+            ("--all --deep", LEVELS),
+            ("--all --levels loop,set", ("set", "loop")),
+        ):
+            run(line)
+            assert survey.asked["levels"] == levels
+        assert run("--all --deep --levels set") == 2
 
     def test_the_configuration_says_how_many_workers(self, survey: Survey) -> None:
         Path("pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 7\n", encoding="utf-8")

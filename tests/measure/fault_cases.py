@@ -21,6 +21,10 @@ DETAILS: Mapping[str, Detail] = {
     "kept": 2048,
     "best": 1024,
     "ratio": 2.0,
+    "first": 1024,
+    "most": 4096,
+    "loop": "accumulation",
+    "precision": "float16",
     "ranks": (1,),
     "world_size": 2,
 }
@@ -32,10 +36,17 @@ ONE_OF_LEVEL: Mapping[Level, FaultKind] = {
     "values": FaultKind.GRADIENT_VALUE,
     "state": FaultKind.BUFFER_CHANGED,
     "cost": FaultKind.KEPT_BYTES,
+    "loop": FaultKind.LOOP_DIFFERS,
+    "precision": FaultKind.PRECISION_DIFFERS,
     "ranks": FaultKind.PARAMETERS_DIFFER,
 }
 WITH_AN_ERROR = {FaultKind.GRADIENT_VALUE, FaultKind.MEAN_VALUE}
-ABOUT_ANOTHER = {FaultKind.IRREPRODUCIBLE, FaultKind.RANKS_DISAGREE}
+ABOUT_ANOTHER = {
+    FaultKind.IRREPRODUCIBLE,
+    FaultKind.LOOP_DIFFERS,
+    FaultKind.PRECISION_DIFFERS,
+    FaultKind.RANKS_DISAGREE,
+}
 
 
 def why(kind: Observation | CauseKind, **names: str) -> Explanation:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import verify
+from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import MODES
+from ckpt_surgery.measure.results import MODES, Skip
 from tests.measure.toys import WIDTH, Layer, Model, NormLayer, PlainLayer, SureLayer, model_of, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -252,11 +253,11 @@ class OnePlain(Model):
         return cast(Tensor, checkpoint(block, hidden_states, use_reentrant=False))
 
 
-def test_a_model_without_a_stack_that_saves_memory_has_a_note_and_no_fault() -> None:
+def test_a_model_without_a_stack_that_saves_memory_skips_levels_and_has_no_fault() -> None:
     report = verify(model_of(lambda: nn.Sequential(*(nn.Tanh() for _ in range(9))), whole=OnePlain), values())
     without_fault(report)
     for mode in report.modes:
-        assert any("No stack of blocks" in note for note in mode.notes)
+        assert Skip(("recompute", "cost"), SkipKind.NO_BLOCKS) in mode.skips
         assert mode.outcomes["recompute"] == "skipped"
 
 

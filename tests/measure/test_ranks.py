@@ -176,15 +176,15 @@ def test_gradients_that_are_wrong_without_the_wrapper_are_not_blamed_on_it(resul
 def test_a_reference_that_one_rank_does_not_have_is_an_error_on_all(results: Results) -> None:
     first, second = (report["error"] for report in results[2]["not a number"])
     assert first == second
-    assert first.startswith("on rank 1: the loss of Model without checkpointing is nan")
+    assert first.startswith("on rank 1: in the run of Model without checkpointing the loss is nan")
 
 
 def test_a_bare_model_in_a_process_group_is_not_judged_and_the_report_says_so(results: Results) -> None:
     for report in results[2]["bare"]:
         assert report["status"] == "ok"
         assert outcomes(report) == ["skipped", "skipped"]
-        notes = [mode["notes"] for mode in report["modes"]]
-        assert notes == [["level ranks was skipped: Model is not wrapped in DistributedDataParallel"]] * 2
+        reasons = [[skip["reason"] for skip in mode["skips"]] for mode in report["modes"]]
+        assert reasons == [["Model is not wrapped in DistributedDataParallel"]] * 2
 
 
 def test_one_rank_alone_can_verify_a_wrapped_model_without_the_level(results: Results) -> None:

@@ -109,6 +109,9 @@ def test_a_healthy_model_passes_in_both_modes_bit_by_bit(build: Callable[[], Mod
         assert {level for level, outcome in mode.outcomes.items() if outcome == "skipped"} == {"ranks"}
 
 
+LEAK: Seen = ("loop", "", "")
+"""What a recompute made and left behind is alive after the backward."""
+
 FAULTS = [
     pytest.param(
         lambda: model_of(Layer, Layer, by_keyword=True),
@@ -132,12 +135,15 @@ FAULTS = [
     ),
     pytest.param(
         lambda: model_of(WritingLayer, WritingLayer, whole=SharedDictionary),
-        {"non_reentrant": [("values", "CKPT007", "writes")], "reentrant": [("run", "CKPT007", "`shared_states`")]},
+        {
+            "non_reentrant": [("values", "CKPT007", "writes"), LEAK],
+            "reentrant": [("run", "CKPT007", "`shared_states`")],
+        },
         id="a dictionary that blocks write into",
     ),
     pytest.param(
         lambda: model_of(RoutingLayer, RoutingLayer, whole=RouterLoss),
-        reentrant(("values", "", "router logits")),
+        {"non_reentrant": [LEAK], "reentrant": [("values", "", "router logits"), LEAK]},
         id="router scores left aside",
     ),
     pytest.param(
@@ -171,7 +177,11 @@ FAULTS = [
         in_both(("recompute", "CKPT006", "Stage"), ("cost", "CKPT006", "Stage")),
         id="a layer inside a layer",
     ),
-    pytest.param(lambda: model_of(HoardingLayer, Layer), in_both(("cost", "", "")), id="tensors that blocks keep"),
+    pytest.param(
+        lambda: model_of(HoardingLayer, Layer),
+        {"non_reentrant": [("cost", "", "")], "reentrant": [("cost", "", ""), LEAK]},
+        id="tensors that blocks keep",
+    ),
     pytest.param(model_of, in_both(("recompute", "CKPT009", "")), id="no block at all"),
 ]
 
@@ -328,8 +338,8 @@ def cached(model: Model, offered: bool) -> Report:
 def test_a_cache_by_position_grows_twice(offered: bool) -> None:
     report = cached(model_of(CachingLayer, CachingLayer, whole=PositionalCache), offered)
     for mode in MODES:
-        (fault,) = seen(report)[mode]
-        assert (fault.level, fault.subjects) == ("state", ("input past_key_values",))
+        fault = one(report, mode, "state")
+        assert fault.subjects == ("input past_key_values",)
         assert fault.expected.startswith("size 2 ")
         assert fault.seen.startswith("4 ")
 
@@ -387,10 +397,9 @@ def test_rounding_flips_no_verdict(mode: Mode) -> None:
     model = model_of(Rounding, Rounding).float()
     inputs = {"values": values()["values"].float()}
     reference, checkpointed = (run_step(model, inputs, blocks={}, checkpointing=run) for run in (None, mode))
-    strict = compare(reference, checkpointed, floors={})
-    assert strict.wrong
-    assert set(strict.wrong) <= {"layers.0.key.bias", "layers.1.key.bias"}
-    assert 0 < (strict.errors or {})["layers.0.value.weight"] < 1e-5
+    strict = compare(reference, checkpointed, floors={}).errors or {}
+    assert {name for name, error in strict.items() if error > 1e-3} & {"layers.0.key.bias", "layers.1.key.bias"}
+    assert 0 < strict["layers.0.value.weight"] < 1e-5
     report = verify(model, inputs, modes=[mode])
     assert report.ok, str(report)
 
@@ -422,7 +431,7 @@ def test_a_loss_of_the_callers_is_used() -> None:
         result: Tensor = 2 * output.sum()
         return result
 
-    assert verify(model_of(Layer, Layer), values(), loss=loss).ok
+    assert verify(model_of(Layer, Layer), values(), loss=loss, levels=["set", "values"]).ok
     assert len(losses) == 3  # the reference and each mode, and no run besides
     assert len(set(losses)) == 1
 
@@ -506,8 +515,13 @@ REFUSED = [
     pytest.param(lambda: model_of(Layer).eval(), {}, r"evaluation mode.*model\.train\(\)", id="evaluation mode"),
     pytest.param(lambda: model_of(Layer).to("meta"), {}, "meta device.*to_empty", id="on meta"),
     pytest.param(frozen, {}, "no parameter of Model requires gradient", id="nothing to train"),
-    pytest.param(lambda: nn.Linear(2, 2), {}, "Linear has no method gradient_checkpointing_enable", id="no method"),
-    pytest.param(lambda: model_of(Layer), {"inputs": [1]}, "list: give a dictionary", id="inputs no mapping"),
+    pytest.param(
+        lambda: nn.Linear(2, 2),
+        {},
+        "Linear has no method .*: call wrap_blocks on it first, or give switch=",
+        id="no method",
+    ),
+    pytest.param(lambda: model_of(Layer), {"inputs": 1}, "int: give a dictionary", id="inputs no mapping"),
     pytest.param(lambda: model_of(Layer), {"inputs": {"nothing": 1}}, "check model and inputs", id="unknown input"),
     pytest.param(
         lambda: model_of(Layer),
@@ -529,7 +543,7 @@ REFUSED = [
     pytest.param(lambda: model_of(Layer), {"levels": []}, "no level to verify: give some of", id="no level"),
     pytest.param(lambda: model_of(Layer), {"tolerance": -1}, "the tolerance is -1: give", id="a negative tolerance"),
     pytest.param(lambda: model_of(Layer), {"tolerance": "x"}, "the tolerance is 'x': give", id="no tolerance"),
-    pytest.param(spoilt, {}, "the loss of Model without checkpointing is nan", id="NaN in the loss"),
+    pytest.param(spoilt, {}, "the run of Model without checkpointing the loss is nan", id="NaN in the loss"),
     pytest.param(lambda: poisoned("gradient"), {}, "gradient of .* holds NaN.*try", id="NaN in a gradient"),
     pytest.param(lambda: model_of(Layer), {"modes": ["offload"]}, "unknown mode 'offload': give some of", id="mode"),
     pytest.param(lambda: model_of(Layer), {"modes": []}, "no mode to verify: give some of", id="no mode"),

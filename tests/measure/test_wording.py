@@ -11,9 +11,9 @@ import pytest
 
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import LEVELS, Explanation, Fault, ModeReport, fault_of
+from ckpt_surgery.measure.results import LEVELS, Explanation, Fault, ModeReport, Skip, fault_of, skip_of
 from tests.measure.fault_cases import fault, fault_at, why
 
 KINDS = tuple(FaultKind)
@@ -28,6 +28,16 @@ def test_every_kind_of_fault_has_a_level_and_both_clauses(kind: FaultKind) -> No
     assert sample.seen
     assert str(sample) == f"layers.0: expected {sample.expected}, saw {sample.seen}."
     assert not re.search(r"[{}]", str(sample))
+
+
+@pytest.mark.parametrize("kind", SkipKind)
+def test_every_reason_to_skip_levels_has_a_sentence_and_goes_through_json(kind: SkipKind) -> None:
+    details = {"error": "none", "loop": "steps", "precision": "float16", "model": "Toy"}
+    skip = Skip(("state", "loop"), kind, details)
+    assert str(skip).startswith("levels state and loop were skipped: ")
+    assert not re.search(r"[{}]", str(skip))
+    assert skip_of(json.loads(json.dumps(skip.to_dict()))) == skip
+    assert str(replace(skip, levels=("cost",))).startswith("level cost was skipped: ")
 
 
 @pytest.mark.parametrize("kind", CAUSES)
@@ -89,4 +99,5 @@ def shout(monkeypatch: pytest.MonkeyPatch) -> None:
 
     faults = {kind: wording.FaultText(*map(upper, text)) for kind, text in wording.FAULTS.items()}
     monkeypatch.setattr(wording, "FAULTS", faults)
-    monkeypatch.setattr(wording, "CAUSES", {kind: upper(text) for kind, text in wording.CAUSES.items()})
+    for table in ("CAUSES", "SKIPS", "WORDS"):
+        monkeypatch.setattr(wording, table, {kind: upper(text) for kind, text in getattr(wording, table).items()})

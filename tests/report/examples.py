@@ -7,9 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckpt_surgery.codemods.declaration import Observation
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import BlockCount, Cost, Fault, Level, Mode, ModeReport, Outcome, Repair, Timeline
+from ckpt_surgery.measure.results import (
+    BlockCount,
+    Cost,
+    Fault,
+    Level,
+    Mode,
+    ModeReport,
+    Outcome,
+    Repair,
+    Skip,
+    Timeline,
+)
 from tests.measure.fault_cases import fault as a_fault
 from tests.measure.fault_cases import why
 
@@ -74,7 +85,12 @@ def report(model: str, *modes: ModeReport, model_type: str = "", problem: str = 
 
 def healthy(model: str = "LlamaForCausalLM") -> Report:
     reentrant = mode_report("reentrant", error=2e-7)
-    return report(model, mode_report("non_reentrant"), replace(reentrant, notes=("The loss differs by 1e-9.",)))
+    return report(model, mode_report("non_reentrant"), replace(reentrant, skips=(not_taken("it takes none"),)))
+
+
+def not_taken(error: str) -> Skip:
+    """A cache that the model does not take."""
+    return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"error": error})
 
 
 def not_recomputed() -> Report:
@@ -149,7 +165,7 @@ def hostile() -> Report:
         mode_report("reentrant", fault),
         blocks=(BlockCount(name, HOSTILE, 1, 1, 0),),
         errors={name: 0.5},
-        notes=(HOSTILE,),
+        skips=(not_taken(HOSTILE),),
     )
     return replace(report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE), dtype=HOSTILE)
 

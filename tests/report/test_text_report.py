@@ -52,5 +52,7 @@ def test_the_reasons_of_the_unbuilt_are_shown_when_asked_for() -> None:
 
 
 def test_where_all_is_well_there_is_one_line() -> None:
-    assert survey_lines([examples.healthy()], width=80, seconds=2.0) == ["Verified 1 class in 2.0 s: 1 ok."]
+    assert survey_lines([examples.healthy()], width=80, seconds=2.0) == [
+        "Verified 1 class in 2.0 s: 1 ok; 1 class with a level that could not be judged."
+    ]
     assert survey_lines([], width=80) == ["Verified 0 classes."]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckpt_surgery.errors import Unverifiable
-from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.kinds import FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, Fault, Mode, ModeReport
+from ckpt_surgery.measure.results import LEVELS, Fault, Mode, ModeReport, Skip
 
 EXAMINATION = "tests.survey.stand_in:StandIn"
 
@@ -36,8 +36,8 @@ class StandIn:
         self._turn(f"{self.after}{mode}")
         lost = self.model.get("stays_lost" if self.after else "lost", ())
         faults = tuple(Fault(FaultKind.GRADIENT_LOST, (name,), {"count": 1, "total": 1}) for name in lost)
-        note = str(self.inputs)
-        return ModeReport(mode, faults, {level: "ok" for level in LEVELS if level in self.levels}, notes=(note,))
+        skip = Skip(("loop",), SkipKind.LOOP_NOT_RUN, {"loop": "steps", "error": str(self.inputs)})
+        return ModeReport(mode, faults, {level: "ok" for level in LEVELS if level in self.levels}, skips=(skip,))
 
     def repaired(self) -> tuple[StandIn, str]:
         self._turn("wrap_blocks")

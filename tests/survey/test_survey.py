@@ -259,7 +259,7 @@ class TestAModelThatIsWell:
         (report,) = look("good")
         assert (report.model, report.target, report.status) == ("Good", "odd_models:good", "ok")
         assert [mode.mode for mode in report.modes] == list(MODES)
-        assert report.modes[0].notes == ("{'x': 1}",)
+        assert report.modes[0].skips[0].details["error"] == "{'x': 1}"
         assert list(report.seconds) == ["build", "reference", *MODES]
         assert "ckpt-surgery" in report.versions
 
@@ -653,7 +653,10 @@ class TestResuming:
         ("change", "reason"),
         [
             ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
-            ({"levels": ["set"]}, "was made with levels all, and this is set"),
+            (
+                {"levels": ["set"]},
+                "was made with levels run, recompute, set, values, state, cost, ranks, and this is set",
+            ),
             ({"fix": True}, "was made with fix no, and this is yes"),
         ],
     )

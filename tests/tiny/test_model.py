@@ -145,13 +145,14 @@ class Refuses(BertModel):  # type: ignore[misc]
         super().__init__(config)
 
     def forward(self, input_ids: torch.Tensor) -> Any:
-        word = self.words[self.tries - 1]
-        if self.places > 1 and self.tries % 2:
+        attempt = (self.tries - 1) // 2  # each is made with dropout and padding, and without
+        word = self.words[attempt]
+        if self.places > 1 and attempt % 2:
             raise ValueError(word)
         raise ValueError(word)
 
 
-@pytest.mark.parametrize(("places", "tries"), [(1, 3), (2, 4)])
+@pytest.mark.parametrize(("places", "tries"), [(1, 6), (2, 8)])
 @pytest.mark.parametrize("words", [Refuses.words, ("too small",) * 4])
 def test_whether_a_failure_is_repeated_is_decided_by_its_place(
     monkeypatch: pytest.MonkeyPatch, places: int, tries: int, words: tuple[str, ...]

@@ -1,0 +1,68 @@
+"""A model cast to another precision for the time of a step, and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.kinds import Precision
+
+DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
+WIDE = (torch.float32, torch.float64)
+"""The dtypes that are cast."""
+
+
+@contextmanager
+def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None]:
+    """Inside, the model computes in this precision; None changes nothing. What is cast is put back on exit.
+
+    Others stand in for its parameters and buffers.
+    """
+    if precision is None:
+        yield
+    elif precision is Precision.AUTOCAST:
+        device = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        with torch.autocast(device, dtype=torch.bfloat16):
+            yield
+    else:
+        with _cast(model, DTYPES[precision]):
+            yield
+
+
+def cast_to(value: Any, precision: Precision | None) -> Any:
+    """A tensor of floats in the dtype of a precision; anything else as it is."""
+    dtype = None if precision is None else DTYPES.get(precision)
+    if dtype is None or not isinstance(value, Tensor) or value.dtype not in WIDE:
+        return value
+    return value.detach().to(dtype).requires_grad_(value.requires_grad)
+
+
+@contextmanager
+def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Parameters are replaced, not written: a cast in place would cut off what others have hooked on them."""
+    stand_ins: dict[int, nn.Parameter] = {}
+    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in model.modules():
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for held in tables:
+            for name, tensor in list(held.items()):
+                if tensor is None or tensor.dtype not in WIDE:
+                    continue
+                replaced.append((held, name, tensor))
+                if isinstance(tensor, nn.Parameter):
+                    held[name] = stand_ins.setdefault(id(tensor), _parameter(tensor, dtype))
+                else:
+                    held[name] = tensor.to(dtype)
+    try:
+        yield
+    finally:
+        for table, name, tensor in replaced:
+            table[name] = tensor
+
+
+def _parameter(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(parameter.detach().to(dtype), requires_grad=parameter.requires_grad)

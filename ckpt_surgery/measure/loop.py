@@ -1,0 +1,139 @@
+"""Does a training loop compute the same with checkpointing? What loops do beyond one step, each held against itself.
+
+Steps of an optimizer, accumulated gradients, two forwards before a backward, a retained graph, and adapters on a
+frozen model. Nothing is judged by the count of anything here, only by gradients, losses and the memory that grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.adapters import Adapted, can_adapt
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
+from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.record import LITTLE, RunRecord
+from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
+from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.training import Training, run_training
+
+_STEP = 0.01
+"""What the first step of the optimizer moves the parameter with the largest gradient by."""
+_ADAPTERS = 2
+"""Adapters for each block."""
+
+
+class LoopLevel:
+    """The loops without checkpointing, which all modes are held against. Each is run once."""
+
+    def __init__(self, setup: Setup, record: RunRecord) -> None:
+        self._setup = setup
+        self._record = record
+        gradients = (gradient for gradient in record.gradients.values() if gradient is not None and gradient.numel())
+        largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
+        self._loops: Mapping[LoopKind, Callable[[Training], None]] = {
+            LoopKind.STEPS: partial(_steps, _STEP / (largest or 1.0)),
+            LoopKind.ACCUMULATION: _accumulation,
+            LoopKind.TWO_FORWARDS: _two_forwards,
+            LoopKind.RETAINED_GRAPH: _retained_graph,
+            LoopKind.ADAPTERS: _adapters,
+        }
+        self._growth: dict[LoopKind, int] = {}
+        self._references = {kind: NoisyReference(partial(self._reference, kind)) for kind in LoopKind}
+
+    def verdict(self, mode: Mode) -> LevelVerdict:
+        """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
+        faults: list[Fault] = []
+        skips: list[Skip] = []
+        for kind, reference in self._references.items():
+            details = {"loop": str(kind)}
+            if problem := not_finite(reference.records):
+                skips.append(Skip(("loop",), SkipKind.LOOP_NOT_RUN, {**details, "error": problem}))
+                continue
+            training = self._train(kind, mode)
+            if refused := next((run.refused for run in training.steps if run.refused is not None), None):
+                skips.append(Skip(("loop",), SkipKind.LOOP_REFUSED, {**details, "error": refused}))
+            elif fault := reference.first_fault(training.steps):
+                why = fault.explanation
+                faults.append(Fault(FaultKind.LOOP_DIFFERS, fault.subjects, details, why, underlying=fault))
+            elif training.growth - self._growth[kind] > LITTLE * self._record.kept_bytes:
+                figures = {"reference": self._growth[kind], "found": training.growth}
+                faults.append(Fault(FaultKind.GROWING_BYTES, details=figures))
+        return LevelVerdict(tuple(faults), tuple(skips), measured=len(skips) < len(self._references))
+
+    def _reference(self, kind: LoopKind, rounding_seed: int) -> tuple[RunRecord, ...]:
+        training = self._train(kind, None, rounding_seed)
+        if not rounding_seed:
+            self._growth.setdefault(kind, training.growth)
+        return tuple(training.steps)
+
+    def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int = 0) -> Training:
+        metered = kind is LoopKind.STEPS
+        return run_training(self._setup, mode, self._loops[kind], metered=metered, rounding_seed=rounding_seed)
+
+
+def _steps(rate: float, training: Training) -> None:
+    trained = [parameter for parameter in training.setup.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=rate)
+    for _ in range(3):
+        optimizer.zero_grad()
+        training.backward(training.forward())
+        optimizer.step()
+        training.measure()
+
+
+def _accumulation(training: Training) -> None:
+    for _ in range(2):
+        training.backward(training.forward())
+
+
+def _two_forwards(training: Training) -> None:
+    training.backward(training.forward() + training.forward())
+
+
+def _retained_graph(training: Training) -> None:
+    loss = training.forward()
+    training.backward(loss, retain=True)
+    training.backward(loss)
+
+
+def _adapters(training: Training) -> None:
+    """Freeze the model, and train adapters on some linear layers of each block.
+
+    What goes into the blocks requires gradient, as those who train adapters have it: the outputs of embeddings, or the
+    inputs of the model. Raises ValueError where no block has a linear layer.
+    """
+    setup = training.setup
+    setup.model.requires_grad_(False)
+    generator = torch.Generator().manual_seed(setup.seed)
+    places = {
+        place: None
+        for block in setup.blocks.values()
+        if not block.inside
+        for place in islice(_linear_layers(block.module), _ADAPTERS)
+    }
+    if not places:
+        raise ValueError("no block has a linear layer")
+    for holder, name in places:
+        setattr(holder, name, Adapted(getattr(holder, name), generator))
+    for module in setup.model.modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(_require_gradient)
+    training.backward(training.forward(inputs_require_gradient=True))
+
+
+def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    if output.is_leaf:
+        output.requires_grad_()
+
+
+def _linear_layers(block: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    for holder in block.modules():
+        for name, child in holder.named_children():
+            if can_adapt(child):
+                yield holder, name

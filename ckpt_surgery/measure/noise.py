@@ -1,0 +1,98 @@
+"""Runs without checkpointing, and what rounding alone changes in them: other runs are held against both.
+
+Equal bits are equal. Only where bits differ is the noise measured: by runs whose sums are taken in another order, and
+by one that is the same again, which differs where kernels add up in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from ckpt_surgery.measure.compare import Verdict, all_gradients, compare, noise_floors, root_of_eps
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Fault, Level
+
+GRADIENT_LEVELS: tuple[Level, ...] = ("run", "set", "values")
+"""The levels that fail where two runs do not compute the same."""
+
+_ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
+
+Runs = Callable[[int], Sequence[RunRecord]]
+"""The steps of one training, by their order, with rounding perturbed by a seed that is not 0."""
+
+
+class NoisyReference:
+    """The steps of a training without checkpointing. `run` runs it; the first time where `records` are not given."""
+
+    def __init__(self, run: Runs, records: Sequence[RunRecord] | None = None, tolerance: float | None = None) -> None:
+        self._run = run
+        self._given = records
+        self._tolerance = tolerance
+
+    @cached_property
+    def records(self) -> Sequence[RunRecord]:
+        """What the steps showed, up to the one that failed."""
+        return self._run(0) if self._given is None else self._given
+
+    def verdict(self, place: int, run: RunRecord) -> Verdict:
+        """A step next to that in the same place: by equal bits where all are, and by the measured noise otherwise."""
+        reference = self.records[place]
+        strict = compare(reference, run, floors={}, tolerance=self._tolerance)
+        if not any(fault.level in GRADIENT_LEVELS for fault in strict.faults) or run.error or self.irreproducible:
+            return strict
+        rounded = compare(reference, run, floors=self._rounding(place), tolerance=self._tolerance)
+        if not any(fault.level in GRADIENT_LEVELS for fault in rounded.faults):
+            return rounded
+        return compare(reference, run, floors=self.floors(place), tolerance=self._tolerance)
+
+    def first_fault(self, runs: Sequence[RunRecord]) -> Fault | None:
+        """The first thing that the steps of another training compute otherwise; None where they do not."""
+        for place, run in enumerate(runs[: len(self.records)]):
+            faults = self.verdict(place, run).faults
+            if fault := next((fault for fault in faults if fault.level in GRADIENT_LEVELS), None):
+                return fault
+        return None
+
+    @cached_property
+    def irreproducible(self) -> Fault | None:
+        """The first thing that differs by more than rounding where the training is repeated."""
+        for record, again in zip(self.records, self._again, strict=False):
+            tolerance = root_of_eps(record) if self._tolerance is None else self._tolerance
+            verdict = compare(record, again, floors={}, tolerance=tolerance)
+            if fault := next((fault for fault in verdict.faults if fault.level in GRADIENT_LEVELS), None):
+                return fault
+        return None
+
+    def floors(self, place: int) -> Mapping[str, float]:
+        """What rounding can change in a step, and kernels that add up in another order each time."""
+        return noise_floors(self.records[place], *_in_place(place, [*self._rounded, self._again]))
+
+    def _rounding(self, place: int) -> Mapping[str, float]:
+        return noise_floors(self.records[place], *_in_place(place, self._rounded))
+
+    @cached_property
+    def _again(self) -> Sequence[RunRecord]:
+        return self._run(0)
+
+    @cached_property
+    def _rounded(self) -> list[Sequence[RunRecord]]:
+        return [self._run(seed) for seed in _ROUNDINGS]
+
+
+def _in_place(place: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunRecord]:
+    return [runs[place] for runs in trainings if place < len(runs) and not runs[place].error]
+
+
+def not_finite(records: Sequence[RunRecord]) -> str:
+    """Why nothing can be held against some steps: one failed, or what it made is not finite. Empty where all can."""
+    for record in records:
+        if record.error:
+            return str(record.error)
+        if not math.isfinite(record.loss):
+            return f"the loss is {record.loss}"
+        for name, gradient in all_gradients(record).items():
+            if gradient is not None and not bool(gradient.isfinite().all()):
+                return f"the gradient of {name} holds NaN or infinity"
+    return ""

@@ -1,0 +1,83 @@
+"""Does checkpointing compute the same in half precision and under autocast? The same step, with the model cast."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from ckpt_surgery.measure.casting import DTYPES, WIDE
+from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
+from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
+from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.training import Training, one_step, run_training
+
+
+class PrecisionLevel:
+    """The steps without checkpointing in each precision, which all modes are held against. Each is run once."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        dtypes = {parameter.dtype for parameter in setup.model.parameters() if parameter.is_floating_point()}
+        others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
+        self._references = {
+            precision: NoisyReference(partial(self._reference, precision))
+            for precision in (others if dtypes <= set(WIDE) else ())
+        }
+
+    def verdict(self, mode: Mode) -> LevelVerdict:
+        """What is wrong in this mode, in each precision that the model trains in without checkpointing."""
+        faults: list[Fault] = []
+        skips: list[Skip] = []
+        for precision, reference in self._references.items():
+            details = {"precision": str(precision)}
+            if problem := not_finite(reference.records):
+                skips.append(Skip(("precision",), SkipKind.PRECISION_NOT_RUN, {**details, "error": problem}))
+                continue
+            watch = _AutocastWatch(self._setup)
+            steps = run_training(self._setup, mode, watch.step, precision=precision).steps
+            if refused := next((step.refused for step in steps if step.refused is not None), None):
+                skips.append(Skip(("precision",), SkipKind.PRECISION_REFUSED, {**details, "error": refused}))
+            elif fault := reference.first_fault(steps):
+                faults.append(
+                    Fault(FaultKind.PRECISION_DIFFERS, fault.subjects, details, fault.explanation, underlying=fault)
+                )
+            elif watch.differing:
+                faults.append(Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(watch.differing)))
+        return LevelVerdict(tuple(faults), tuple(skips), measured=len(skips) < len(self._references))
+
+    def _reference(self, precision: Precision, rounding_seed: int) -> tuple[RunRecord, ...]:
+        training = run_training(self._setup, None, one_step, precision=precision, rounding_seed=rounding_seed)
+        return tuple(training.steps)
+
+
+class _AutocastWatch:
+    """Whether blocks are recomputed under the autocast of their forward. Without it they differ by rounding alone."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._blocks = setup.blocks
+        self._seen: dict[nn.Module, set[tuple[bool, torch.dtype]]] = {}
+        self._in_backward = False
+        self.differing: dict[str, None] = {}
+        """The names of the blocks that are not."""
+
+    def step(self, training: Training) -> None:
+        """One step that is watched; the hooks go with the state of the model."""
+        for name, block in self._blocks.items():
+            for part in block.module.modules():
+                if part is not block.module:  # hooks of a block may lie outside of its checkpoint
+                    part.register_forward_pre_hook(partial(self._look, name), prepend=True)
+        loss = training.forward()
+        self._in_backward = True
+        training.backward(loss)
+
+    def _look(self, name: str, part: nn.Module, _: object) -> None:
+        device = next((parameter.device.type for parameter in part.parameters()), "cpu")
+        state = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        if not self._in_backward:
+            self._seen.setdefault(part, set()).add(state)
+        elif state not in self._seen.get(part, {state}):
+            self.differing[name] = None

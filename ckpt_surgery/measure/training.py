@@ -1,0 +1,106 @@
+"""A few training steps on one model, in any mode and precision: what their gradients and losses are.
+
+One step with everything that can be seen in it is in `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from ckpt_surgery.measure.casting import cast_to, in_precision
+from ckpt_surgery.measure.kinds import Precision
+from ckpt_surgery.measure.meter import Meter, perturbed_rounding
+from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
+from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.step import gradient_copies, run_forward
+from ckpt_surgery.runtime.rng import seed_all
+
+
+@dataclass(slots=True)
+class Training:
+    """A few steps while they run: what each backward left in the gradients. There are no figures of cost."""
+
+    setup: Setup
+    mode: Mode | None
+    precision: Precision | None = None
+    meter: Meter | None = None
+    steps: list[RunRecord] = field(default_factory=list)
+    alive: list[int] = field(default_factory=list)
+    """The bytes alive after each step, without gradients."""
+    part: StepPart = StepPart.FORWARD
+    forwards: int = 0
+
+    @property
+    def growth(self) -> int:
+        """The bytes that the last step added to those alive."""
+        return self.alive[-1] - self.alive[-2] if len(self.alive) > 1 else 0
+
+    def forward(self, *, inputs_require_gradient: bool = False) -> Tensor:
+        """The loss of the next forward; each has randomness of its own."""
+        self.part = StepPart.FORWARD
+        seed_all(self.setup.seed + self.forwards)
+        self.forwards += 1
+        inputs = {name: cast_to(value, self.precision) for name, value in self.setup.inputs.items()}
+        if inputs_require_gradient:
+            inputs = {name: _requiring_gradient(value) for name, value in inputs.items()}
+        return run_forward(self.setup.model, inputs, self.setup.loss)
+
+    def backward(self, loss: Tensor, *, retain: bool = False) -> None:
+        """Run the backward, and note the gradients."""
+        self.part = StepPart.BACKWARD
+        seed_all(self.setup.seed + 1)  # a recompute must not depend on the state there
+        loss.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
+        gradients = gradient_copies(self.setup.model)
+        self.steps.append(_record(self.mode, self.setup.seed, float(loss.detach()), gradients))
+
+    def measure(self) -> None:
+        """Note what is alive between two steps, where there is a meter."""
+        if self.meter is None:
+            return
+        gradients = (parameter.grad for parameter in self.setup.model.parameters())
+        self.alive.append(self.meter.left_bytes(gradient for gradient in gradients if gradient is not None))
+
+    def fail(self, error: Exception) -> None:
+        """Note what ended the loop."""
+        failed = _record(self.mode, self.setup.seed, float("nan"), {})
+        self.steps.append(replace(failed, error=step_error(self.part, error)))
+
+
+def _requiring_gradient(value: Any) -> Any:
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return value.detach().clone().requires_grad_() if is_float else value
+
+
+def _record(mode: Mode | None, seed: int, loss: float, gradients: Mapping[str, Tensor | None]) -> RunRecord:
+    return RunRecord(mode, seed, loss, gradients, {}, entries={}, buffers={}, kept_bytes=0)
+
+
+def run_training(
+    setup: Setup,
+    mode: Mode | None,
+    steps: Callable[[Training], None],
+    *,
+    precision: Precision | None = None,
+    metered: bool = False,
+    rounding_seed: int = 0,
+) -> Training:
+    """Run `steps` on the model of `setup`, which is as it was afterwards. An error that ends them is in the result."""
+    training = Training(setup, mode, precision, Meter() if metered and not rounding_seed else None)
+    rounding = perturbed_rounding(rounding_seed) if rounding_seed else nullcontext()
+    try:
+        with setup.prepared(mode), in_precision(setup.model, precision), training.meter or nullcontext(), rounding:
+            steps(training)
+    except Exception as error:
+        training.fail(error)
+    return training
+
+
+def one_step(training: Training) -> None:
+    """One forward and one backward."""
+    training.backward(training.forward())
