@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckpt_surgery.measure.results import QUICK_LEVELS
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -53,7 +55,7 @@ def chromium() -> str | None:
 def verified(folder: Path) -> str:
     """The HTML page that `verify --fix` writes for `CLASSES`."""
     page = folder / "page.html"
-    levels = "run,recompute,set,values,state,cost,ranks"
+    levels = ",".join(QUICK_LEVELS)
     command = [sys.executable, "-m", "ckpt_surgery", "verify", *CLASSES, "--fix", "--exit-zero", "--levels", levels]
     command += ["--output-format", "html", "--output", str(page)]
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | os.environ

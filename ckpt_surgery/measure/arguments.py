@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.results import LEVELS, MODES, Level, Mode
+from ckpt_surgery.measure.switch import Switch
 
 Levels = Literal["all"] | Level | Sequence[Level]
 
@@ -29,7 +30,7 @@ class Options(TypedDict, total=False):
     levels: Levels
     seed: int
     tolerance: float | None
-    switch: Callable[[nn.Module, Mode | None], None] | None
+    switch: Switch | None
 
 
 def checked_model(model: Any) -> nn.Module:

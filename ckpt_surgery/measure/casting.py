@@ -54,7 +54,9 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
                     continue
                 replaced.append((held, name, tensor))
                 if isinstance(tensor, nn.Parameter):
-                    held[name] = stand_ins.setdefault(id(tensor), _parameter(tensor, dtype))
+                    if id(tensor) not in stand_ins:
+                        stand_ins[id(tensor)] = _parameter(tensor, dtype)
+                    held[name] = stand_ins[id(tensor)]
                 else:
                     held[name] = tensor.to(dtype)
     try:

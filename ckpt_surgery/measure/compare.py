@@ -23,7 +23,11 @@ LOSS = ""
 NOISE_EPS = 16
 """The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
 NOISE_MARGIN = 8
-"""The noise floor with a repeated run, in units of what the repetition changed."""
+"""The noise floor of an entry with a repeated run, in units of what the repetition changed."""
+NORM_MARGIN = 3
+"""The same of all entries together, whose noise hardly differs from run to run."""
+MANY_ENTRIES = 64
+"""From so many on, the entries of a gradient are judged together too."""
 LEAST_SAVING = 0.5
 """The part of the possible saving of memory that has to be reached."""
 WORTH_SAVING = 0.1
@@ -35,6 +39,14 @@ MOST_RECOMPUTED = 0.5
 MOST_WORK = 1.3
 """How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
 gradients that nobody asked for: of inputs that need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A difference that rounding alone can make: the largest of an `entry`, and the `norm` of all of them."""
+
+    entry: float = 0.0
+    norm: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +75,14 @@ class Verdict:
         return max((self.errors or {}).values(), default=0.0)
 
 
+_NONE = Floor()
+
+
 def compare(
     reference: RunRecord,
     checkpointed: RunRecord,
     *,
-    floors: Mapping[str, float] | None = None,
+    floors: Mapping[str, Floor] | None = None,
     tolerance: float | None = None,
 ) -> Verdict:
     """Judge a checkpointed run by one of the same model, inputs and seed that ran without checkpointing.
@@ -87,7 +102,7 @@ def compare(
         return Verdict(tuple(broken))
     ours, theirs = all_gradients(reference), all_gradients(checkpointed)
     given = noise_floors(reference) if floors is None else floors
-    floor = {name: given.get(name, 0.0) for name in {**ours, **theirs}}
+    floor = {name: given.get(name, _NONE) for name in {**ours, **theirs}}
     lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
     gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
@@ -97,7 +112,7 @@ def compare(
         *_recompute_faults(reference, checkpointed),
         *_set_faults(lost, gained, len(ours)),
         # the loss of an output without one leaves out what has no gradient any more
-        *([] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, 0.0), tolerance or 0.0)),
+        *([] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)),
         *_value_faults(wrong, errors, len(ours)),
         *_state_faults(reference, checkpointed),
         *(_cost_faults(reference, checkpointed, cost) if cost else []),
@@ -115,27 +130,31 @@ def input_name(name: str) -> str:
     return f"input {name}"
 
 
-def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, float]:
+def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]:
     """By gradient name, and for the loss under `LOSS`, the absolute difference that rounding alone can make.
 
-    `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed,
-    and a few units in the last place of the gradient itself. Without any, one floor for all from the dtype and the
-    run's largest gradient entry, which hides more.
+    `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed in an
+    entry and `NORM_MARGIN` times the norm of what did, with a few units in the last place of the gradient itself.
+    Without any, one floor for all from the dtype and the run's largest gradient entry, which hides more.
     """
     ours = all_gradients(reference)
     eps = max(map(_eps, ours.values()), default=0.0)
     if not repeated:
         scale = max(map(_largest, ours.values()), default=0.0)
-        floors = {name: NOISE_EPS * _eps(gradient) * scale for name, gradient in ours.items()}
-        return {**floors, LOSS: NOISE_EPS * eps * abs(reference.loss)}
+        floors = {name: Floor(NOISE_EPS * _eps(gradient) * scale) for name, gradient in ours.items()}
+        return {**floors, LOSS: Floor(NOISE_EPS * eps * abs(reference.loss))}
     theirs = [all_gradients(run) for run in repeated]
-    floors = {
-        name: NOISE_MARGIN * max(_difference(gradient, run.get(name)) for run in theirs)
-        + _roundings(gradient) * _largest(gradient)
-        for name, gradient in ours.items()
-    }
+    floors = {name: _floor(gradient, [run.get(name) for run in theirs]) for name, gradient in ours.items()}
     moved = max(abs(reference.loss - run.loss) for run in repeated)
-    return {**floors, LOSS: NOISE_MARGIN * moved + 4 * eps * abs(reference.loss)}
+    return {**floors, LOSS: Floor(NOISE_MARGIN * moved + 4 * eps * abs(reference.loss))}
+
+
+def _floor(gradient: Tensor | None, repeated: list[Tensor | None]) -> Floor:
+    moved = [_moved(gradient, other) for other in repeated]
+    entry = NOISE_MARGIN * max(map(_largest, moved)) + _roundings(gradient) * _largest(gradient)
+    if gradient is None or gradient.numel() < MANY_ENTRIES:
+        return Floor(entry)
+    return Floor(entry, NORM_MARGIN * max(map(_norm, moved)) + _roundings(gradient) * _norm(gradient))
 
 
 def _roundings(gradient: Tensor | None) -> float:
@@ -175,24 +194,36 @@ def _eps(gradient: Tensor | None) -> float:
     return 0.0 if gradient is None else torch.finfo(gradient.dtype).eps
 
 
-def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
+def _norm(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else float(gradient.double().norm())
+
+
+def _moved(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+    """What has to be added to one gradient for the other; one that is missing counts as zero."""
     if ours is None or theirs is None:
-        return _largest(theirs if ours is None else ours)
-    return float((ours - theirs).abs().max()) if ours.numel() else 0.0
+        return theirs if ours is None else ours
+    return ours - theirs
 
 
-def _has(here: Tensor | None, there: Tensor | None, floor: float) -> bool:
+def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
+    return _largest(_moved(ours, theirs))
+
+
+def _has(here: Tensor | None, there: Tensor | None, floor: Floor) -> bool:
     """Whether `here` is a gradient and `there` is none: missing, or noise beside something above the noise."""
     if there is None:
         return _largest(here) != 0
-    return not _largest(here) <= floor and _largest(there) <= floor and not _difference(here, there) <= floor
+    above, below = not _largest(here) <= floor.entry, _largest(there) <= floor.entry
+    return above and below and not _difference(here, there) <= floor.entry
 
 
-def _error(ours: Tensor | None, theirs: Tensor | None, floor: float) -> float:
+def _error(ours: Tensor | None, theirs: Tensor | None, floor: Floor) -> float:
     if ours is None or theirs is None or torch.equal(ours, theirs):
         return 0.0
-    difference = _difference(ours, theirs)
-    return 0.0 if difference <= floor else difference / max(_largest(ours), _largest(theirs))
+    moved = ours - theirs
+    if _largest(moved) <= floor.entry and (floor.norm == math.inf or _norm(moved) <= floor.norm):
+        return 0.0
+    return _largest(moved) / max(_largest(ours), _largest(theirs))
 
 
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:

@@ -12,12 +12,11 @@ from torch import nn
 from ckpt_surgery.measure.causes import Case, explain
 from ckpt_surgery.measure.compare import cache_faults, input_name
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.loop import LoopLevel
-from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.reference import Reference
 from ckpt_surgery.measure.results import (
+    DEEP_LEVELS,
     LEVELS,
     BlockCount,
     Explanation,
@@ -95,18 +94,14 @@ class _Judge:
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
         """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""
         wrong = any(fault.level in ("run", *self._setup.levels) for fault in faults)
-        levels: dict[Level, LoopLevel | PrecisionLevel] = {
-            "loop": self._reference.loops,
-            "precision": self._reference.precisions,
-        }
         verdicts: dict[Level, LevelVerdict] = {}
-        for level, examined in levels.items():
+        for level in DEEP_LEVELS:
             if level not in self._setup.levels or run.error is not None:
                 verdicts[level] = LevelVerdict(measured=False)
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
             else:
-                verdicts[level] = examined.verdict(self._mode)
+                verdicts[level] = self._reference.deep_verdict(level, self._mode)
         return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:

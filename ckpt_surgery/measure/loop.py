@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
-from ckpt_surgery.measure.noise import NoisyReference, not_finite
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, run_training
+from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
 
 _STEP = 0.01
 """What the first step of the optimizer moves the parameter with the largest gradient by."""
@@ -43,38 +43,37 @@ class LoopLevel:
             LoopKind.RETAINED_GRAPH: _retained_graph,
             LoopKind.ADAPTERS: _adapters,
         }
-        self._growth: dict[LoopKind, int] = {}
-        self._references = {kind: NoisyReference(partial(self._reference, kind)) for kind in LoopKind}
+        self._growth_alone = 0  # what the last step leaves behind without checkpointing
+        self._judges = [
+            TrainingJudge(
+                "loop",
+                partial(self._train, kind),
+                {"loop": str(kind)},
+                differs=FaultKind.LOOP_DIFFERS,
+                not_run=SkipKind.LOOP_NOT_RUN,
+                refused=SkipKind.LOOP_REFUSED,
+                tolerance=setup.tolerance,
+            )
+            for kind in LoopKind
+        ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
-        faults: list[Fault] = []
-        skips: list[Skip] = []
-        for kind, reference in self._references.items():
-            details = {"loop": str(kind)}
-            if problem := not_finite(reference.records):
-                skips.append(Skip(("loop",), SkipKind.LOOP_NOT_RUN, {**details, "error": problem}))
-                continue
-            training = self._train(kind, mode)
-            if refused := next((run.refused for run in training.steps if run.refused is not None), None):
-                skips.append(Skip(("loop",), SkipKind.LOOP_REFUSED, {**details, "error": refused}))
-            elif fault := reference.first_fault(training.steps):
-                why = fault.explanation
-                faults.append(Fault(FaultKind.LOOP_DIFFERS, fault.subjects, details, why, underlying=fault))
-            elif training.growth - self._growth[kind] > LITTLE * self._record.kept_bytes:
-                figures = {"reference": self._growth[kind], "found": training.growth}
-                faults.append(Fault(FaultKind.GROWING_BYTES, details=figures))
-        return LevelVerdict(tuple(faults), tuple(skips), measured=len(skips) < len(self._references))
+        results = [judge.judge(mode) for judge in self._judges]
+        return sorted_out([self._grown(result) or result for result in results])
 
-    def _reference(self, kind: LoopKind, rounding_seed: int) -> tuple[RunRecord, ...]:
-        training = self._train(kind, None, rounding_seed)
-        if not rounding_seed:
-            self._growth.setdefault(kind, training.growth)
-        return tuple(training.steps)
+    def _grown(self, result: Training | Fault | Skip) -> Fault | None:
+        """The fault of a loop that computes the same, and leaves something behind in each step."""
+        if not isinstance(result, Training) or result.growth - self._growth_alone <= LITTLE * self._record.kept_bytes:
+            return None
+        return Fault(FaultKind.GROWING_BYTES, details={"reference": self._growth_alone, "found": result.growth})
 
-    def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int = 0) -> Training:
+    def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int) -> Training:
         metered = kind is LoopKind.STEPS
-        return run_training(self._setup, mode, self._loops[kind], metered=metered, rounding_seed=rounding_seed)
+        training = run_training(self._setup, mode, self._loops[kind], metered=metered, rounding_seed=rounding_seed)
+        if metered and mode is None and not rounding_seed:
+            self._growth_alone = training.growth
+        return training
 
 
 def _steps(rate: float, training: Training) -> None:

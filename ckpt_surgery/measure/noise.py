@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from ckpt_surgery.measure.compare import Verdict, all_gradients, compare, noise_floors, root_of_eps
+from ckpt_surgery.measure.compare import Floor, Verdict, all_gradients, compare, noise_floors, root_of_eps
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Fault, Level
 
-GRADIENT_LEVELS: tuple[Level, ...] = ("run", "set", "values")
+_GRADIENT_LEVELS: tuple[Level, ...] = ("run", "set", "values")
 """The levels that fail where two runs do not compute the same."""
 
 _ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
@@ -40,36 +40,32 @@ class NoisyReference:
         """A step next to that in the same place: by equal bits where all are, and by the measured noise otherwise."""
         reference = self.records[place]
         strict = compare(reference, run, floors={}, tolerance=self._tolerance)
-        if not any(fault.level in GRADIENT_LEVELS for fault in strict.faults) or run.error or self.irreproducible:
+        if gradient_fault(strict) is None or run.error or self.irreproducible:
             return strict
         rounded = compare(reference, run, floors=self._rounding(place), tolerance=self._tolerance)
-        if not any(fault.level in GRADIENT_LEVELS for fault in rounded.faults):
+        if gradient_fault(rounded) is None:
             return rounded
         return compare(reference, run, floors=self.floors(place), tolerance=self._tolerance)
 
     def first_fault(self, runs: Sequence[RunRecord]) -> Fault | None:
         """The first thing that the steps of another training compute otherwise; None where they do not."""
-        for place, run in enumerate(runs[: len(self.records)]):
-            faults = self.verdict(place, run).faults
-            if fault := next((fault for fault in faults if fault.level in GRADIENT_LEVELS), None):
-                return fault
-        return None
+        verdicts = (self.verdict(place, run) for place, run in enumerate(runs[: len(self.records)]))
+        return next(filter(None, map(gradient_fault, verdicts)), None)
 
     @cached_property
     def irreproducible(self) -> Fault | None:
         """The first thing that differs by more than rounding where the training is repeated."""
         for record, again in zip(self.records, self._again, strict=False):
             tolerance = root_of_eps(record) if self._tolerance is None else self._tolerance
-            verdict = compare(record, again, floors={}, tolerance=tolerance)
-            if fault := next((fault for fault in verdict.faults if fault.level in GRADIENT_LEVELS), None):
+            if fault := gradient_fault(compare(record, again, floors={}, tolerance=tolerance)):
                 return fault
         return None
 
-    def floors(self, place: int) -> Mapping[str, float]:
+    def floors(self, place: int) -> Mapping[str, Floor]:
         """What rounding can change in a step, and kernels that add up in another order each time."""
         return noise_floors(self.records[place], *_in_place(place, [*self._rounded, self._again]))
 
-    def _rounding(self, place: int) -> Mapping[str, float]:
+    def _rounding(self, place: int) -> Mapping[str, Floor]:
         return noise_floors(self.records[place], *_in_place(place, self._rounded))
 
     @cached_property
@@ -79,6 +75,11 @@ class NoisyReference:
     @cached_property
     def _rounded(self) -> list[Sequence[RunRecord]]:
         return [self._run(seed) for seed in _ROUNDINGS]
+
+
+def gradient_fault(verdict: Verdict) -> Fault | None:
+    """The first fault of a verdict by which two runs do not compute the same; None where they do."""
+    return next((fault for fault in verdict.faults if fault.level in _GRADIENT_LEVELS), None)
 
 
 def _in_place(place: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunRecord]:

@@ -9,11 +9,10 @@ from torch import nn
 
 from ckpt_surgery.measure.casting import DTYPES, WIDE
 from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
-from ckpt_surgery.measure.noise import NoisyReference, not_finite
-from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, one_step, run_training
+from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
 
 
 class PrecisionLevel:
@@ -23,35 +22,35 @@ class PrecisionLevel:
         self._setup = setup
         dtypes = {parameter.dtype for parameter in setup.model.parameters() if parameter.is_floating_point()}
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
-        self._references = {
-            precision: NoisyReference(partial(self._reference, precision))
+        self._watch = _AutocastWatch(setup)
+        self._judges = [
+            TrainingJudge(
+                "precision",
+                partial(self._train, precision),
+                {"precision": str(precision)},
+                differs=FaultKind.PRECISION_DIFFERS,
+                not_run=SkipKind.PRECISION_NOT_RUN,
+                refused=SkipKind.PRECISION_REFUSED,
+            )
             for precision in (others if dtypes <= set(WIDE) else ())
-        }
+        ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each precision that the model trains in without checkpointing."""
-        faults: list[Fault] = []
-        skips: list[Skip] = []
-        for precision, reference in self._references.items():
-            details = {"precision": str(precision)}
-            if problem := not_finite(reference.records):
-                skips.append(Skip(("precision",), SkipKind.PRECISION_NOT_RUN, {**details, "error": problem}))
-                continue
-            watch = _AutocastWatch(self._setup)
-            steps = run_training(self._setup, mode, watch.step, precision=precision).steps
-            if refused := next((step.refused for step in steps if step.refused is not None), None):
-                skips.append(Skip(("precision",), SkipKind.PRECISION_REFUSED, {**details, "error": refused}))
-            elif fault := reference.first_fault(steps):
-                faults.append(
-                    Fault(FaultKind.PRECISION_DIFFERS, fault.subjects, details, fault.explanation, underlying=fault)
-                )
-            elif watch.differing:
-                faults.append(Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(watch.differing)))
-        return LevelVerdict(tuple(faults), tuple(skips), measured=len(skips) < len(self._references))
+        return sorted_out([self._outside_autocast(judge.judge(mode)) for judge in self._judges])
 
-    def _reference(self, precision: Precision, rounding_seed: int) -> tuple[RunRecord, ...]:
-        training = run_training(self._setup, None, one_step, precision=precision, rounding_seed=rounding_seed)
-        return tuple(training.steps)
+    def _outside_autocast(self, result: Training | Fault | Skip) -> Training | Fault | Skip:
+        """The fault of a step that computes the same, with blocks that are recomputed without their autocast."""
+        if not isinstance(result, Training) or not self._watch.differing:
+            return result
+        return Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(self._watch.differing))
+
+    def _train(self, precision: Precision, mode: Mode | None, rounding_seed: int) -> Training:
+        step = one_step
+        if mode is not None:
+            self._watch = _AutocastWatch(self._setup)
+            step = self._watch.step
+        return run_training(self._setup, mode, step, precision=precision, rounding_seed=rounding_seed)
 
 
 class _AutocastWatch:

@@ -15,10 +15,10 @@ from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.compare import Verdict, compare
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.loop import LoopLevel
-from ckpt_surgery.measure.noise import GRADIENT_LEVELS, NoisyReference, not_finite
+from ckpt_surgery.measure.noise import NoisyReference, gradient_fault, not_finite
 from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
-from ckpt_surgery.measure.results import Explanation, Fault, Skip
+from ckpt_surgery.measure.results import Explanation, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 
 
@@ -39,9 +39,19 @@ class Reference:
     def __init__(self, setup: Setup, record: RunRecord) -> None:
         self._setup = setup
         self.record = record
-        self.loops = LoopLevel(setup, record)
-        self.precisions = PrecisionLevel(setup)
         self._noisy = NoisyReference(self._run, (record,), setup.tolerance)
+
+    @cached_property
+    def _loops(self) -> LoopLevel:
+        return LoopLevel(self._setup, self.record)
+
+    @cached_property
+    def _precisions(self) -> PrecisionLevel:
+        return PrecisionLevel(self._setup)
+
+    def deep_verdict(self, level: Level, mode: Mode) -> LevelVerdict:
+        """The verdict of the level loop or precision, whose runs without checkpointing are kept here."""
+        return (self._loops if level == "loop" else self._precisions).verdict(mode)
 
     def verdict(self, run: RunRecord) -> Verdict:
         """The verdict by equal bits where all are, and by the measured noise otherwise."""
@@ -74,7 +84,7 @@ class Reference:
             return False
         without = self._setup.run(None, use_cache=False)
         verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
-        return not any(fault.level in GRADIENT_LEVELS for fault in verdict.faults)
+        return gradient_fault(verdict) is None
 
     def _run(self, rounding_seed: int) -> tuple[RunRecord, ...]:
         return (self._setup.run(None, rounding_seed=rounding_seed),)

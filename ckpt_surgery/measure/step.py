@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -72,6 +73,7 @@ def run_step(
             step.run(model, loss or loss_of, counter, marker, rounding_seed)
         if generate is not None and step.error is None:
             step.generate(model, generate)
+        gradients = gradients_of(model, step.arguments)
         return RunRecord(
             checkpointing=checkpointing,
             seed=seed,
@@ -83,12 +85,12 @@ def run_step(
             kept_bytes=step.meter.kept_bytes,
             best_kept_bytes=step.meter.best_kept_bytes,
             held_bytes=step.meter.held_bytes,
-            recompute_bytes=step.meter.recompute_bytes(_gradients_of(model, step.arguments)),
+            recompute_bytes=step.meter.recompute_bytes(gradients),
             left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,
             backward_flops=step.meter.backward_flops,
             block_flops=step.meter.block_flops,
-            timeline=step.meter.timeline(_gradients_of(model, step.arguments)),
+            timeline=step.meter.timeline(gradients),
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             calls=step.calls,
             leaking_blocks=frozenset(step.meter.leaking_blocks),
@@ -125,6 +127,12 @@ def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[
 def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:
     """The gradients as they are now, on the CPU, of every parameter that requires one."""
     return {name: _taken(p.grad) for name, p in model.named_parameters() if p.requires_grad}
+
+
+def gradients_of(model: nn.Module, arguments: Mapping[str, Any] = MappingProxyType({})) -> list[Tensor]:
+    """The gradients that parameters and tensors among the arguments have now."""
+    owners = (*model.parameters(), *(tensor for _, tensor in _wanting(arguments)))
+    return [owner.grad for owner in owners if owner.grad is not None]
 
 
 @dataclass(slots=True)
@@ -172,7 +180,7 @@ class _Step:
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
             del value
-            self.left_bytes = self._left(_gradients_of(model, self.arguments))
+            self.left_bytes = self._left(gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices)
             self._measure_caches()
             if isinstance(marker, CallObserver):
@@ -203,11 +211,6 @@ class _Step:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
-
-
-def _gradients_of(model: nn.Module, arguments: Mapping[str, Any]) -> list[Tensor]:
-    owners = (*model.parameters(), *(tensor for _, tensor in _wanting(arguments)))
-    return [owner.grad for owner in owners if owner.grad is not None]
 
 
 def _extent(cache: Any) -> int:

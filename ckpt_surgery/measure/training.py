@@ -18,7 +18,7 @@ from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, run_forward
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, run_forward
 from ckpt_surgery.runtime.rng import seed_all
 
 
@@ -35,6 +35,11 @@ class Training:
     """The bytes alive after each step, without gradients."""
     part: StepPart = StepPart.FORWARD
     forwards: int = 0
+
+    @property
+    def refused(self) -> str | None:
+        """The sentence with which a surgery refused a call; None where none did."""
+        return next((step.refused for step in self.steps if step.refused is not None), None)
 
     @property
     def growth(self) -> int:
@@ -63,8 +68,7 @@ class Training:
         """Note what is alive between two steps, where there is a meter."""
         if self.meter is None:
             return
-        gradients = (parameter.grad for parameter in self.setup.model.parameters())
-        self.alive.append(self.meter.left_bytes(gradient for gradient in gradients if gradient is not None))
+        self.alive.append(self.meter.left_bytes(gradients_of(self.setup.model)))
 
     def fail(self, error: Exception) -> None:
         """Note what ended the loop."""
@@ -74,7 +78,7 @@ class Training:
 
 def _requiring_gradient(value: Any) -> Any:
     is_float = isinstance(value, Tensor) and value.is_floating_point()
-    return value.detach().clone().requires_grad_() if is_float else value
+    return value.detach().requires_grad_() if is_float else value  # the forward works on copies
 
 
 def _record(mode: Mode | None, seed: int, loss: float, gradients: Mapping[str, Tensor | None]) -> RunRecord:

@@ -1,11 +1,11 @@
-"""The model classes of the installed transformers: those in the auto mappings, and some of their parts, by name.
+"""The model classes of the installed transformers, by name: in the auto mappings, exported, and parts of models.
 
 The module of a model is imported only when its entry is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
+from ckpt_surgery.tiny.exported import exported_models
 from ckpt_surgery.tiny.towers import TOWERS
 
 
@@ -61,10 +62,11 @@ class ModelEntry:
 
 @cache
 def model_classes() -> Mapping[str, ModelEntry]:
-    """Every model class that an auto mapping of the installed transformers lists, once each, by class name.
+    """Every model class of the installed transformers, once each, by class name; `exported.LEFT_OUT` names the rest.
 
-    A class with several model types stands under the first that names it, with all of them in `types`. The parts of
-    models that no mapping lists (`towers.TOWERS`) follow, as far as this release has them. No model is imported.
+    They are those that an auto mapping lists, the others that transformers exports, and the parts of models that
+    neither has (`towers.TOWERS`), as far as this release has them. A class with several model types stands under the
+    one whose module defines it, with all of them in `types`. No model is imported.
     """
     heads: dict[str, list[str]] = {}
     types: dict[str, dict[str, None]] = {}
@@ -75,11 +77,36 @@ def model_classes() -> Mapping[str, ModelEntry]:
                 if head not in heads.setdefault(name, []):
                     heads[name].append(head)
     mapped = {
-        name: ModelEntry(name, next(iter(types[name])), tuple(of), types=tuple(types[name]))
+        name: ModelEntry(name, _own_type(name, types[name]), tuple(of), types=tuple(types[name]))
         for name, of in heads.items()
     }
-    parts = {entry.name: entry for entry in _towers() if entry.name not in mapped}
-    return MappingProxyType({**mapped, **parts})
+    exported = {name: _exported_entry(name, module) for name, module in exported_models(mapped).items()}
+    whole = {**mapped, **exported}
+    parts = {entry.name: entry for entry in _towers() if entry.name not in whole}
+    return MappingProxyType({**whole, **parts})
+
+
+def _own_type(name: str, types: Collection[str]) -> str:
+    """The model type of the folder that defines a class, if the class has it; its first one otherwise."""
+    module: str = import_module("transformers")._class_to_module.get(name, "")
+    return next((kind for kind in types if _module_name(kind) in module.split(".")), next(iter(types)))
+
+
+def _exported_entry(name: str, module: str) -> ModelEntry:
+    folder = module.split(".")[-2]
+    kinds = [kind for kind in _configurations().CONFIG_MAPPING_NAMES if _module_name(kind) == folder]
+    model_type = min(kinds, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
+    return ModelEntry(name, model_type, (), f"transformers.{module}", types=(model_type,))
+
+
+def _module_name(model_type: str) -> str:
+    """The folder of a model type."""
+    folder: str = _configurations().model_type_to_module_name(model_type)
+    return folder
+
+
+def _configurations() -> Any:
+    return import_module("transformers.models.auto.configuration_auto")
 
 
 def _mappings() -> dict[str, Mapping[str, Any]]:

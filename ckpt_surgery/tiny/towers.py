@@ -1,27 +1,20 @@
-"""Parts of models that no auto mapping lists, and that people train or that checkpoint on their own.
+"""Parts of models that transformers does not export, and that people train or that checkpoint on their own.
 
 By the folder of the model: each class with its configuration class.
 """
 
 TOWERS: dict[str, dict[str, str]] = {
-    "autoformer": {"AutoformerForPrediction": "AutoformerConfig"},
     "bart": {"BartEncoder": "BartConfig", "BartDecoder": "BartConfig"},
     "blenderbot": {"BlenderbotEncoder": "BlenderbotConfig", "BlenderbotDecoder": "BlenderbotConfig"},
-    "clvp": {"ClvpEncoder": "ClvpEncoderConfig", "ClvpDecoder": "ClvpDecoderConfig"},
     "deepseek_ocr2": {"DeepseekOcr2SamVisionEncoder": "DeepseekOcr2SamVisionConfig"},
     "dia": {"DiaEncoder": "DiaEncoderConfig"},
-    "ernie4_5_vl_moe": {"Ernie4_5_VLMoeTextModel": "Ernie4_5_VLMoeTextConfig"},
-    "gemma4": {"Gemma4AudioModel": "Gemma4AudioConfig", "Gemma4VisionModel": "Gemma4VisionConfig"},
     "got_ocr2": {"GotOcr2VisionEncoder": "GotOcr2VisionConfig"},
-    "informer": {"InformerForPrediction": "InformerConfig"},
     "kosmos2": {"Kosmos2TextTransformer": "Kosmos2TextConfig"},
     "kosmos2_5": {"Kosmos2_5TextTransformer": "Kosmos2_5TextConfig"},
     "led": {"LEDEncoder": "LEDConfig", "LEDDecoder": "LEDConfig"},
-    "llama4": {"Llama4VisionModel": "Llama4VisionConfig"},
     "m2m_100": {"M2M100Encoder": "M2M100Config", "M2M100Decoder": "M2M100Config"},
     "marian": {"MarianEncoder": "MarianConfig", "MarianDecoder": "MarianConfig"},
     "mbart": {"MBartEncoder": "MBartConfig", "MBartDecoder": "MBartConfig"},
-    "mllama": {"MllamaVisionModel": "MllamaVisionConfig"},
     "moonshine": {"MoonshineEncoder": "MoonshineConfig", "MoonshineDecoder": "MoonshineConfig"},
     "musicgen": {"MusicgenDecoder": "MusicgenDecoderConfig"},
     "musicgen_melody": {"MusicgenMelodyDecoder": "MusicgenMelodyDecoderConfig"},
@@ -31,19 +24,15 @@ TOWERS: dict[str, dict[str, str]] = {
     "pegasus": {"PegasusEncoder": "PegasusConfig", "PegasusDecoder": "PegasusConfig"},
     "pegasus_x": {"PegasusXEncoder": "PegasusXConfig", "PegasusXDecoder": "PegasusXConfig"},
     "plbart": {"PLBartEncoder": "PLBartConfig", "PLBartDecoder": "PLBartConfig"},
-    "prophetnet": {"ProphetNetEncoder": "ProphetNetConfig", "ProphetNetDecoder": "ProphetNetConfig"},
     "qwen2_5_omni": {"Qwen2_5OmniVisionEncoder": "Qwen2_5OmniVisionEncoderConfig"},
     "qwen2_vl": {"Qwen2VisionTransformerPretrainedModel": "Qwen2VLVisionConfig"},
     "qwen3_omni_moe": {
         "Qwen3OmniMoeVisionEncoder": "Qwen3OmniMoeVisionEncoderConfig",
-        "Qwen3OmniMoeThinkerTextModel": "Qwen3OmniMoeTextConfig",
     },
     "sam": {"SamVisionEncoder": "SamVisionConfig"},
-    "sam2": {"Sam2VisionModel": "Sam2VisionConfig", "Sam2HieraDetModel": "Sam2HieraDetConfig"},
     "sam_hq": {"SamHQVisionEncoder": "SamHQVisionConfig"},
     "slanext": {"SLANeXtVisionEncoder": "SLANeXtVisionConfig"},
     "speech_to_text": {"Speech2TextEncoder": "Speech2TextConfig", "Speech2TextDecoder": "Speech2TextConfig"},
-    "time_series_transformer": {"TimeSeriesTransformerForPrediction": "TimeSeriesTransformerConfig"},
     "trocr": {"TrOCRDecoder": "TrOCRConfig"},
     "whisper": {"WhisperEncoder": "WhisperConfig", "WhisperDecoder": "WhisperConfig"},
 }

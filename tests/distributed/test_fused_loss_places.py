@@ -298,7 +298,9 @@ def test_in_a_model_with_wrapped_blocks_the_gradients_are_those_of_its_own_loss(
     softcap = getattr(model.config, "final_logit_softcapping", None)
     assert (softcap is not None) == (name == "Gemma2ForCausalLM")
     parameters = list(model.parameters())
+    torch.manual_seed(0)  # for the same dropout in both forwards
     theirs = torch.autograd.grad(model(input_ids=ids, labels=labels).loss, parameters)
+    torch.manual_seed(0)
     with wrap_blocks(model, use_reentrant=use_reentrant):
         hidden = model.model(input_ids=ids).last_hidden_state
         loss = fused_linear_cross_entropy(

@@ -21,6 +21,7 @@ from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.compare import (
     LEAST_SAVING,
     LOSS,
+    MANY_ENTRIES,
     MOST_WORK,
     WORTH_SAVING,
     Verdict,
@@ -432,11 +433,11 @@ def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidd
 def test_noise_on_both_sides_of_its_floor_is_noise() -> None:
     reference, repeated = choices()
     floors = noise_floors(reference, repeated)
-    below = with_gradient(reference, NOISY, torch.full((1,), 0.8 * floors[NOISY]))
-    above = with_gradient(reference, NOISY, torch.full((1,), 1.2 * floors[NOISY]))
+    below = with_gradient(reference, NOISY, torch.full((1,), 0.8 * floors[NOISY].entry))
+    above = with_gradient(reference, NOISY, torch.full((1,), 1.2 * floors[NOISY].entry))
     assert compare(below, above, floors=floors).ok
     assert compare(above, below, floors=floors).ok
-    far = with_gradient(reference, NOISY, torch.full((1,), 3.0 * floors[NOISY]))
+    far = with_gradient(reference, NOISY, torch.full((1,), 3.0 * floors[NOISY].entry))
     assert compare(below, far, floors=floors).gained == (NOISY,)
     assert compare(far, below, floors=floors).lost == (NOISY,)
 
@@ -450,8 +451,23 @@ def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
     ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
     assert ours is not None
     assert theirs is not None
-    assert largest(ours - theirs) < floors[NOISY] < 20 * largest(ours - theirs)
-    assert floors["faint"] < 2e-5 * largest(reference.gradients["faint"])
+    assert largest(ours - theirs) < floors[NOISY].entry < 20 * largest(ours - theirs)
+    assert floors["faint"].entry < 2e-5 * largest(reference.gradients["faint"])
+
+
+def test_a_gradient_whose_entries_are_all_off_a_little_is_found_where_each_could_be_noise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(MANY_ENTRIES, generator=generator)
+    noise = torch.randn(MANY_ENTRIES, generator=generator) * 0.01
+    record, _ = choices()
+    reference = with_gradient(record, "faint", gradient)
+    floors = noise_floors(reference, with_gradient(record, "faint", gradient + noise))
+    scaled = with_gradient(record, "faint", gradient * 1.05)
+    assert largest(gradient * 0.05) < floors["faint"].entry
+    assert compare(reference, scaled, floors=floors).wrong == ("faint",)
+    assert compare(reference, with_gradient(record, "faint", gradient - noise), floors=floors).ok
+    few = with_gradient(record, "faint", gradient[:4])
+    assert noise_floors(few, with_gradient(record, "faint", (gradient + noise)[:4]))["faint"].norm == math.inf
 
 
 def test_verify_is_not_flipped_by_a_gradient_that_is_zero_in_theory() -> None:

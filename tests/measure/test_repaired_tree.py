@@ -177,7 +177,7 @@ def failed_as_released(released_tree: Path) -> set[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("unsafe", "select", "new"),
-    [(False, [], set()), (True, [], set()), (True, ["CKPT001"], {"run", "values", "state"})],
+    [(False, [], set()), (True, [], set()), (True, ["CKPT001"], {"run"})],
     ids=["all safe repairs", "all repairs", "CKPT001 without CKPT005, which safe repairs must not be"],
 )
 def test_a_repair_of_gpt_bigcode_breaks_no_level_that_held(

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ckpt_surgery.measure.compare import Verdict, compare, noise_floors
+from ckpt_surgery.measure.compare import Floor, Verdict, compare, noise_floors
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.step import run_step
@@ -90,7 +90,7 @@ class Subject:
         self.rates = (0.0, RATE) if family.drops else (0.0,)
         self._rate = 0.0
         self._references = {rate: self._reference(rate) for rate in self.rates}
-        self._floors: dict[float, Mapping[str, float]] = {}
+        self._floors: dict[float, Mapping[str, Floor]] = {}
 
     def drop(self, rate: float) -> None:
         """Let everything in the model that can drop at random do so at this rate; whole layers are not dropped."""
@@ -237,7 +237,7 @@ FAMILIES = (
     Family("MobileViTForImageClassification", both("state"), both("state")),
     Family("RoFormerForCausalLM", {}, both("run"), "use_cache", {"is_decoder": True}, more=_with_cache),
     Family("BertForMultipleChoice"),
-    Family("RecurrentGemmaForCausalLM", {"non_reentrant": "run"}, both("state"), more=_given_cache),
+    Family("RecurrentGemmaForCausalLM", {"non_reentrant": "run"}, both("run"), more=_given_cache),
     Family("XmodForMaskedLM"),
     Family("GitModel", in_5=both("run")),
     Family("ImageGPTForCausalImageModeling", in_4=both("run")),

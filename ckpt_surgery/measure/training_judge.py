@@ -1,0 +1,60 @@
+"""One kind of training with checkpointing, held against the same without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ckpt_surgery.measure.kinds import FaultKind, SkipKind
+from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
+from ckpt_surgery.measure.training import Training
+
+
+class TrainingJudge:
+    """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
+
+    `differs`, `not_run` and `refused` are the kinds of a fault and of the reasons to skip; all have these `details`.
+    Differences up to `tolerance` do not count, as in `verify`.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        train: Callable[[Mode | None, int], Training],
+        details: Mapping[str, Detail],
+        *,
+        differs: FaultKind,
+        not_run: SkipKind,
+        refused: SkipKind,
+        tolerance: float | None = None,
+    ) -> None:
+        self._level: Level = level
+        self._train = train
+        self._details = details
+        self._differs, self._not_run, self._refused = differs, not_run, refused
+        self._reference = NoisyReference(self._alone, tolerance=tolerance)
+
+    def judge(self, mode: Mode) -> Training | Fault | Skip:
+        """What is wrong in this mode or why that is not known; the training itself where it computes the same."""
+        if problem := not_finite(self._reference.records):
+            return self._skip(self._not_run, problem)
+        training = self._train(mode, 0)
+        if training.refused is not None:
+            return self._skip(self._refused, training.refused)
+        if fault := self._reference.first_fault(training.steps):
+            return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
+        return training
+
+    def _alone(self, rounding_seed: int) -> Sequence[RunRecord]:
+        return self._train(None, rounding_seed).steps
+
+    def _skip(self, kind: SkipKind, error: str) -> Skip:
+        return Skip((self._level,), kind, {**self._details, "error": error})
+
+
+def sorted_out(results: Sequence[Training | Fault | Skip]) -> LevelVerdict:
+    """The verdict of a level: it is measured where one of its trainings could be run."""
+    faults = tuple(result for result in results if isinstance(result, Fault))
+    skips = tuple(result for result in results if isinstance(result, Skip))
+    return LevelVerdict(faults, skips, measured=len(skips) < len(results))
