@@ -30,8 +30,10 @@ def build(target: SurveyTarget) -> tuple[Any, Any]:
     if target.kind is TargetKind.REMOTE:
         model_class, config = _from_folder(*target.source.split("::"))
     else:
-        model_class = model_classes()[target.model].load()
-        config = _from_file(target, model_class) if target.kind is TargetKind.CONFIG else None
+        entry = model_classes()[target.model]
+        model_class = entry.load()
+        is_file = target.kind is TargetKind.CONFIG
+        config = _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
     tiny = tiny_model(model_class, config, options=dict(target.options))
     return tiny.model, tiny.inputs
 

@@ -19,9 +19,9 @@ def catalogue() -> Mapping[str, ModelEntry]:
     return model_classes()
 
 
-def class_target(entry: ModelEntry) -> SurveyTarget:
-    """The target of one class."""
-    return SurveyTarget(argument=entry.name, model=entry.name, model_type=entry.model_type)
+def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:
+    """The target of one class, under its own model type or another that it serves."""
+    return SurveyTarget(argument=entry.name, model=entry.name, model_type=model_type or entry.model_type)
 
 
 def named_targets(name: str) -> list[SurveyTarget]:
@@ -29,11 +29,12 @@ def named_targets(name: str) -> list[SurveyTarget]:
     entries = catalogue()
     if name in entries:
         return [class_target(entries[name])]
-    model_type = name.replace("-", "_")
+    asked = name.replace("-", "_")
     return [
-        class_target(entry)
+        class_target(entry, model_type)
         for entry in entries.values()
-        if model_type in (other.replace("-", "_") for other in entry.types)
+        for model_type in entry.types
+        if model_type.replace("-", "_") == asked
     ]
 
 

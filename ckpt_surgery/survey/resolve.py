@@ -26,7 +26,7 @@ def resolve(
 ) -> list[SurveyTarget]:
     """The targets of some MODEL arguments, once each, sorted by model type, class and variant.
 
-    A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes in the auto mappings; a class
+    A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
     (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names; or
     `package.module:factory`. `everything` adds all classes of the installed transformers. `variants` adds a second
     target, with the router loss, for each class that can compute one.
@@ -36,7 +36,8 @@ def resolve(
     """
     targets = [target for name in names for target in _named(name, trust_remote_code)]
     if everything:
-        targets += map(class_target, catalogue().values())
+        named = {target.model for target in targets if target.kind is TargetKind.CLASS}
+        targets += (class_target(entry) for name, entry in catalogue().items() if name not in named)
     if variants:
         targets += [variant for target in targets for variant in variants_of(target)]
     return sorted(

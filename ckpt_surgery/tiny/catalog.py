@@ -43,15 +43,22 @@ class ModelEntry:
             )
         return model_class
 
-    def config_class(self) -> type:
-        """The configuration class. Raises CannotBuild like `load`."""
+    def config_class(self, model_type: str = "") -> type:
+        """The configuration class; that of another model type which the class serves, if it has the same parts.
+
+        Raises CannotBuild like `load`.
+        """
         if self.config_name:
             named: type = self._imported(self.config_name)
             return named
         own: type | None = getattr(self.load(), "config_class", None)
         if own is None:
             raise CannotBuild(self.name, BuildStage.IMPORT, TypeError("the class names no configuration class"))
-        return own
+        if model_type == self.model_type or model_type not in self.types:
+            return own
+        other: type = _configurations().CONFIG_MAPPING[model_type]
+        is_alike = set(getattr(other, "sub_configs", ())) == set(getattr(own, "sub_configs", ()))
+        return other if is_alike else own
 
     def _imported(self, name: str) -> Any:
         try:

@@ -65,6 +65,12 @@ class TestNames:
         assert classes("twin_of_bert") == classes("bert") == ["BertModel"]
         assert "did you mean twin-of_bert" in refusal("twin_of_brt")
 
+    def test_a_class_of_several_types_stands_under_the_one_that_was_asked_for(self) -> None:
+        assert [target.model_type for target in resolve(["twin_of_bert"], variants=False)] == ["twin-of_bert"]
+        assert [target.model_type for target in resolve(["BertModel"], variants=False)] == ["bert"]
+        everything = resolve(["twin_of_bert"], everything=True, variants=False)
+        assert [target.model_type for target in everything if target.model == "BertModel"] == ["twin-of_bert"]
+
     def test_a_class_is_itself(self) -> None:
         assert resolve(["BertModel"], variants=False) == [
             SurveyTarget("BertModel", "BertModel", TargetKind.CLASS, "bert")

@@ -33,6 +33,13 @@ def test_a_class_of_several_types_knows_them_all() -> None:
     assert all(entry.model_type in entry.types for entry in model_classes().values())
 
 
+def test_another_type_has_its_own_configuration_where_it_has_the_same_parts() -> None:
+    entry = model_classes()["Llama4ForCausalLM"]
+    assert entry.config_class("llama4") is entry.config_class() is transformers.Llama4TextConfig
+    several = [(entry, kind) for entry in model_classes().values() for kind in entry.types if kind != entry.model_type]
+    assert any(entry.config_class(kind) is not entry.config_class() for entry, kind in several)
+
+
 def test_an_entry_loads_its_class_and_configuration() -> None:
     entry = model_classes()["LlamaForCausalLM"]
     assert entry.load() is transformers.LlamaForCausalLM
