@@ -19,6 +19,13 @@ def catalogue() -> Mapping[str, ModelEntry]:
     return model_classes()
 
 
+def left_out() -> Mapping[str, str]:
+    """The classes of transformers that are no models to train, each with the reason."""
+    from ckpt_surgery.tiny.exported import LEFT_OUT
+
+    return LEFT_OUT
+
+
 def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:
     """The target of one class, under its own model type or another that it serves."""
     return SurveyTarget(argument=entry.name, model=entry.name, model_type=model_type or entry.model_type)

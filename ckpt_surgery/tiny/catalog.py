@@ -5,7 +5,7 @@ The module of a model is imported only when its entry is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
-from ckpt_surgery.tiny.exported import exported_models
+from ckpt_surgery.tiny.exported import LEFT_OUT, exported_models
 from ckpt_surgery.tiny.towers import TOWERS
 
 
@@ -80,23 +80,25 @@ def model_classes() -> Mapping[str, ModelEntry]:
     for head, names in _mappings().items():
         for model_type, listed in names.items():
             for name in (listed,) if isinstance(listed, str) else listed:
+                if name in LEFT_OUT:
+                    continue
                 types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
                     heads[name].append(head)
-    mapped = {
-        name: ModelEntry(name, _own_type(name, types[name]), tuple(of), types=tuple(types[name]))
-        for name, of in heads.items()
-    }
+    mapped = {name: _mapped_entry(name, tuple(types[name]), tuple(of)) for name, of in heads.items()}
     exported = {name: _exported_entry(name, module) for name, module in exported_models(mapped).items()}
     whole = {**mapped, **exported}
     parts = {entry.name: entry for entry in _towers() if entry.name not in whole}
     return MappingProxyType({**whole, **parts})
 
 
-def _own_type(name: str, types: Collection[str]) -> str:
-    """The model type of the folder that defines a class, if the class has it; its first one otherwise."""
-    module: str = import_module("transformers")._class_to_module.get(name, "")
-    return next((kind for kind in types if _module_name(kind) in module.split(".")), next(iter(types)))
+def _mapped_entry(name: str, types: tuple[str, ...], heads: tuple[str, ...]) -> ModelEntry:
+    """The entry of a class under the model type of the folder that defines it, or its first one."""
+    exported_from: str = import_module("transformers")._class_to_module.get(name, "")
+    model_type = next((kind for kind in types if _module_name(kind) in exported_from.split(".")), types[0])
+    folder = _module_name(model_type)
+    module = "transformers" if exported_from else f"transformers.models.{folder}.modeling_{folder}"
+    return ModelEntry(name, model_type, heads, module, types=types)
 
 
 def _exported_entry(name: str, module: str) -> ModelEntry:

@@ -22,6 +22,18 @@ LEFT_OUT: Mapping[str, str] = {
         "a base of other classes, without a forward",
     ),
     **dict.fromkeys(
+        ("ChameleonVQVAE", "Emu3VQVAE", "GlmImageVQVAE"),
+        "a codec without a forward, which other classes call by its parts",
+    ),
+    "JukeboxModel": "a model without a forward, for generation alone",
+    "BarkModel": "a model without a forward, for generation alone: BarkSemanticModel and the others train",
+    "Qwen2_5OmniForConditionalGeneration": (
+        "a model without a forward, for generation alone: Qwen2_5OmniThinkerForConditionalGeneration trains"
+    ),
+    "Qwen3OmniMoeForConditionalGeneration": (
+        "a model without a forward, for generation alone: Qwen3OmniMoeThinkerForConditionalGeneration trains"
+    ),
+    **dict.fromkeys(
         (
             "Ernie4_5_VL_MoeForConditionalGeneration",
             "Ernie4_5_VL_MoeModel",
@@ -31,7 +43,7 @@ LEFT_OUT: Mapping[str, str] = {
         "an old name of the class without the second underscore",
     ),
 }
-"""Exported classes that are no models of their own, each with the reason; `PreTrainedModel` ends the names of more."""
+"""Classes that nobody can train by calling them, each with the reason; `PreTrainedModel` ends the names of more."""
 
 _BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
 _BASE_NAME = re.compile(r"PreTrainedModel$")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
+from ckpt_surgery.tiny.audio_inputs import AUDIO_INPUTS
+from ckpt_surgery.tiny.vision_inputs import VISION_INPUTS
 
 
 def tiled_images(arguments: ForwardArguments) -> None:
@@ -226,6 +228,8 @@ def no_cache(arguments: ForwardArguments) -> None:
 
 
 FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
+    **AUDIO_INPUTS,
+    **VISION_INPUTS,
     "blt": no_cache,
     "blip_2_qformer": queries,
     "csm": without_audio,
@@ -270,4 +274,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "video_llama_3": merge_sizes,
     "video_llama_3_vision": merge_sizes,
 }
-"""The change to the inputs by model type, applied before placeholder tokens are put into the text."""
+"""The change to the inputs by class or, where a class has none of its own, by model type.
+
+It is applied before placeholder tokens are put into the text.
+"""

@@ -21,7 +21,8 @@ _AUDIO_LAYOUTS = 3
 
 def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str, ...]) -> Iterator[ForwardArguments]:
     """Arguments without labels; several if the name of an audio argument does not tell its layout."""
-    change = FAMILY_INPUTS.get(model.config.model_type)
+    own, family = (FAMILY_INPUTS.get(name) for name in (type(model).__name__, model.config.model_type))
+    change = own or family
     for layout in range(_AUDIO_LAYOUTS):
         arguments = ForwardArguments(model, batch, length, seed)
         _add_text(arguments, heads)

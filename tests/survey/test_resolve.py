@@ -104,6 +104,7 @@ class TestNames:
             ("module:", "'module:' is not a factory: write package.module:function"),
             ("no.json", "no.json: cannot be read: No such file or directory"),
             ("", "no model type and no model class named ''"),
+            ("BarkModel", "BarkModel cannot be verified: it is a model without a forward"),
         ],
     )
     def test_a_name_that_means_nothing_is_said_to(self, name: str, said: str) -> None:
