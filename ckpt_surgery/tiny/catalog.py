@@ -5,6 +5,7 @@ The module of a model is imported only when its entry is loaded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,9 +23,9 @@ from ckpt_surgery.tiny.towers import TOWERS
 class ModelEntry:
     """One model class: its name, its model type, and the heads (auto mappings) that list it.
 
-    `heads` are names such as `CAUSAL_LM`; the mapping of base models is `MODEL`. A part of a model that no mapping
-    lists has none; its `module` and `config_name` say where it is defined and which configuration it takes. `types`
-    are all model types under which a mapping lists the class, `model_type` among them.
+    `heads` are names such as `CAUSAL_LM`; the mapping of base models is `MODEL`. A class that no mapping lists has the
+    one that its name speaks of. `config_name` is the configuration class of a part that names none. `types` are all
+    model types under which a mapping lists the class, `model_type` among them.
     """
 
     name: str
@@ -105,7 +106,13 @@ def _exported_entry(name: str, module: str) -> ModelEntry:
     folder = module.split(".")[-2]
     kinds = [kind for kind in _configurations().CONFIG_MAPPING_NAMES if _module_name(kind) == folder]
     model_type = min(kinds, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
-    return ModelEntry(name, model_type, (), f"transformers.{module}", types=(model_type,))
+    return ModelEntry(name, model_type, _heads_of(name), f"transformers.{module}", types=(model_type,))
+
+
+def _heads_of(name: str) -> tuple[str, ...]:
+    """The head that the name of a class speaks of, as in `BertForMultipleChoice`."""
+    words = re.findall(r"[A-Z][a-z]+|[A-Z]+", name.partition("For")[2])
+    return ("_".join(words).upper(),) if words else ()
 
 
 def _module_name(model_type: str) -> str:

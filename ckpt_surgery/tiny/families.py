@@ -46,6 +46,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "bamba": {**_HYBRID, "attn_layer_indices": [1], "num_hidden_layers": 2},
     "bit": {"num_groups": 4},
     "blip-2": _IMAGE_TOKEN,
+    "bridgetower": {"+contrastive_hidden_size": 64, "+logit_scale_init_value": 2.6592},
     "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
     "chameleon_vqgan": {"num_embeddings": 8},
     "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
@@ -59,7 +60,13 @@ CONFIG: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"n_routed_experts": 4, "topk_method": "greedy"},
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    "dots3_note_text": {"num_key_value_heads": 4},
+    "dots3_note_text": {
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "per_layer_config": {2: {"kv_lora_rank": 32}},
+    },
     "efficientnet": _EFFICIENT,
     "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121, **_VISUAL_TOKENS}},
     "emu3_vqgan": {"codebook_size": 8},
@@ -109,7 +116,8 @@ CONFIG: dict[str, dict[str, Any]] = {
     "moonshine_streaming": {"+num_key_value_heads": 4},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
-    "perceiver": {"train_size": (16, 16), "num_latents": 8},
+    "perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1},
+    "pix2struct_text_model": {"+initializer_range": 0.02},
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
@@ -118,6 +126,13 @@ CONFIG: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen3_vl_moe_text": _MROPE,
     "qwen3_vl_text": _MROPE,
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
     "reformer": {
         "axial_pos_shape": [4, 4],
         "axial_pos_embds_dim": [32, 32],
@@ -170,6 +185,8 @@ SHOWN: dict[str, dict[str, Any]] = {
 """Parts that a class disables by default and trainings use: enabled if only the class is given."""
 
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
+    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
+    "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
 }

@@ -11,6 +11,7 @@ import torch
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.audio_inputs import AUDIO_INPUTS
+from ckpt_surgery.tiny.text_inputs import TEXT_INPUTS
 from ckpt_surgery.tiny.vision_inputs import VISION_INPUTS
 
 
@@ -229,6 +230,7 @@ def no_cache(arguments: ForwardArguments) -> None:
 
 FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     **AUDIO_INPUTS,
+    **TEXT_INPUTS,
     **VISION_INPUTS,
     "blt": no_cache,
     "blip_2_qformer": queries,
@@ -236,6 +238,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "decision_transformer": trajectories,
     "deepseek_vl_hybrid": two_resolutions,
     "dia": channels_of_codes,
+    "diffusion_gemma": positioned_patches,
     "fuyu": without_pixels,
     "gemma4": positioned_patches,
     "gemma4_vision": positioned_patches,

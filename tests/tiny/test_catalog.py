@@ -53,6 +53,11 @@ def test_parts_that_no_mapping_lists_are_there(part: str) -> None:
     assert issubclass(entry.config_class(), transformers.PretrainedConfig)
 
 
+def test_the_name_of_a_class_that_no_mapping_lists_tells_its_head() -> None:
+    assert model_classes()["VisualBertForMultipleChoice"].heads == ("MULTIPLE_CHOICE",)
+    assert model_classes()["ViltForMaskedLM"].heads == ("MASKED_LM",)
+
+
 def test_every_model_that_transformers_exports_is_listed_or_left_out_for_a_reason() -> None:
     listed = model_classes()
     missing = []
