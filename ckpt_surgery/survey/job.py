@@ -35,6 +35,10 @@ class SurveyJob:
     files: Mapping[str, str] = field(default_factory=dict)
     stopped_after: float | None = None
 
+    def anew(self) -> SurveyJob:
+        """The same job, of which nothing is known."""
+        return SurveyJob(self.index, self.target, self.options, repair=Repair() if self.repair is not None else None)
+
     @property
     def modes_left(self) -> tuple[Mode, ...]:
         """The modes that are not examined yet."""

@@ -38,7 +38,11 @@ class _Slot:
 
 
 class Scheduler:
-    """Has up to `workers` workers of a pool do all jobs, and calls `finished` with each when it is done."""
+    """Has up to `workers` workers of a pool do all jobs, and calls `finished` with each when it is done.
+
+    A job that runs out of time beside others is done again, alone, when all others are done: that is a fault only if
+    it runs out of time there as well.
+    """
 
     def __init__(
         self, pool: WorkerPool, jobs: Iterable[SurveyJob], workers: int, finished: Callable[[SurveyJob], None]
@@ -48,6 +52,7 @@ class Scheduler:
         for job in jobs:
             self._queues.setdefault(job.group, deque()).append(job)
         self._slots = [_Slot() for _ in range(workers)]
+        self._late: list[SurveyJob] = []
 
     def run(self) -> None:
         """Do every job. No worker is left behind, whatever happens.
@@ -56,17 +61,24 @@ class Scheduler:
             WorkerPoolError: no worker can be started.
         """
         try:
-            for slot in self._slots:
-                self._fill(slot)
-            while busy := [slot for slot in self._slots if slot.job is not None]:
-                for slot in _ready(busy):
-                    self._receive(slot)
+            self._do_all()
+            del self._slots[1:]
+            for job in self._late:
+                self._queues.setdefault(job.group, deque()).append(job)
+            self._do_all()
         finally:
             for slot in self._slots:
                 if slot.worker is not None and slot.job is not None:
                     slot.worker.kill()
                 elif slot.worker is not None:
                     slot.worker.close()
+
+    def _do_all(self) -> None:
+        for slot in self._slots:
+            self._fill(slot)
+        while busy := [slot for slot in self._slots if slot.job is not None]:
+            for slot in _ready(busy):
+                self._receive(slot)
 
     def _fill(self, slot: _Slot) -> None:
         """Give a slot its next job; if there is none, let its worker go."""
@@ -124,8 +136,14 @@ class Scheduler:
         if worker.ended:
             self._lose(slot, job, worker.wait())
         elif monotonic() >= slot.deadline:
+            worker_exit = worker.stop(job.options.timeout)
+            if len(self._slots) > 1:
+                slot.worker = None
+                self._late.append(job.anew())
+                self._fill(slot)
+                return
             job.stopped_after = job.options.timeout
-            self._lose(slot, job, worker.stop(job.options.timeout))
+            self._lose(slot, job, worker_exit)
 
     def _finish(self, slot: _Slot, job: SurveyJob, resident: int) -> None:
         if resident > MOST_RESIDENT_BYTES and slot.worker is not None:

@@ -33,6 +33,7 @@ SOON = 2.0
 HANGING = {
     "hangs_in_c": "non_reentrant",
     "hangs_in_backward": "reentrant",
+    "hangs_the_first_time": "non_reentrant",
     "hangs_while_built": "build",
     "sleeps": "reference",
     "hangs_after_surgery": "after non_reentrant",
@@ -61,6 +62,10 @@ def hold_the_lock():
 
 def hangs_in_c():
     return {"non_reentrant": hold_the_lock}, {}
+
+def hangs_the_first_time():
+    note("first")
+    return {"non_reentrant": hold_the_lock} if LOG.read_text().count("first") == 1 else {}, {}
 
 def sleeps():
     return {"reference": lambda: time.sleep(1000)}, {}
@@ -501,6 +506,15 @@ class TestTheOrder:
         alone = shown(look(*self.NAMES))
         assert [argument for argument, *_ in alone] == [f"odd_models:{name}" for name in self.NAMES]
         assert shown(look(*self.NAMES, workers=3)) == alone
+
+    def test_of_one_that_runs_out_of_time_beside_others_is_that_of_a_run_alone(self, look: Look, log: Path) -> None:
+        again, _ = look("hangs_the_first_time", "good", workers=2)
+        assert again.status == "ok"
+        still, _ = look("hangs_in_c", "good", workers=2)
+        assert still.status == "failed"
+        log.unlink()
+        (alone,) = look("hangs_the_first_time")
+        assert alone.status == "failed"
 
     def test_progress_counts_to_the_end(self, look: Look) -> None:
         events: list[tuple[str, int, int]] = []
