@@ -174,7 +174,7 @@ def _unbuilt(reports: Sequence[Report]) -> str:
 
 def _sources(reports: Sequence[Report]) -> str:
     """The classes that are not of transformers, with the last folder and the name of their file."""
-    rows = [[code(report.label), code("/".join(Path(report.source).parts[-2:]))] for report in reports]
+    rows = sorted([code(report.label), code("/".join(Path(report.source).parts[-2:]))] for report in reports)
     return "## What came with its own code\n\n" + markdown_table(["class", "file"], rows) if rows else ""
 
 
