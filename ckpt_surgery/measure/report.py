@@ -44,7 +44,8 @@ class Report:
     layers all the same there are `modes`: what would be if it said otherwise.
 
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
+    with different settings, such as `output_router_logits`. `source` is the file of the class, where it is not one of
+    the installed transformers. `versions` are those of torch and transformers.
     `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
     as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
     """
@@ -62,6 +63,7 @@ class Report:
     supported: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
     repair: Repair | None = None
+    source: str = ""
 
     @property
     def ok(self) -> bool:
@@ -139,6 +141,8 @@ class Report:
         about = [self.dtype, plural(self.parameters, "parameter") if self.parameters else ""]
         about += [f"{package} {version}" for package, version in self.versions.items()]
         lines = [*wrapped(_headline(self), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
+        if self.source:
+            lines += wrapped(f"code: {self.source}", width, "  ")
         if self.problem:
             lines += wrapped(self.problem, width, "  ")
         elif not self.supported:

@@ -90,6 +90,7 @@ def _facts(report: Report) -> str:
     facts = [
         ("model type", f"<code>{escape(report.model_type)}</code>" if report.model_type else ""),
         ("settings", escape(report.variant)),
+        ("code", f"<code>{escape(report.source)}</code>" if report.source else ""),
         ("parameters", f"{report.parameters:,}" if report.parameters else ""),
         ("dtype", escape(report.dtype)),
         *((escape(package), escape(version)) for package, version in report.versions.items()),

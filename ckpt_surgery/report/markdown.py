@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, Fault, RepairStatus
@@ -63,6 +64,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
         _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
         _unrepaired([report for report in after_surgery if report.problem]),
         _unbuilt(of_status(reports, "not built")),
+        _sources([report for report in reports if report.source]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -168,6 +170,12 @@ def _classes_folded(reports: Sequence[Report], rows: str) -> str:
 def _unbuilt(reports: Sequence[Report]) -> str:
     rows = [[code(report.label), _text(why_no_verdict(report))] for report in reports]
     return "## What could not be built\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
+
+
+def _sources(reports: Sequence[Report]) -> str:
+    """The classes that are not of transformers, with the last folder and the name of their file."""
+    rows = sorted([code(report.label), code("/".join(Path(report.source).parts[-2:]))] for report in reports)
+    return "## What came with its own code\n\n" + markdown_table(["class", "file"], rows) if rows else ""
 
 
 def _text(text: str) -> str:

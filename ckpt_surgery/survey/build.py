@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ckpt_surgery.errors import CannotBuild
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 from ckpt_surgery.text import error_line
 
@@ -21,20 +22,34 @@ def build(target: SurveyTarget) -> tuple[Any, Any]:
 
     Raises:
         CannotBuild: no tiny form of the class trains.
-        TargetError: the factory cannot be found, or returns neither a model nor a model and its inputs.
+        TargetError: the factory cannot be found, or returns neither a model nor a model and its inputs; or the code
+            that comes with a configuration cannot be used.
     """
     if target.kind is TargetKind.FACTORY:
         return _from_factory(target)
+    if target.kind is TargetKind.REMOTE:
+        return _from_folder(target)
     from ckpt_surgery.tiny import model_classes, tiny_model
 
-    if target.kind is TargetKind.REMOTE:
-        model_class, config = _from_folder(*target.source.split("::"))
-    else:
-        entry = model_classes()[target.model]
-        model_class = entry.load()
-        is_file = target.kind is TargetKind.CONFIG
-        config = _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
+    entry = model_classes()[target.model]
+    model_class = entry.load()
+    is_file = target.kind is TargetKind.CONFIG
+    config = _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
     tiny = tiny_model(model_class, config, options=dict(target.options))
+    return tiny.model, tiny.inputs
+
+
+def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
+    from ckpt_surgery.survey.remote_code import build_problem, load_remote
+    from ckpt_surgery.tiny import tiny_model
+
+    place, _, reference = target.source.partition("::")
+    folder = Path(place)
+    model_class, config = load_remote(folder, reference)
+    try:
+        tiny = tiny_model(model_class, config, options=dict(target.options))
+    except CannotBuild as failure:
+        raise TargetError(build_problem(folder, failure)) from None
     return tiny.model, tiny.inputs
 
 
@@ -90,11 +105,3 @@ def _from_file(target: SurveyTarget, model_class: Any) -> Any:
     except Exception as error:  # third-party classes raise anything for a value they reject
         reason = f"no {config_class.__name__} can be made from it: {error_line(error)}"
         raise TargetError(f"{reason}: correct the values") from None
-
-
-def _from_folder(folder: str, reference: str) -> tuple[Any, Any]:
-    from transformers import AutoConfig
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    return get_class_from_dynamic_module(reference, folder), config

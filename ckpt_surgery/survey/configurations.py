@@ -14,6 +14,9 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[SurveyTarget]:
     """The targets of a configuration: its `architectures`, or every class of its model type.
 
+    Code that comes with it goes before a class of transformers with the same name, if it is trusted: it is what
+    `from_pretrained` runs then.
+
     Raises:
         TargetError: the file cannot be read, names no known class, or refers to code that is not trusted or missing.
     """
@@ -24,7 +27,7 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
     architectures = _architectures(file, config)
     entries = [catalogue()[name] for name in architectures if name in catalogue()]
     auto_map = config.get("auto_map")
-    if isinstance(auto_map, dict) and not entries:
+    if isinstance(auto_map, dict) and (not entries or (trust_remote_code and _model_references(auto_map))):
         return _remote_targets(name, file, model_type, architectures, auto_map, trust_remote_code)
     if entries:
         targets = list(map(class_target, entries))
@@ -75,8 +78,7 @@ def _remote_targets(
             f"{file.parent} comes with its own code, and verifying its models means running it: read it first; "
             "only `ckpt_surgery verify --trust-remote-code` runs it"
         )
-    named = {key: value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)}
-    references = {value.rpartition(".")[2]: value for value in named.values()}
+    references = _model_references(auto_map)
     if not references:
         raise TargetError(f"{file}: `auto_map` names no model class: it needs an AutoModel entry")
     chosen = [entry for entry in references if entry in architectures] or list(references)
@@ -88,6 +90,12 @@ def _remote_targets(
         )
         for entry in chosen
     ]
+
+
+def _model_references(auto_map: Mapping[str, Any]) -> dict[str, str]:
+    """The model classes that `auto_map` names, each with its reference `module.Class`."""
+    named = [value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)]
+    return {value.rpartition(".")[2]: value for value in named}
 
 
 def _check_reference(file: Path, reference: object) -> None:

@@ -44,7 +44,7 @@ def examine(
     each mode after it.
     """
     subject = target_of(target)
-    empty = Report(subject.model, subject.model_type, subject.variant, subject.argument)
+    empty = empty_report(subject)
     examiner, report = _begin(emit, empty, subject, levels, examination)
     emit(Event.REPORT, report=report.to_dict(), files=imported_files(subject))
     if examiner is None or not has_model(report):
@@ -66,6 +66,11 @@ def examine(
         _emit_phase(emit, Phase(PhaseKind.MODE_AFTER, mode))
         run = _examined(examiner, mode, levels)
         emit(Event.REPAIR, report=replace(empty, repair=replace(repair, modes=(run,))).to_dict())
+
+
+def empty_report(target: SurveyTarget) -> Report:
+    """A report that says no more than what the target is."""
+    return Report(target.model, target.model_type, target.variant, target.argument, source=target.code_file)
 
 
 def has_model(report: Report) -> bool:
@@ -116,7 +121,7 @@ def _begin(
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)
-    return examiner, report
+    return examiner, replace(report, source=empty.source)
 
 
 def _problem(phase: PhaseKind, error: Exception) -> str:

@@ -9,7 +9,7 @@ from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
-from ckpt_surgery.survey.examination import broken_mode, has_model
+from ckpt_surgery.survey.examination import broken_mode, empty_report, has_model
 from ckpt_surgery.survey.options import SurveyOptions
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_exit import WorkerExit
@@ -110,8 +110,7 @@ class SurveyJob:
         return broken_mode(mode, Fault(kind, details={"error": str(worker_exit)}), self.options.levels)
 
     def _without_verdict(self, problem: str) -> Report:
-        target = self.target
-        return Report(target.model, target.model_type, target.variant, target.argument, problem=problem)
+        return replace(empty_report(self.target), problem=problem)
 
 
 def _unfinished(worker_exit: WorkerExit) -> FaultKind:

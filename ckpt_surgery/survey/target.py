@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.errors import Unverifiable
@@ -45,6 +46,14 @@ class SurveyTarget:
     def label(self) -> str:
         """The class, with its variant if it has one."""
         return f"{self.model} ({self.variant})" if self.variant else self.model
+
+    @property
+    def code_file(self) -> str:
+        """The file of the class, where the code came with a configuration."""
+        if self.kind is not TargetKind.REMOTE:
+            return ""
+        folder, _, reference = self.source.partition("::")
+        return f"{Path(folder, *reference.split('.')[:-1])}.py"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `target_of` reads it back."""

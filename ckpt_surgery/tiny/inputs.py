@@ -138,11 +138,19 @@ def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -
         return values.pop("input_ids", None) is not None
     match = _TOKEN_MISMATCH.search(error)
     if match is None or "input_ids" not in values:
-        return False
+        return _without_cache(arguments, values)
     tokens, features = int(match[1]), int(match[2])
     for name in PLACEHOLDERS:
         token = arguments.find(name)
         if isinstance(token, int) and int((values["input_ids"] == token).sum()) == tokens and features != tokens:
             place_tokens(arguments, values, token, features // arguments.batch)
             return True
-    return False
+    return _without_cache(arguments, values)
+
+
+def _without_cache(arguments: ForwardArguments, values: dict[str, Any]) -> bool:
+    """Have the forward keep no cache, if that was not asked yet: training needs none, and code may make an old one."""
+    if "use_cache" not in arguments.names or "use_cache" in values:
+        return False
+    values["use_cache"] = False
+    return True

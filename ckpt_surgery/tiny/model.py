@@ -19,6 +19,7 @@ from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.dropout import set_dropout
 from ckpt_surgery.tiny.families import CLASS_OPTIONS
 from ckpt_surgery.tiny.inputs import tiny_inputs
+from ckpt_surgery.tiny.own_code import ValuesOfMeta, fill_uninitialized, is_own_code, marked_uninitialized, name_dtype
 from ckpt_surgery.tiny.shrink import tiny_config
 from ckpt_surgery.tiny.sizes import ATTEMPTS
 
@@ -131,13 +132,13 @@ def _built_with(
         if hard:
             set_dropout(config)
         _set_options(config, {**CLASS_OPTIONS.get(name, {}), **options})
-        stage = BuildStage.SIZE
+        stage = BuildStage.CONSTRUCTION
         count = _count_parameters(model_class, config)
         if count > MOST_PARAMETERS:
+            stage = BuildStage.SIZE
             raise ValueError(f"{count:,} parameters are more than {MOST_PARAMETERS:,}")
-        stage = BuildStage.CONSTRUCTION
         torch.manual_seed(seed)
-        model = _constructed(model_class, config)
+        model = _initialized(model_class, config)
         stage = BuildStage.INPUTS
         inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
@@ -152,15 +153,28 @@ def _built_with(
 def _count_parameters(model_class: Any, config: PretrainedConfig) -> int:
     """How many parameters the model would have; 0 if it cannot be constructed on the meta device."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), ValuesOfMeta():
             return sum(p.numel() for p in _constructed(model_class, config).parameters())
     except NotImplementedError:  # a constructor that reads values; the configuration is small all the same
         return 0
 
 
+def _initialized(model_class: Any, config: PretrainedConfig) -> Any:
+    """The model with a value in every parameter, also where its code leaves that to a checkpoint."""
+    if not is_own_code(model_class):
+        return _constructed(model_class, config)
+    with marked_uninitialized():
+        model = _constructed(model_class, config)
+    fill_uninitialized(model)
+    return model
+
+
 def _constructed(model_class: Any, config: PretrainedConfig) -> Any:
     construct = getattr(model_class, "_from_config", model_class)  # sets the attention implementation as users get it
-    return construct(copy.deepcopy(config))
+    config = copy.deepcopy(config)
+    if is_own_code(model_class):
+        name_dtype(config, torch.float32)
+    return construct(config)
 
 
 def _set_options(config: PretrainedConfig, options: Mapping[str, Any]) -> None:

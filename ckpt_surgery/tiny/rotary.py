@@ -19,6 +19,18 @@ def assumed_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[st
     return {}
 
 
+def old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `rope_scaling` of a class that declares it, without what transformers 5 adds: the class may check it."""
+    rope = getattr(config, "rope_scaling", None)
+    if not isinstance(rope, dict):
+        return None
+    if not isinstance(getattr(type(config), "rope_scaling", None), property):
+        return rope  # as it was given
+    added = {"rope_theta"} if "rope_theta" in values else set()
+    added |= {"rope_type"} if "type" in rope or rope.get("rope_type") == "default" else set()
+    return {name: value for name, value in rope.items() if name not in added} or None
+
+
 def shrunk_rope(value: dict[str, Any], context: ShrinkContext) -> dict[str, Any]:
     """Rotary parameters whose sections and per-frequency factors fit the tiny number of frequencies."""
     pairs = _rotary_pairs(value, context.values) if context.attempt <= 2 else 0

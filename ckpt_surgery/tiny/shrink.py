@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -19,7 +20,7 @@ from ckpt_surgery.tiny.families import KEPT
 from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.layers import chosen_layers
-from ckpt_surgery.tiny.rotary import assumed_rope
+from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
 from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, VOCABULARY, ShrinkContext
 
 
@@ -51,6 +52,8 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
     changed = {n: v if n in unchanged else changed_value(n, v, context) for n, v in values.items()}
     for name, nested in nested_configs(config):
         changed[name] = _shrunk(nested, attempt, tokens).to_dict()
+        if nested.architectures:  # some classes choose their parts by it
+            changed[name]["architectures"] = nested.architectures
     changed.update(family_changes(config, changed, _parameters(type(config))))
     if old_layers and "out_indices" in changed:
         changed.pop("out_features", None)  # named after the layers that `out_indices` counts
@@ -58,8 +61,24 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
 
 
 def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
-    """A configuration with these values. They are copied: classes change what they are given."""
-    return config_class(**copy.deepcopy(dict(values)))
+    """A configuration with these values. They are copied: classes change what they are given.
+
+    What a class refuses although its base takes it (it gives the base a value of its own, say) is set afterwards.
+    """
+    given = copy.deepcopy(dict(values))
+    try:
+        return config_class(**given)
+    except TypeError:
+        written = _written_arguments(config_class)
+        own = {name: value for name, value in given.items() if name in written}
+        if not written or own == given:
+            raise
+        config = config_class(**own)
+    for name, value in given.items():
+        if name not in own:
+            with suppress(Exception):  # a property without a setter, or a check of the class
+                setattr(config, name, value)
+    return config
 
 
 def _filled(config: PretrainedConfig, changed: Mapping[str, Any], context: ShrinkContext) -> PretrainedConfig:
@@ -105,6 +124,8 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
             value = _value(config, name)
             if isinstance(value, (int, float, str, list, tuple, dict)):
                 values[name] = value
+    if "rope_scaling" in _written_arguments(type(config)):
+        values["rope_scaling"] = old_rope(config, values)
     nested = {name for name, _ in nested_configs(config)}
     given = {n: v for n, v in values.items() if n in nested or _parameters(type(config)).get(n) is not None}
     lists = {n: v for n, v in values.items() if isinstance(v, (list, tuple))}
@@ -122,9 +143,19 @@ _NOT_ARGUMENTS = {"transformers_version", "model_type", "architectures", "torch_
 
 
 def _parameters(config_class: type) -> dict[str, Any]:
-    """The declared arguments of a configuration class with their defaults, None for those without one."""
-    if dataclasses.is_dataclass(config_class):
-        return {f.name: _default(f) for f in dataclasses.fields(config_class)}
+    """The declared arguments of a configuration class with their defaults, None for those without one.
+
+    In transformers 5 every configuration is a dataclass, and one that comes with a model still writes its `__init__`:
+    both are read.
+    """
+    written = _written_arguments(config_class)
+    if not dataclasses.is_dataclass(config_class):
+        return written
+    return {f.name: _default(f) for f in dataclasses.fields(config_class)} | written
+
+
+def _written_arguments(config_class: type) -> dict[str, Any]:
+    """The arguments of the `__init__` methods that somebody wrote, with their defaults."""
     defaults: dict[str, Any] = {}
     for base in config_class.__mro__:
         if issubclass(base, PretrainedConfig) and base is not PretrainedConfig and "__init__" in vars(base):

@@ -121,7 +121,8 @@ def drifted() -> Report:
     fault = a_fault(FaultKind.GRADIENT_VALUE, *names, explanation=cause, error=0.41)
     broken = mode_report("reentrant", fault, error=0.41)
     errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
-    return report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
+    made = report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
+    return replace(made, source="/home/me/gemma3n/modeling_gemma3n.py")
 
 
 def endless() -> Report:
@@ -167,7 +168,8 @@ def hostile() -> Report:
         errors={name: 0.5},
         skips=(not_taken(HOSTILE),),
     )
-    return replace(report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE), dtype=HOSTILE)
+    made = report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE)
+    return replace(made, dtype=HOSTILE, source=HOSTILE)
 
 
 def huge() -> Report:

@@ -188,6 +188,21 @@ class TestConfigurations:
         (target,) = resolve([folder(tmp_path, {**CONFIG, "auto_map": AUTO_MAP})], variants=False)
         assert target.kind == "config"
 
+    def test_the_code_of_a_class_that_transformers_has_too_goes_first_if_it_is_trusted(self, tmp_path: Path) -> None:
+        self.code(tmp_path)
+        own = {**AUTO_MAP, "AutoModelForCausalLM": "modeling_toy.GPTBigCodeForCausalLM"}
+        name = folder(tmp_path, {**CONFIG, "auto_map": own})
+        (target,) = resolve([name], trust_remote_code=True, variants=False)
+        assert (target.kind, target.model) == ("remote", "GPTBigCodeForCausalLM")
+        assert target.code_file == str(tmp_path / "modeling_toy.py")
+        (target,) = resolve([name], variants=False)
+        assert (target.kind, target.code_file) == ("config", "")
+
+    def test_trust_changes_nothing_where_no_model_class_comes_with_it(self, tmp_path: Path) -> None:
+        name = folder(tmp_path, {**CONFIG, "auto_map": {"AutoTokenizer": ["tokenization_toy.Toy", None]}})
+        (target,) = resolve([name], trust_remote_code=True, variants=False)
+        assert target.kind == "config"
+
     def test_an_auto_map_without_models_is_of_no_use(self, tmp_path: Path) -> None:
         name = folder(tmp_path, {"model_type": "toy", "auto_map": {"AutoConfig": "a.B"}})
         assert "names no model class" in refusal(name, trust_remote_code=True)

@@ -12,53 +12,11 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.worker_pool import WorkerPool
+from tests.survey.own_code import modeling, write_folder
 
 pytestmark = pytest.mark.both
 
 LARGE = {"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32, "intermediate_size": 11008}
-
-REMOTE = """
-import torch
-from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput
-
-
-class ToyConfig(PretrainedConfig):
-    model_type = "toy_of_mine"
-
-    def __init__(self, vocab_size=1000, hidden_size=512, num_hidden_layers=24, **other):
-        self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, num_hidden_layers
-        super().__init__(**other)
-
-
-class ToyLayer(BASE):
-    def __init__(self, config):
-        super().__init__()
-        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, hidden_states):
-        return hidden_states + self.linear(hidden_states).tanh()
-
-
-class ToyModel(PreTrainedModel):
-    config_class = ToyConfig
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList([ToyLayer(config) for _ in range(config.num_hidden_layers)])
-        self.gradient_checkpointing = False
-        self.post_init()
-
-    def forward(self, input_ids=None, **kwargs):
-        hidden_states = self.embedding(input_ids)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states)
-        return BaseModelOutput(last_hidden_state=hidden_states)
-"""
 
 FACTORY = """
 from transformers import BertConfig, BertModel
@@ -121,15 +79,29 @@ def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_p
 
 @pytest.mark.parametrize(("base", "status"), [("GradientCheckpointingLayer", "ok"), ("nn.Module", "failed")])
 def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path, base: str, status: str) -> None:
-    folder = tmp_path / f"toy_{status}"
-    folder.mkdir()
-    (folder / "modeling_toy.py").write_text(REMOTE.replace("BASE", base), encoding="utf-8")
-    auto_map = {"AutoConfig": "modeling_toy.ToyConfig", "AutoModel": "modeling_toy.ToyModel"}
-    config = {"model_type": "toy_of_mine", "architectures": ["ToyModel"], "auto_map": auto_map}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    folder = write_folder(tmp_path / f"toy_{status}", {"modeling_toy": modeling(base=base)})
     (report,) = look(str(folder), trust_remote_code=True)
     assert (report.status, report.model, report.problem) == (status, "ToyModel", "")
     assert report.model_type == "toy_of_mine"
+    assert report.source == str(folder / "modeling_toy.py")
+    assert f"code: {report.source}" in "".join(report.lines(width=1_000))
+
+
+def test_code_of_a_class_that_transformers_has_too_is_run_if_it_is_trusted(look: Look, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}
+    files = {"modeling_toy": modeling("LlamaModel", base="nn.Module")}
+    folder = write_folder(tmp_path / "llama", files, name="LlamaModel", **config)
+    (own,) = look(str(folder), trust_remote_code=True)
+    assert (own.model, own.status) == ("LlamaModel", "failed")
+    assert own.source == str(folder / "modeling_toy.py")
+    (other,) = look(str(folder))
+    assert (other.model, other.status, other.source) == ("LlamaModel", "ok", "")
+
+
+def test_a_folder_that_is_not_built_is_named_too(look: Look, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "toy", {"modeling_toy": "import no_such_package"})
+    (report,) = look(str(folder), trust_remote_code=True)
+    assert (report.status, report.source) == ("not built", str(folder / "modeling_toy.py"))
 
 
 def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:

@@ -1,0 +1,158 @@
+"""A model class out of the code that lies in a folder beside its configuration, and why that code cannot be used.
+
+The folder is imported as a package, from where it is: relative imports reach every file in it, nothing is copied, and
+a traceback names the files that the reader has. What code cannot do with the installed releases is said in words here.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+from ckpt_surgery.errors import BuildStage, CannotBuild
+from ckpt_surgery.measure.versions import installed_versions
+from ckpt_surgery.survey.target import TargetError
+from ckpt_surgery.text import error_line
+
+_FROM = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+
+def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
+    """The class that `reference` (`modeling_x.XForCausalLM`) names in `folder`, and its configuration.
+
+    Raises:
+        TargetError: the code cannot be imported, has no such class, or no configuration can be made.
+    """
+    auto_map = _config_values(folder).get("auto_map") or {}
+    config_reference = auto_map.get("AutoConfig")
+    try:
+        model_class = _imported(folder, reference)
+        if isinstance(config_reference, str):
+            config = _imported(folder, config_reference).from_pretrained(folder)
+        else:
+            from transformers import AutoConfig
+
+            config = AutoConfig.from_pretrained(folder)
+    except TargetError:
+        raise
+    except Exception as error:  # code of others may raise anything
+        raise TargetError(_import_problem(folder, reference, error)) from None
+    return model_class, config
+
+
+def build_problem(folder: Path, failure: CannotBuild) -> str:
+    """What a failure to build says, with the place in the folder's code and the release that the code was made for."""
+    if failure.stage is BuildStage.SIZE:
+        return str(failure)
+    places = [(file, int(line)) for file, _, line in (place.rpartition(":") for place in failure.origin[1:])]
+    own = [(file, line) for file, line in places if _name(folder, file)]
+    where = ""
+    if own:
+        file, line = own[-1]
+        where = f" ({_name(folder, file)}, line {line}: {linecache.getline(file, line).strip()})"
+    return f"{failure}{where}{_other_release(folder)}"
+
+
+def _imported(folder: Path, reference: str) -> Any:
+    module_name, _, name = reference.rpartition(".")
+    with _no_bytecode():
+        module = import_module(f"{_package(folder)}.{module_name}")
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise TargetError(
+            f"{folder / module_name}.py has no {name}, which `auto_map` names: correct the entry"
+        ) from None
+
+
+def _package(folder: Path) -> str:
+    """The name of the package that stands for a folder; its own `__init__.py`, if it has one, is not run."""
+    place = str(folder.resolve())
+    words = re.sub(r"\W", "_", folder.resolve().name)
+    name = f"remote_code_{words}_{zlib.crc32(place.encode()):08x}"
+    if name not in sys.modules:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [place]
+        sys.modules[name] = module_from_spec(spec)
+    return name
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Nothing is written into the folder."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _config_values(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return values
+
+
+def _import_problem(folder: Path, reference: str, error: Exception) -> str:
+    """One sentence: which file could not be imported, why, and what to do."""
+    where = _place(folder, error) or f"{reference.rpartition('.')[0]}.py"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        if (folder / f"{package}.py").is_file():
+            return f"{where} imports {package}, which lies beside it: write `from .{package} import ...`"
+        if package != "transformers":
+            return f"{where} imports {error.name}, which is not installed: install {package}"
+        return f"{where} imports {error.name}, which {_installed()} does not have{_advice(folder)}"
+    if isinstance(error, ImportError) and (match := _FROM.search(str(error))):
+        name, module = match.groups()
+        package = module.partition(".")[0]
+        version = _installed() if package == "transformers" else f"the installed {package}"
+        return f"{where} imports {name} from {module}, which {version} does not have{_advice(folder)}"
+    return f"{where} raised {error_line(error)}{_other_release(folder)}"
+
+
+def _place(folder: Path, error: BaseException) -> str:
+    """The last file and line of the folder that an error came through."""
+    places = ((_name(folder, frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
+    return next((f"{name}, line {line}," for name, line in reversed(list(places)) if name), "")
+
+
+def _name(folder: Path, file: str) -> str:
+    """The name of a file inside the folder; empty for one elsewhere."""
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else ""
+
+
+def _installed() -> str:
+    return f"transformers {installed_versions().get('transformers', '')}".rstrip()
+
+
+def _written_for(folder: Path) -> str:
+    return str(_config_values(folder).get("transformers_version") or "")
+
+
+def _advice(folder: Path) -> str:
+    """What to do where a name is missing."""
+    written_for = _written_for(folder)
+    said = f" (config.json says {written_for})" if written_for else ""
+    return f": install the release that the code was written for{said}"
+
+
+def _other_release(folder: Path) -> str:
+    """A clause on the release that the code was written for, if that is not the one installed."""
+    written_for, here = _written_for(folder), installed_versions().get("transformers", "")
+    if not written_for or written_for.split(".")[:2] == here.split(".")[:2]:
+        return ""
+    return (
+        f"; config.json is from transformers {written_for}, and {here} is installed: if that is why, install the other"
+    )
