@@ -73,10 +73,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
     "glm5_next_text": {"index_kpool": 4},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
     "granite4_vision": _PINPOINTS,
     "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
+    "granite_speech5_encoder": {"context_size": 16},
     "granitemoehybrid": _HYBRID,
     "grounding-dino": _PHRASES,
     "hiera": {"decoder_hidden_size": 64, "decoder_depth": 2, "decoder_num_heads": 4},
@@ -107,9 +109,13 @@ CONFIG: dict[str, dict[str, Any]] = {
     "mobilevitv2": {"image_size": 64},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "moonshine_streaming": {"+num_key_value_heads": 4},
+    "muse_glimmer": {"out_hidden_size": 256},  # the merged width of four patches
+    "muse_spark": {"out_hidden_size": 256},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
+    "neucodec": {"encoder_hidden_size": 8},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
+    "pi0": {"chunk_size": 8},
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
@@ -140,7 +146,11 @@ CONFIG: dict[str, dict[str, Any]] = {
     "step3p7_text": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
     "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
+    "vibevoice_acoustic_tokenizer": _CODEC,
+    "vibevoice_acoustic_tokenizer_decoder": _CODEC,
+    "vibevoice_acoustic_tokenizer_encoder": _CODEC,
     "voxtral": {"audio_token_id": 120},
+    "xcodec2": {"encoder_hidden_size": 8},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
     "xmod": _ONE_LANGUAGE,
     "zamba": _ZAMBA,
@@ -157,6 +167,8 @@ KEPT: dict[str, tuple[str, ...]] = {
     "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
+    "qwen3_asr_encoder": ("n_window", "n_window_infer"),
+    "qwen3_omni_moe_audio_encoder": ("n_window", "n_window_infer"),
     "time_series_transformer": ("feature_size", "input_size"),
 }
 """Attributes that no rule may change, by model type: the model's code depends on their value."""
