@@ -63,10 +63,12 @@ def speech_alone(arguments: ForwardArguments) -> None:
 
 
 def whole_hops(arguments: ForwardArguments) -> None:
-    """A waveform of eight whole frames, with a channel where the model has one."""
+    """A waveform of four whole frames, with a channel where the model has one."""
     hop = int(arguments.find("samples_per_token", "hop_length", default=320, part="encoder"))
     channels = (1,) if arguments.find("channels", "audio_channels", "encoder_hidden_size") else ()
-    arguments.values["input_values"] = arguments.floats((arguments.batch, *channels, 8 * hop))
+    arguments.values["input_values"] = arguments.floats((arguments.batch, *channels, 4 * hop))
+    if "padding_mask" in arguments.names:
+        arguments.values["padding_mask"] = torch.ones((arguments.batch, 4 * hop), dtype=torch.long)
 
 
 def waveform_and_features(arguments: ForwardArguments) -> None:
@@ -86,7 +88,7 @@ def latents(arguments: ForwardArguments) -> None:
 def sampled_waveform(arguments: ForwardArguments) -> None:
     """A waveform with a channel under the name of the forward's first argument."""
     hop = int(arguments.find("hop_length"))
-    arguments.values[next(iter(arguments.parameters))] = arguments.floats((arguments.batch, 1, 8 * hop))
+    arguments.values[next(iter(arguments.parameters))] = arguments.floats((arguments.batch, 1, 4 * hop))
 
 
 def mel_codes(arguments: ForwardArguments) -> None:
@@ -142,16 +144,146 @@ def robot(arguments: ForwardArguments) -> None:
         arguments.values["action_embeds"] = arguments.floats((arguments.batch, steps, width))
 
 
+def spectrogram(arguments: ForwardArguments) -> None:
+    """A spectrogram of shape (batch, time, mels), as the vocoders of most families take it."""
+    width = int(arguments.find("model_in_dim", default=80))
+    arguments.values["spectrogram"] = arguments.floats((arguments.batch, 8, width))
+
+
+def mel_spectrogram(arguments: ForwardArguments) -> None:
+    """A spectrogram of shape (batch, mels, time), long enough for the vocoder's filters."""
+    arguments.values["mel_spectrogram"] = arguments.floats((arguments.batch, int(arguments.find("mel_dim")), 8))
+
+
+def spectrogram_labels(arguments: ForwardArguments) -> None:
+    """The spectrogram that a model is to produce, as its labels."""
+    arguments.values["labels"] = arguments.floats((arguments.batch, 8, arguments.mels()))
+
+
+def encoder_frames(arguments: ForwardArguments) -> None:
+    """Audio features under the name of hidden states."""
+    width = int(arguments.find("input_dim", "input_size"))
+    arguments.values["hidden_states"] = arguments.floats((arguments.batch, _FRAMES, width))
+    if "mask" in arguments.names:
+        arguments.values["mask"] = torch.ones((arguments.batch, 1, _FRAMES), dtype=torch.bool)
+
+
+def embeddings_alone(arguments: ForwardArguments) -> None:
+    """Embeddings instead of tokens, for models without an embedding of their own; labels where they have a loss."""
+    arguments.values.pop("input_ids", None)
+    shape = (arguments.batch, arguments.length)
+    arguments.values["inputs_embeds"] = arguments.floats((*shape, int(arguments.find("hidden_size"))))
+    if "labels" in arguments.names and not arguments.config.is_encoder_decoder:
+        arguments.values["labels"] = arguments.tokens(shape)
+
+
+def codes(arguments: ForwardArguments) -> None:
+    """Codes of every quantizer of a codec, shape (batch, quantizers, time)."""
+    shape = (arguments.batch, int(arguments.find("num_quantizers")), 8)
+    arguments.values["codes"] = arguments.integers(shape, int(arguments.find("codebook_size")))
+
+
+def stacked_codes(arguments: ForwardArguments) -> None:
+    """Codes of every codebook instead of tokens, shape (batch, time, codebooks)."""
+    shape = (arguments.batch, arguments.length, int(arguments.find("num_codebooks")))
+    arguments.values["input_ids"] = arguments.integers(shape, int(arguments.find("codebook_size")))
+
+
+def two_speakers(arguments: ForwardArguments) -> None:
+    """The codes of both speakers of a dialogue beside the text, with labels for text and codes."""
+    shape = (arguments.batch, int(arguments.find("num_codebooks")), arguments.length)
+    high = int(arguments.find("audio_vocab_size"))
+    for name in ("user_audio_codes", "moshi_audio_codes", "audio_labels"):
+        arguments.values[name] = arguments.integers(shape, high)
+    arguments.values["text_labels"] = arguments.tokens((arguments.batch, arguments.length))
+
+
+def speaker_and_language(arguments: ForwardArguments) -> None:
+    """Units to speak, with the ids of a speaker and a language."""
+    arguments.values["input_ids"] = arguments.tokens((arguments.batch, arguments.length))
+    for name in ("spkr_id", "lang_id"):
+        arguments.values[name] = arguments.integers((arguments.batch, 1), 2)
+
+
+def frames_of_tokens(arguments: ForwardArguments) -> None:
+    """As many frames of audio as the tokens stand for, shape (batch, mels, time)."""
+    frames = 2 * int(arguments.find("downsample_factor", default=4)) * arguments.length
+    arguments.values["input_features"] = arguments.floats((arguments.batch, arguments.mels(), frames))
+
+
+def timed_text(arguments: ForwardArguments) -> None:
+    """Text with the embedding of the delay that every layer takes."""
+    arguments.values["t_cond"] = arguments.floats((1, 1, int(arguments.find("hidden_size"))))
+
+
+def audio_chunks(arguments: ForwardArguments) -> None:
+    """Spectrograms of chunks, shape (chunks, mels, time), with the number of samples that each stands for."""
+    samples = _FRAMES * int(arguments.find("hop_length", default=160, part="audio"))
+    arguments.values["input_features"] = arguments.floats((arguments.batch, arguments.mels(), _FRAMES))
+    arguments.values["chunk_sample_lengths"] = torch.full((arguments.batch,), samples)
+
+
+def reply_to_speak(arguments: ForwardArguments) -> None:
+    """Codes of speech, the text that they speak, and the hidden states of the model that wrote it."""
+    shape = (arguments.batch, arguments.length)
+    arguments.values["input_text_ids"] = arguments.tokens(shape)
+    arguments.values["thinker_reply_part"] = arguments.floats((*shape, int(arguments.find("embedding_size"))))
+
+
+def noisy_spectrogram(arguments: ForwardArguments) -> None:
+    """A noisy spectrogram, the codes of its speech, its speaker and the time of the diffusion."""
+    batch, repeats, codes_each = arguments.batch, int(arguments.find("repeats")), 12
+    steps, mels = codes_each * repeats, int(arguments.find("mel_dim"))
+    arguments.values |= {
+        "hidden_states": arguments.floats((batch, steps, mels)),
+        "condition_vector": arguments.floats((batch, steps, mels)),
+        "speaker_embedding": arguments.floats((batch, steps, int(arguments.find("enc_emb_dim")))),
+        "quantized_code": arguments.integers((batch, codes_each), int(arguments.find("num_embeds"))),
+        "time_step": arguments.floats((batch,)).sigmoid(),
+    }
+
+
+def image_grids(arguments: ForwardArguments) -> None:
+    """Flat patches with their rows and columns."""
+    patch, side = int(arguments.find("patch_size", part="radio")), 4
+    if "image_grid_hw" in arguments.names:
+        shape = (arguments.batch * side * side, arguments.channels() * patch * patch)
+        arguments.values["pixel_values"] = arguments.floats(shape)
+        arguments.values["image_grid_hw"] = torch.tensor([[side, side]] * arguments.batch)
+
+
 AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
+    "CsmBackboneModel": stacked_codes,
+    "FastSpeech2ConformerHifiGan": spectrogram,
     "Gemma3nAudioEncoder": padded_spectrogram,
+    "GraniteSpeechCTCEncoder": encoder_frames,
+    "GraniteSpeechPlusCTCEncoder": encoder_frames,
     "MimiDecoderModel": latents,
+    "MoshiForConditionalGeneration": two_speakers,
+    "Phi4MultimodalAudioModel": encoder_frames,
     "PocketTTSAudioTokenizerDecoderModel": latents,
+    "Qwen2_5OmniTalkerForConditionalGeneration": reply_to_speak,
+    "Qwen2_5OmniToken2WavBigVGANModel": mel_spectrogram,
+    "Qwen2_5OmniToken2WavDiTModel": noisy_spectrogram,
+    "Qwen3OmniMoeCode2Wav": codes,
+    "Qwen3OmniMoeCode2WavTransformerModel": embeddings_alone,
+    "Qwen3OmniMoeTalkerCodePredictorModel": embeddings_alone,
+    "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration": embeddings_alone,
+    "Qwen3OmniMoeTalkerForConditionalGeneration": embeddings_alone,
+    "Qwen3OmniMoeTalkerModel": embeddings_alone,
+    "SeamlessM4TCodeHifiGan": speaker_and_language,
     "SeamlessM4TModel": speech_alone,
+    "SeamlessM4TTextToUnitForConditionalGeneration": embeddings_alone,
+    "SeamlessM4TTextToUnitModel": embeddings_alone,
     "SeamlessM4Tv2Model": speech_alone,
+    "SpeechT5ForSpeechToSpeech": spectrogram_labels,
+    "SpeechT5HifiGan": spectrogram,
     "VibeVoiceAcousticTokenizerDecoderModel": latents,
     "VibeVoiceAcousticTokenizerEncoderModel": sampled_waveform,
+    "VoxtralRealtimeTextModel": timed_text,
     "clap": spectrogram_image,
     "clap_audio_model": spectrogram_image,
+    "dots3_note_audio_encoder": audio_chunks,
     "fastspeech2_conformer": spoken_labels,
     "fastspeech2_conformer_with_hifigan": spoken_labels,
     "fun_asr_nano": stacked_frames,
@@ -166,6 +298,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "muse_glimmer_assistant": drafted_block,
     "muse_spark": whole_hops,
     "muse_spark_audio": whole_hops,
+    "nemotron_h_omni": image_grids,
     "neucodec": waveform_and_features,
     "pi0": robot,
     "qwen3_asr": whole_windows,
@@ -173,6 +306,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "vibevoice": whole_hops,
     "vibevoice_acoustic_tokenizer": whole_hops,
     "vibevoice_asr": whole_hops,
+    "voxtral_realtime": frames_of_tokens,
     "xcodec2": waveform_and_features,
 }
 """The change to the inputs by class or model type."""

@@ -48,6 +48,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "blip-2": _IMAGE_TOKEN,
     "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
     "chameleon_vqgan": {"num_embeddings": 8},
+    "clap_audio_model": {"hidden_size": 128},  # the width of the last stage
     "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
     "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
     "cohere_compass_text": {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}},
@@ -110,16 +111,20 @@ CONFIG: dict[str, dict[str, Any]] = {
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "moonshine_streaming": {"+num_key_value_heads": 4},
     "muse_glimmer": {"out_hidden_size": 256},  # the merged width of four patches
+    "muse_glimmer_assistant": {"layer_types": ["full_attention"] * 2},  # windows need its cache
     "muse_spark": {"out_hidden_size": 256},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
-    "neucodec": {"encoder_hidden_size": 8},
+    "nemotron_h_omni": {"image_token_id": 120},
+    "neucodec": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
     "pi0": {"chunk_size": 8},
+    "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
-    "qwen3_omni_moe_talker_text": _MROPE,
+    "qwen3_omni_moe_talker": {"+spatial_merge_size": 2},
+    "qwen3_omni_moe_talker_text": {**_MROPE, "+shared_expert_intermediate_size": 64},
     "qwen3_omni_moe_text": _MROPE,
     "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen3_vl_moe_text": _MROPE,
@@ -150,7 +155,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "vibevoice_acoustic_tokenizer_decoder": _CODEC,
     "vibevoice_acoustic_tokenizer_encoder": _CODEC,
     "voxtral": {"audio_token_id": 120},
-    "xcodec2": {"encoder_hidden_size": 8},
+    "xcodec2": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
     "xmod": _ONE_LANGUAGE,
     "zamba": _ZAMBA,
