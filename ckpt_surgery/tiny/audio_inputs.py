@@ -165,16 +165,20 @@ def encoder_frames(arguments: ForwardArguments) -> None:
     width = int(arguments.find("input_dim", "input_size"))
     arguments.values["hidden_states"] = arguments.floats((arguments.batch, _FRAMES, width))
     if "mask" in arguments.names:
-        arguments.values["mask"] = torch.ones((arguments.batch, 1, _FRAMES), dtype=torch.bool)
+        arguments.values["mask"] = torch.ones((arguments.batch, _FRAMES), dtype=torch.long)
 
 
 def embeddings_alone(arguments: ForwardArguments) -> None:
-    """Embeddings instead of tokens, for models without an embedding of their own; labels where they have a loss."""
+    """Embeddings instead of tokens, for models that have no embedding or take none."""
     arguments.values.pop("input_ids", None)
-    shape = (arguments.batch, arguments.length)
-    arguments.values["inputs_embeds"] = arguments.floats((*shape, int(arguments.find("hidden_size"))))
-    if "labels" in arguments.names and not arguments.config.is_encoder_decoder:
-        arguments.values["labels"] = arguments.tokens(shape)
+    width = int(arguments.find("hidden_size"))
+    arguments.values["inputs_embeds"] = arguments.floats((arguments.batch, arguments.length, width))
+
+
+def labelled_embeddings(arguments: ForwardArguments) -> None:
+    """Embeddings instead of tokens, with a label for each."""
+    embeddings_alone(arguments)
+    arguments.values["labels"] = arguments.tokens((arguments.batch, arguments.length))
 
 
 def codes(arguments: ForwardArguments) -> None:
@@ -187,6 +191,13 @@ def stacked_codes(arguments: ForwardArguments) -> None:
     """Codes of every codebook instead of tokens, shape (batch, time, codebooks)."""
     shape = (arguments.batch, arguments.length, int(arguments.find("num_codebooks")))
     arguments.values["input_ids"] = arguments.integers(shape, int(arguments.find("codebook_size")))
+
+
+def one_codebook(arguments: ForwardArguments) -> None:
+    """Codes of every codebook, and the index of the one to predict."""
+    shape = (arguments.batch, arguments.length, int(arguments.find("n_codes_total")))
+    arguments.values["input_ids"] = arguments.integers(shape, int(arguments.find("input_vocab_size")))
+    arguments.values["codebook_idx"] = int(arguments.find("n_codes_given")) + 1
 
 
 def two_speakers(arguments: ForwardArguments) -> None:
@@ -243,6 +254,14 @@ def noisy_spectrogram(arguments: ForwardArguments) -> None:
     }
 
 
+def audio_and_video(arguments: ForwardArguments) -> None:
+    """A waveform and a short clip of the same length in time, with full masks of both."""
+    hop = int(arguments.find("hop_length", default=1920, part="dac"))
+    height, width = 32, 32
+    arguments.values["input_values"] = arguments.floats((arguments.batch, 1, 8 * hop))
+    arguments.values["pixel_values_videos"] = arguments.floats((arguments.batch, 4, 3, height, width))
+
+
 def image_grids(arguments: ForwardArguments) -> None:
     """Flat patches with their rows and columns."""
     patch, side = int(arguments.find("patch_size", part="radio")), 4
@@ -253,6 +272,7 @@ def image_grids(arguments: ForwardArguments) -> None:
 
 
 AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
+    "BarkFineModel": one_codebook,
     "CsmBackboneModel": stacked_codes,
     "FastSpeech2ConformerHifiGan": spectrogram,
     "Gemma3nAudioEncoder": padded_spectrogram,
@@ -268,7 +288,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "Qwen3OmniMoeCode2Wav": codes,
     "Qwen3OmniMoeCode2WavTransformerModel": embeddings_alone,
     "Qwen3OmniMoeTalkerCodePredictorModel": embeddings_alone,
-    "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration": embeddings_alone,
+    "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration": labelled_embeddings,
     "Qwen3OmniMoeTalkerForConditionalGeneration": embeddings_alone,
     "Qwen3OmniMoeTalkerModel": embeddings_alone,
     "SeamlessM4TCodeHifiGan": speaker_and_language,
@@ -300,6 +320,8 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "muse_spark_audio": whole_hops,
     "nemotron_h_omni": image_grids,
     "neucodec": waveform_and_features,
+    "pe_audio_video": audio_and_video,
+    "pe_audio_video_encoder": audio_and_video,
     "pi0": robot,
     "qwen3_asr": whole_windows,
     "qwen3_asr_encoder": whole_windows,

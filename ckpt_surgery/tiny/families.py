@@ -123,7 +123,6 @@ CONFIG: dict[str, dict[str, Any]] = {
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
-    "qwen3_omni_moe_talker": {"+spatial_merge_size": 2},
     "qwen3_omni_moe_talker_text": {**_MROPE, "+shared_expert_intermediate_size": 64},
     "qwen3_omni_moe_text": _MROPE,
     "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
@@ -187,6 +186,7 @@ SHOWN: dict[str, dict[str, Any]] = {
 """Parts that a class disables by default and trainings use: enabled if only the class is given."""
 
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
+    "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
 }
