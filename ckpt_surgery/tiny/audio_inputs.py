@@ -260,6 +260,13 @@ def audio_and_video(arguments: ForwardArguments) -> None:
     height, width = 32, 32
     arguments.values["input_values"] = arguments.floats((arguments.batch, 1, 8 * hop))
     arguments.values["pixel_values_videos"] = arguments.floats((arguments.batch, 4, 3, height, width))
+    compared_outputs(arguments)
+
+
+def compared_outputs(arguments: ForwardArguments) -> None:
+    """No loss of its own: its scale starts at zero, and with it the gradient of all other parameters."""
+    if "return_loss" in arguments.names:
+        arguments.values["return_loss"] = False
 
 
 def image_grids(arguments: ForwardArguments) -> None:
@@ -320,8 +327,10 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "muse_spark_audio": whole_hops,
     "nemotron_h_omni": image_grids,
     "neucodec": waveform_and_features,
+    "pe_audio": compared_outputs,
     "pe_audio_video": audio_and_video,
     "pe_audio_video_encoder": audio_and_video,
+    "pe_video": compared_outputs,
     "pi0": robot,
     "qwen3_asr": whole_windows,
     "qwen3_asr_encoder": whole_windows,

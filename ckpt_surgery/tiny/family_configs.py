@@ -40,7 +40,7 @@ def family_changes(
 
 def is_timm(config: PretrainedConfig) -> bool:
     """Whether timm provides the backbone of this configuration."""
-    return config.model_type in ("timm_backbone", "timm_wrapper")
+    return type(config).model_type in ("timm_backbone", "timm_wrapper")
 
 
 def without_timm(config: PretrainedConfig) -> PretrainedConfig:

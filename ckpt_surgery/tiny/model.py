@@ -19,6 +19,7 @@ from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.dropout import set_dropout
 from ckpt_surgery.tiny.families import CLASS_OPTIONS
 from ckpt_surgery.tiny.inputs import tiny_inputs
+from ckpt_surgery.tiny.memory import draw_marked, marked_memory
 from ckpt_surgery.tiny.shrink import tiny_config
 from ckpt_surgery.tiny.sizes import ATTEMPTS
 
@@ -137,7 +138,9 @@ def _built_with(
             raise ValueError(f"{count:,} parameters are more than {MOST_PARAMETERS:,}")
         stage = BuildStage.CONSTRUCTION
         torch.manual_seed(seed)
-        model = _constructed(model_class, config)
+        with marked_memory():
+            model = _constructed(model_class, config)
+        draw_marked(model)
         stage = BuildStage.INPUTS
         inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
