@@ -7,20 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 
 
 @contextmanager
 def marked_memory() -> Iterator[None]:
     """Inside, tensors that are made without values hold NaN."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    settings: Any = deterministic
+    fills = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    settings.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        settings.fill_uninitialized_memory = fills
 
 
 def draw_marked(model: Any, scale: float = 0.02) -> None:
