@@ -49,6 +49,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "bridgetower": {"+contrastive_hidden_size": 64, "+logit_scale_init_value": 2.6592},
     "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
     "chameleon_vqgan": {"num_embeddings": 8},
+    "clap_audio_model": {"hidden_size": 128},  # the width of the last stage
     "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
     "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
     "cohere_compass_text": {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}},
@@ -80,10 +81,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
     "glm5_next_text": {"index_kpool": 4},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
     "granite4_vision": _PINPOINTS,
     "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
+    "granite_speech5_encoder": {"context_size": 16},
     "granitemoehybrid": _HYBRID,
     "grounding-dino": _PHRASES,
     "hiera": {"decoder_hidden_size": 64, "decoder_depth": 2, "decoder_num_heads": 4},
@@ -114,14 +117,21 @@ CONFIG: dict[str, dict[str, Any]] = {
     "mobilevitv2": {"image_size": 64},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "moonshine_streaming": {"+num_key_value_heads": 4},
+    "muse_glimmer": {"out_hidden_size": 256},  # the merged width of four patches
+    "muse_glimmer_assistant": {"layer_types": ["full_attention"] * 2},  # windows need its cache
+    "muse_spark": {"out_hidden_size": 256},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
+    "nemotron_h_omni": {"image_token_id": 120},
+    "neucodec": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1},
+    "pi0": {"chunk_size": 8},
     "pix2struct_text_model": {"+initializer_range": 0.02},
+    "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
-    "qwen3_omni_moe_talker_text": _MROPE,
+    "qwen3_omni_moe_talker_text": {**_MROPE, "+shared_expert_intermediate_size": 64},
     "qwen3_omni_moe_text": _MROPE,
     "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen3_vl_moe_text": _MROPE,
@@ -155,7 +165,11 @@ CONFIG: dict[str, dict[str, Any]] = {
     "step3p7_text": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
     "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
+    "vibevoice_acoustic_tokenizer": _CODEC,
+    "vibevoice_acoustic_tokenizer_decoder": _CODEC,
+    "vibevoice_acoustic_tokenizer_encoder": _CODEC,
     "voxtral": {"audio_token_id": 120},
+    "xcodec2": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
     "xmod": _ONE_LANGUAGE,
     "zamba": _ZAMBA,
@@ -172,6 +186,8 @@ KEPT: dict[str, tuple[str, ...]] = {
     "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
+    "qwen3_asr_encoder": ("n_window", "n_window_infer"),
+    "qwen3_omni_moe_audio_encoder": ("n_window", "n_window_infer"),
     "time_series_transformer": ("feature_size", "input_size"),
 }
 """Attributes that no rule may change, by model type: the model's code depends on their value."""
@@ -187,6 +203,7 @@ SHOWN: dict[str, dict[str, Any]] = {
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
     "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
     "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
+    "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.configs import all_configs, nested_configs
 from ckpt_surgery.tiny.families import CONFIG, SHOWN
 
 
@@ -40,7 +40,16 @@ def family_changes(
 
 def is_timm(config: PretrainedConfig) -> bool:
     """Whether timm provides the backbone of this configuration."""
-    return config.model_type in ("timm_backbone", "timm_wrapper")
+    return type(config).model_type in ("timm_backbone", "timm_wrapper")
+
+
+def without_timm(config: PretrainedConfig) -> PretrainedConfig:
+    """`config`, with tiny backbones of transformers for the timm backbones that its parts insist on."""
+    for part in list(all_configs(config)):
+        for name, nested in list(nested_configs(part)):
+            if is_timm(nested):
+                setattr(part, name, tiny_backbone())
+    return config
 
 
 def tiny_backbone() -> PretrainedConfig:

@@ -74,7 +74,7 @@ _WINDOW = re.compile(
     r"^(sliding_window|sliding_window_size|attention_chunk_size|local_attention|keep_window_size|attention_window)$"
 )
 _TOKEN = re.compile(r"(token_ids?|_token_index|_index|_token|_tokens_ids|_id|_eos_id|_bos_id|_pad_id|token_indices)$")
-_MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim)$")
+_MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim|model_in_dim)$")
 _IMAGE = re.compile(r"^((input_|pretrain_)?image_size|img_size|resolution|crop_size|input_size)$")
 _LATENTS = re.compile(r"^(num_query_tokens|resampler_n_latents|resampler_num_latents|num_latents|latent_query_num)$")
 _IMAGE_TOKENS = re.compile(r"^(mm_tokens_per_image|num_image_tokens|image_seq_length|vision_soft_tokens_per_image)$")

@@ -31,7 +31,7 @@ def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Ite
         }
     if "mask_labels" in names and "class_labels" in names:
         yield _masks(arguments)
-    if "return_loss" in names:
+    if "return_loss" in names and "return_loss" not in arguments.values:
         yield {"return_loss": True}
     if "future_values" in names and "labels" not in names:
         yield {"future_values": arguments.floats((arguments.batch, arguments.horizon()))}

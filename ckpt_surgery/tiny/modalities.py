@@ -157,10 +157,10 @@ def _add_required(arguments: ForwardArguments) -> None:
         patches, grid = _flat_patches(arguments)
         first = next(iter(arguments.parameters))
         arguments.values |= {first: patches, "grid_thw": grid}
-    if not arguments.values and "hidden_states" in arguments.names:
-        arguments.values["hidden_states"] = arguments.floats(
-            (arguments.batch, arguments.length, int(arguments.find("hidden_size", default=64)))
-        )
+    states = next((n for n in ("hidden_states", "inputs_embeds") if _is_required(arguments, n)), "hidden_states")
+    if not arguments.values and states in arguments.names:
+        width = int(arguments.find("hidden_size", default=64))
+        arguments.values[states] = arguments.floats((arguments.batch, arguments.length, width))
     if _is_required(arguments, "bool_masked_pos") and "pixel_values" in arguments.values:
         arguments.values["bool_masked_pos"] = arguments.alternate_patches()
     for name, parameter in arguments.parameters.items():

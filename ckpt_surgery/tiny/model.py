@@ -19,7 +19,8 @@ from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.dropout import set_dropout
 from ckpt_surgery.tiny.families import CLASS_OPTIONS
 from ckpt_surgery.tiny.inputs import tiny_inputs
-from ckpt_surgery.tiny.own_code import ValuesOfMeta, fill_uninitialized, is_own_code, marked_uninitialized, name_dtype
+from ckpt_surgery.tiny.memory import draw_marked, marked_memory
+from ckpt_surgery.tiny.own_code import ValuesOfMeta, is_own_code, name_dtype
 from ckpt_surgery.tiny.shrink import tiny_config
 from ckpt_surgery.tiny.sizes import ATTEMPTS
 
@@ -138,7 +139,9 @@ def _built_with(
             stage = BuildStage.SIZE
             raise ValueError(f"{count:,} parameters are more than {MOST_PARAMETERS:,}")
         torch.manual_seed(seed)
-        model = _initialized(model_class, config)
+        with marked_memory():
+            model = _constructed(model_class, config)
+        draw_marked(model)
         stage = BuildStage.INPUTS
         inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
@@ -157,16 +160,6 @@ def _count_parameters(model_class: Any, config: PretrainedConfig) -> int:
             return sum(p.numel() for p in _constructed(model_class, config).parameters())
     except NotImplementedError:  # a constructor that reads values; the configuration is small all the same
         return 0
-
-
-def _initialized(model_class: Any, config: PretrainedConfig) -> Any:
-    """The model with a value in every parameter, also where its code leaves that to a checkpoint."""
-    if not is_own_code(model_class):
-        return _constructed(model_class, config)
-    with marked_uninitialized():
-        model = _constructed(model_class, config)
-    fill_uninitialized(model)
-    return model
 
 
 def _constructed(model_class: Any, config: PretrainedConfig) -> Any:

@@ -21,14 +21,21 @@ PLACEHOLDERS = (
 )
 """Configuration attributes that hold the id of a placeholder token."""
 
+_SOURCES = {
+    "image": ("pixel_values",),
+    "audio": ("input_features", "input_values", "audio_input_ids"),
+    "video": ("pixel_values_videos",),
+}
+"""The arguments whose features replace the placeholders, by the kind of placeholder."""
+
 
 def place_all(arguments: ForwardArguments) -> None:
     """Put into the text of `arguments` the placeholders for every image, video and audio that it comes with."""
     if "input_ids" not in arguments.values:
         return
-    for kind, source in (("image", "pixel_values"), ("audio", "input_features"), ("video", "pixel_values_videos")):
+    for kind, sources in _SOURCES.items():
         token = arguments.find(f"{kind}_token_id", f"{kind}_token_index")
-        if source not in arguments.values or not isinstance(token, int):
+        if not any(source in arguments.values for source in sources) or not isinstance(token, int):
             continue
         count = _feature_count(arguments, kind)
         if count:
@@ -59,12 +66,14 @@ def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int
 
 def _feature_count(arguments: ForwardArguments, kind: str) -> int:
     """How many features the model makes of the pixels or audio in `arguments`; one per sample if it does not say."""
-    holder = next((part for part in _parts(arguments.model) if hasattr(part, f"get_{kind}_features")), None)
-    if holder is None:
+    for part in _parts(arguments.model):
+        method = getattr(part, f"get_{kind}_features", None)
+        accepted = inspect.signature(method).parameters.keys() - {"input_ids"} if method else set()
+        values = {name: value for name, value in arguments.values.items() if name in accepted}
+        if method and values:
+            break
+    else:
         return arguments.batch
-    method = getattr(holder, f"get_{kind}_features")
-    accepted = inspect.signature(method).parameters.keys() - {"input_ids"}
-    values = {name: value for name, value in arguments.values.items() if name in accepted}
     try:
         with torch.no_grad():
             features = method(**on_device(values, arguments.device))

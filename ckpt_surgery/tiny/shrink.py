@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
 from ckpt_surgery.tiny.families import KEPT
-from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone
+from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone, without_timm
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.layers import chosen_layers
 from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
@@ -39,7 +39,7 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    return _shrunk(original, attempt, _token_map(original))
+    return without_timm(_shrunk(original, attempt, _token_map(original)))
 
 
 def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -> PretrainedConfig:
