@@ -42,8 +42,8 @@ def survey(
     """Examine every target in worker processes, and return the reports in the order of the targets.
 
     A mode that exceeds `timeout`, or whose process dies, is a fault of level `run` in its report; the other modes are
-    examined in a fresh process. A model that exceeds it beside others is examined again, alone, before that is said. If that happens while the model is built or run without checkpointing, the report has
-    a `problem`.
+    examined in a fresh process. If that happens while the model is built or run without checkpointing, the report has
+    a `problem`. A model that exceeds `timeout` beside others is examined again, alone, before that is said.
 
     Args:
         targets: what `resolve.resolve` returned.

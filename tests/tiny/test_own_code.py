@@ -16,7 +16,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.tiny import tiny_config, tiny_model
-from ckpt_surgery.tiny.own_code import fill_uninitialized, is_own_code, marked_uninitialized
+from ckpt_surgery.tiny.memory import draw_marked, marked_memory
+from ckpt_surgery.tiny.own_code import is_own_code
 
 pytestmark = pytest.mark.both
 
@@ -118,10 +119,10 @@ class TestWeights:
         assert torch.equal(models[0].weight, models[1].weight)
 
     def test_what_has_a_value_keeps_it(self) -> None:
-        with marked_uninitialized():
+        with marked_memory():
             model = nn.Linear(4, 4)
         before = model.weight.clone()
-        fill_uninitialized(model)
+        draw_marked(model)
         assert torch.equal(model.weight, before)
         assert not torch.are_deterministic_algorithms_enabled()
 
