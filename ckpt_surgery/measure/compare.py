@@ -243,7 +243,9 @@ def _entry_fault(before: Entries, entries: Entries, wanted: int) -> tuple[FaultK
     forward, backward = entries.forward, entries.backward
     if before.backward:
         return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
-    if before.forward and forward != before.forward:  # a forward that is called directly goes unseen
+    if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
+        return None
+    if before.forward and not before.direct and forward != before.forward:
         return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
     if backward == wanted:
         return None

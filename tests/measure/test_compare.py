@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -37,6 +37,7 @@ from ckpt_surgery.measure.results import MODES, Fault, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import verify
 from tests.measure.toys import (
+    CallsForward,
     CountingLayer,
     FailingLayer,
     Layer,
@@ -165,6 +166,31 @@ def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_
     before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(0, 0)}, calls=calls)
     after = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(1, recomputed)})
     assert compare(before, after).ok is (recomputed == 1)
+
+
+@both_modes
+def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_others(mode: Mode) -> None:
+    class Never(CallsForward):
+        def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
+            result: Tensor = function(hidden_states)
+            return result
+
+    blocks = (PlainLayer, PlainLayer)
+    assert verdict_of(model_of(*blocks, whole=CallsForward), mode).ok
+    fault = verdict_of(model_of(SureLayer, *blocks, whole=Never), mode).faults[0]
+    assert (fault.kind, fault.subjects) == (FaultKind.NOT_RECOMPUTED, ("1", "2"))
+
+
+def test_blocks_that_are_always_called_through_their_forward_are_not_judged() -> None:
+    class Always(CallsForward):
+        def run_layers(self, hidden_states: Tensor) -> Tensor:
+            for layer in self.layers:
+                hidden_states = layer.forward(hidden_states)
+            return hidden_states
+
+    reference, checkpointed = (run(model_of(PlainLayer, whole=Always), mode) for mode in (None, MODES[0]))
+    assert reference.entries == checkpointed.entries == {"0": Entries(1, 0, direct=True)}
+    assert compare(reference, checkpointed).ok
 
 
 @pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
