@@ -337,6 +337,8 @@ def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> l
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
+    if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
+        recompute = cost.forward_flops
     if recompute and extra > MOST_WORK * recompute:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults

@@ -276,6 +276,7 @@ def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> Non
 
 MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
 MOST_DONE = 300 + round(MOST_WORK * 100)
+MOST_DONE_OF_ALL = 300 + round(MOST_WORK * 150)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +289,9 @@ MOST_DONE = 300 + round(MOST_WORK * 100)
         pytest.param(200, MOST_DONE, [], id="as much work as a recompute may be"),
         pytest.param(200, MOST_DONE + 1, ["cost"], id="more work than that"),
         pytest.param(1000, 500, ["cost", "cost"], id="nothing saved, and two recomputes"),
+        pytest.param(190, MOST_DONE + 1, [], id="more saved than the blocks hold, and more work"),
+        pytest.param(190, MOST_DONE_OF_ALL, [], id="more saved than the blocks hold, and the forward once more"),
+        pytest.param(190, MOST_DONE_OF_ALL + 1, ["cost"], id="more work than that whatever is saved"),
     ],
 )
 def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:
