@@ -18,7 +18,7 @@ _VISUAL_TOKENS = {f"<|visual token {i:06d}|>": 100 + i for i in range(8)}
 
 _MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "chunk_size": 16}
 _MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
-_VISION_ENDS = {"+vision_start_token_id": 121, "+vision_end_token_id": 122}
+_VISION_ENDS = {"+vision_start_token_id": 118, "+vision_end_token_id": 119}  # 4.52 declares none
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 _HALF_MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
 _CORNERS = {"coordinate_size": 8, "shape_size": 16}
@@ -111,14 +111,14 @@ CONFIG: dict[str, dict[str, Any]] = {
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
-    "qwen2_5_omni_thinker": _VISION_ENDS,
-    "qwen2_5_vl": _VISION_ENDS,  # undeclared in 4.52
+    "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
+    "qwen2_5_vl": _VISION_ENDS,
     "qwen2_5_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
     "qwen2_vl": _VISION_ENDS,
     "qwen2_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
     "qwen3_omni_moe_talker_text": _MROPE,
     "qwen3_omni_moe_text": _MROPE,
-    "qwen3_omni_moe_thinker": _VISION_ENDS,
+    "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen3_vl_moe_text": _MROPE,
     "qwen3_vl_text": _MROPE,
     "reformer": {

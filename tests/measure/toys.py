@@ -305,7 +305,7 @@ class CallsForward(Model):
         return hidden_states
 
     def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
-        result: Tensor = self._gradient_checkpointing_func(function, hidden_states)
+        result: Tensor = self._gradient_checkpointing_func(function, hidden_states)  # type: ignore[operator]
         return result
 
 
