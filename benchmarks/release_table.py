@@ -62,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_columns({**columns, release: column})
     PAGE.write_text(page(read_columns()), encoding="utf-8")
     counts = Counter(column.outcomes.values())
-    print(
-        f"transformers {release}: {', '.join(f'{counts[outcome]} {outcome}' for outcome in Outcome if counts[outcome])}"
-    )
+    counted = (f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+    print(f"transformers {release}: {', '.join(counted)}")
     return int(column.failed)
 
 
