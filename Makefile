@@ -5,15 +5,16 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test gpu clean tools
+.PHONY: help demo check test releases gpu clean tools
 
 help:  ## show this help
-	@echo "make demo   repair a copy of transformers 4.57.6 and show what changed (out/demo)"
-	@echo "make check  lint, types and the tests of the static half, in under two minutes"
-	@echo "make test   lint, types, the pages and all tests, with transformers 5 and with transformers 4"
-	@echo "make gpu    measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
-	@echo "make clean  remove .venv, .nox, out and the tools' caches"
-	@echo "            PYTHON=python3.12 picks another interpreter (3.11 or later)"
+	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
+	@echo "make check     lint, types and the tests of the static half, in under two minutes"
+	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
+	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
+	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
+	@echo "make clean     remove .venv, .nox, out and the tools' caches"
+	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
 tools:
 	@command -v git >/dev/null || { echo "git was not found: install it, then run make again." >&2; exit 1; }
@@ -38,6 +39,9 @@ check: tools $(READY)  ## lint, types and the tests of the static half
 
 test: tools $(READY)  ## lint, types and all tests
 	$(VENV)/bin/python -m nox
+
+releases: tools $(READY)  ## try the most used classes under six releases of transformers
+	$(VENV)/bin/python -m nox --session releases
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-gpu .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

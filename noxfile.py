@@ -17,6 +17,16 @@ nox.options.sessions = ["lint", "types", "docs", "tests_5", "tests_4"]
 
 ROOT = Path(__file__).parent
 TORCH = "torch==2.13.0"
+RELEASES = {
+    "4.52.4": "transformers-4.52-to-4.55",
+    "4.53.3": "transformers-4.52-to-4.55",
+    "4.55.4": "transformers-4.52-to-4.55",
+    "5.0.0": "transformers-5.0-to-5.10",
+    "5.10.4": "transformers-5.0-to-5.10",
+    "5.23.0": "transformers-5",
+}
+"""The releases of transformers that `make releases` tries, with the constraints of each: the oldest, the newest, and
+those between in which classes worked differently."""
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
@@ -74,6 +84,14 @@ def tests_4(session: nox.Session) -> None:
     """The tests that need the live package of transformers 4, and those that run under both."""
     install(session, "transformers-4", TORCH, "transformers==4.57.6", project="test")
     run_tests(session, "transformers4 or both")
+
+
+@nox.session
+@nox.parametrize("release", list(RELEASES), ids=list(RELEASES))
+def releases(session: nox.Session, release: str) -> None:
+    """The most used classes under one release of transformers: a column of docs/coverage/releases.md."""
+    install(session, RELEASES[release], TORCH, f"transformers=={release}", "pillow", "scipy", project="torch")
+    session.run("python", "-m", "benchmarks.release_table", *session.posargs, env=TEST_ENVIRONMENT)
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:

@@ -1,4 +1,5 @@
-"""Write the generated pages: one for each rule, and the reference of the commands, the configuration and the names.
+"""Write the generated pages: one for each rule, the reference of the commands, the configuration and the names, and
+the table of releases from its figures.
 
 `python -m docs.generate` writes them; with `--check` it only says whether they are up to date, and exits with 1 if
 not. Neither torch nor transformers is needed.
@@ -18,6 +19,7 @@ from typing import Any
 import typer
 
 import ckpt_surgery
+from benchmarks import release_table_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
 from ckpt_surgery.codemods import RULES
@@ -87,6 +89,7 @@ def pages() -> dict[str, str]:
         "reference/cli.md": cli_page(),
         "reference/config.md": config_page(),
         "reference/python.md": python_page(),
+        "coverage/releases.md": release_table_report.page(release_table_report.read_columns()),
     }
 
 

@@ -23,10 +23,15 @@ FORWARD, BACKWARD = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How often one block's computation was entered in the forward, and recomputed in the backward."""
+    """How often one block's computation was entered in the forward, and recomputed in the backward.
+
+    `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
+    `block.forward`. Both counts are then those of its submodules.
+    """
 
     forward: int
     backward: int
+    direct: bool = False
 
 
 @dataclass(slots=True)
@@ -53,8 +58,11 @@ class EntryCounter:
       with the rest of the model, or lie in another checkpointed layer, are not used. Only entries count: early stop
       skips the end of a recompute.
 
-    Two cases are miscounted. A block without submodules whose `forward` was replaced has no probe that sees its
-    recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
+    Where a block's `forward` is called directly its own probes see nothing, and its submodules count for it.
+
+    Three cases are miscounted. A block without submodules whose `forward` was replaced or is called directly has no
+    probe that sees its recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
+    A direct call counts several times if every submodule runs several times in it.
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called as
     the recompute of another block begins, apart from those of blocks inside others.
@@ -182,10 +190,13 @@ def _runs(function: Callable[..., Any], block: nn.Module) -> bool:
 
 def _entries(tally: _Tally) -> Entries:
     forward = max(tally.calls[FORWARD], tally.checkpointed[FORWARD])
-    first = next((counts for counts in tally.submodules.values() if counts[FORWARD]), None)
+    used = [counts for counts in tally.submodules.values() if counts[FORWARD]]
+    direct = bool(used) and not forward
+    if direct:
+        forward = min(counts[FORWARD] for counts in used)
     # A submodule may run several times per entry: scale its count by that of the forward.
-    by_submodule = -(-first[BACKWARD] * forward // first[FORWARD]) if first else 0
-    return Entries(forward, max(tally.calls[BACKWARD], tally.checkpointed[BACKWARD], by_submodule))
+    by_submodule = -(-used[0][BACKWARD] * forward // used[0][FORWARD]) if used else 0
+    return Entries(forward, max(tally.calls[BACKWARD], tally.checkpointed[BACKWARD], by_submodule), direct)
 
 
 def _rng_differs(tally: _Tally) -> bool:

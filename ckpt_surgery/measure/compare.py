@@ -243,7 +243,9 @@ def _entry_fault(before: Entries, entries: Entries, wanted: int) -> tuple[FaultK
     forward, backward = entries.forward, entries.backward
     if before.backward:
         return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
-    if before.forward and forward != before.forward:  # a forward that is called directly goes unseen
+    if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
+        return None
+    if before.forward and not before.direct and forward != before.forward:
         return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
     if backward == wanted:
         return None
@@ -335,6 +337,8 @@ def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> l
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
+    if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
+        recompute = cost.forward_flops
     if recompute and extra > MOST_WORK * recompute:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults

@@ -170,7 +170,7 @@ class ReentrantMode(RecomputeMode):
                 f"{self._call.place} hands on a tensor that it has not made itself, or not anew: with "
                 "use_reentrant=True its gradient would come back here without end; use use_reentrant=False"
             )
-        return tuple(results)
+        return tuple(result.detach() if _is_cut_view(result) else result for result in results)
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
         call = self._call
@@ -304,8 +304,13 @@ def _is_result(tensor: Tensor, excluded: Collection[int], entry: Entry) -> bool:
 
 
 def _is_new(tensor: Tensor) -> bool:
-    """Whether a tensor was made without gradients. A view says that it requires gradient whenever its base does."""
-    return not tensor.requires_grad or (tensor.grad_fn is None and tensor._is_view())
+    """Whether a tensor was made without gradients."""
+    return not tensor.requires_grad or _is_cut_view(tensor)
+
+
+def _is_cut_view(tensor: Tensor) -> bool:
+    """Whether a tensor was made without gradients and says otherwise, as a view does whenever its base does."""
+    return tensor.requires_grad and tensor.grad_fn is None and tensor._is_view()
 
 
 def _inside(value: Any, place: Place) -> Iterator[tuple[Place, Tensor]]:

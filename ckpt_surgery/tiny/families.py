@@ -18,6 +18,7 @@ _VISUAL_TOKENS = {f"<|visual token {i:06d}|>": 100 + i for i in range(8)}
 
 _MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "chunk_size": 16}
 _MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
+_VISION_ENDS = {"+vision_start_token_id": 118, "+vision_end_token_id": 119}  # 4.52 declares none
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 _HALF_MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
 _CORNERS = {"coordinate_size": 8, "shape_size": 16}
@@ -129,8 +130,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "pix2struct_text_model": {"+initializer_range": 0.02},
     "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
-    "qwen2_5_vl_text": _MROPE,
-    "qwen2_vl_text": _MROPE,
+    "qwen2_5_vl": _VISION_ENDS,
+    "qwen2_5_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
+    "qwen2_vl": _VISION_ENDS,
+    "qwen2_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
     "qwen3_omni_moe_talker_text": {**_MROPE, "+shared_expert_intermediate_size": 64},
     "qwen3_omni_moe_text": _MROPE,
     "qwen3_omni_moe_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
@@ -197,6 +200,7 @@ SHOWN: dict[str, dict[str, Any]] = {
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "gemma4_text": {"num_kv_shared_layers": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    "zamba2": {"use_mem_rope": True},  # 5.0.0 runs with it alone
 }
 """Parts that a class disables by default and trainings use: enabled if only the class is given."""
 

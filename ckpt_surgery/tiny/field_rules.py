@@ -71,7 +71,8 @@ _POSITIONS = re.compile(
 )
 _SOURCE_POSITIONS = re.compile(r"^max_source_positions$")
 _WINDOW = re.compile(
-    r"^(sliding_window|sliding_window_size|attention_chunk_size|local_attention|keep_window_size|attention_window)$"
+    r"^(sliding_window|sliding_window_size|attention_chunk_size|local_attention|keep_window_size|attention_window"
+    r"|attention_window_size)$"
 )
 _TOKEN = re.compile(r"(token_ids?|_token_index|_index|_token|_tokens_ids|_id|_eos_id|_bos_id|_pad_id|token_indices)$")
 _MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|input_feat_size|mel_dim|model_in_dim)$")

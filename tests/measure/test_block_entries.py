@@ -19,6 +19,7 @@ from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import (
     WIDTH,
     BareLayer,
+    CallsForward,
     Layer,
     Model,
     NormLayer,
@@ -208,11 +209,27 @@ def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
     assert (record.entries, record.rng_mismatches) == ({"layer": Entries(2, 2)}, ())
 
 
-def test_a_part_that_runs_several_times_an_entry_does_not_multiply_it() -> None:
-    class Repeating(PlainLayer):
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            return torch.tanh(self.linear(torch.tanh(self.linear(hidden_states))))
+class Repeating(PlainLayer):
+    """Runs its first part twice, and another once."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_states = torch.tanh(self.linear(torch.tanh(self.linear(hidden_states))))
+        return self.norm(hidden_states)  # type: ignore[no-any-return]
+
+
+@both_modes
+@pytest.mark.parametrize("kind", [PlainLayer, Repeating])
+def test_a_forward_that_is_called_directly_is_counted(mode: Mode, kind: type[nn.Module]) -> None:
+    model = model_of(kind, kind, whole=CallsForward)
+    assert run(model).entries == {"0": Entries(1, 0), "1": Entries(1, 0)}
+    assert run(model, mode).entries == {"0": Entries(1, 1, direct=True), "1": Entries(1, 1, direct=True)}
+
+
+def test_a_part_that_runs_several_times_an_entry_does_not_multiply_it() -> None:
     model = model_of(Repeating)
     layer = model.layers[0]
     original = layer.forward

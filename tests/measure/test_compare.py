@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -37,6 +37,7 @@ from ckpt_surgery.measure.results import MODES, Fault, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import verify
 from tests.measure.toys import (
+    CallsForward,
     CountingLayer,
     FailingLayer,
     Layer,
@@ -167,6 +168,31 @@ def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_
     assert compare(before, after).ok is (recomputed == 1)
 
 
+@both_modes
+def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_others(mode: Mode) -> None:
+    class Never(CallsForward):
+        def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
+            result: Tensor = function(hidden_states)
+            return result
+
+    blocks = (PlainLayer, PlainLayer)
+    assert verdict_of(model_of(*blocks, whole=CallsForward), mode).ok
+    fault = verdict_of(model_of(SureLayer, *blocks, whole=Never), mode).faults[0]
+    assert (fault.kind, fault.subjects) == (FaultKind.NOT_RECOMPUTED, ("1", "2"))
+
+
+def test_blocks_that_are_always_called_through_their_forward_are_not_judged() -> None:
+    class Always(CallsForward):
+        def run_layers(self, hidden_states: Tensor) -> Tensor:
+            for layer in self.layers:
+                hidden_states = layer.forward(hidden_states)
+            return hidden_states
+
+    reference, checkpointed = (run(model_of(PlainLayer, whole=Always), mode) for mode in (None, MODES[0]))
+    assert reference.entries == checkpointed.entries == {"0": Entries(1, 0, direct=True)}
+    assert compare(reference, checkpointed).ok
+
+
 @pytest.mark.parametrize("recomputed", [0, 1, 2, 3])
 def test_a_block_is_recomputed_as_often_as_the_backward_came_through_it(recomputed: int) -> None:
     reference, checkpointed = healthy_pair()
@@ -250,6 +276,7 @@ def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> Non
 
 MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
 MOST_DONE = 300 + round(MOST_WORK * 100)
+MOST_DONE_OF_ALL = 300 + round(MOST_WORK * 150)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +289,9 @@ MOST_DONE = 300 + round(MOST_WORK * 100)
         pytest.param(200, MOST_DONE, [], id="as much work as a recompute may be"),
         pytest.param(200, MOST_DONE + 1, ["cost"], id="more work than that"),
         pytest.param(1000, 500, ["cost", "cost"], id="nothing saved, and two recomputes"),
+        pytest.param(190, MOST_DONE + 1, [], id="more saved than the blocks hold, and more work"),
+        pytest.param(190, MOST_DONE_OF_ALL, [], id="more saved than the blocks hold, and the forward once more"),
+        pytest.param(190, MOST_DONE_OF_ALL + 1, ["cost"], id="more work than that whatever is saved"),
     ],
 )
 def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:

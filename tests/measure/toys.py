@@ -293,6 +293,22 @@ class NoProjection(Model):
         return self.last(self.run_layers(values))
 
 
+class CallsForward(Model):
+    """Checkpoints the `forward` of its blocks, as T5 did up to 4.52, so that no hook of theirs runs in it."""
+
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self.checkpointed(layer.forward, hidden_states)
+            else:
+                hidden_states = layer(hidden_states)
+        return hidden_states
+
+    def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
+        result: Tensor = self._gradient_checkpointing_func(function, hidden_states)  # type: ignore[operator]
+        return result
+
+
 class PositionalCache(Model):
     """Hands a cache to its blocks by position, where the checkpointing layer cannot take it away."""
 

@@ -81,7 +81,9 @@ def recorded_calls(model: Model) -> int:
 
 @both_modes
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("kind", [hard.KeepingLayer, hard.UsingLayer, hard.WeightNormLayer, hard.SpectralNormLayer])
+@pytest.mark.parametrize(
+    "kind", [hard.KeepingLayer, hard.UsingLayer, hard.WindowLayer, hard.WeightNormLayer, hard.SpectralNormLayer]
+)
 def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode: Mode) -> None:
     model, plain = three(kind), three(kind)
     wrapped(model, mode)

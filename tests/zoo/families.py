@@ -237,7 +237,7 @@ FAMILIES = (
     Family("MobileViTForImageClassification", both("state"), both("state")),
     Family("RoFormerForCausalLM", {}, both("run"), "use_cache", {"is_decoder": True}, more=_with_cache),
     Family("BertForMultipleChoice"),
-    Family("RecurrentGemmaForCausalLM", {"non_reentrant": "run"}, both("run"), more=_given_cache),
+    Family("RecurrentGemmaForCausalLM", {"non_reentrant": "run", "reentrant": "loop"}, both("run"), more=_given_cache),
     Family("XmodForMaskedLM"),
     Family("GitModel", in_5=both("run")),
     Family("ImageGPTForCausalImageModeling", in_4=both("run")),
