@@ -37,6 +37,33 @@ _HIERA = {  # stages differ in width: the pooled residual is projected only then
     "hidden_size": 16,
 }
 _CODEC = {"num_filters": 4}
+_STRIPES = {  # kernels of a text detector: tall, wide and square ones, with stride and padding
+    "kernel_list": [3, 2, 2],
+    "scale_factor_list": [1, 2, 4, 8],
+    "intraclass_block_config": {
+        "reduce_channel": [1, 1, 0],
+        "return_channel": [1, 1, 0],
+        "vertical_long_to_small_conv_longratio": [[7, 1], [1, 1], [3, 0]],
+        "vertical_long_to_small_conv_midratio": [[5, 1], [1, 1], [2, 0]],
+        "vertical_long_to_small_conv_shortratio": [[3, 1], [1, 1], [1, 0]],
+        "horizontal_small_to_long_conv_longratio": [[1, 7], [1, 1], [0, 3]],
+        "horizontal_small_to_long_conv_midratio": [[1, 5], [1, 1], [0, 2]],
+        "horizontal_small_to_long_conv_shortratio": [[1, 3], [1, 1], [0, 1]],
+        "symmetric_conv_long_longratio": [7, 1, 3],
+        "symmetric_conv_long_midratio": [5, 1, 2],
+        "symmetric_conv_long_shortratio": [3, 1, 1],
+    },
+}
+_PLAIN_TOWER = {  # instead of timm: one row of features per patch
+    "model_type": "vit",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+    "model_args": {"embed_dim": 64},
+}
 
 CONFIG: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 320},  # what the vision part's last stage gives
@@ -57,24 +84,39 @@ CONFIG: dict[str, dict[str, Any]] = {
     "deepseek_ocr2_sam_vision_model": {"downsample_channels": [64, 64]},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
     "deepseek_v2": {"n_routed_experts": 4, "topk_method": "greedy"},
+    "depth_pro": {
+        "patch_size": 32,
+        "image_model_config": {"image_size": 32},
+        "patch_model_config": {"image_size": 32},
+        "fov_model_config": {"image_size": 32},
+        "intermediate_hook_ids": [1, 0],
+        "merge_padding_value": 1,
+    },
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note_text": {"num_key_value_heads": 4},
+    "efficientloftr": {"out_features": [16, 16, 32, 64], "stage_num_blocks": [1, 1, 1, 2]},
     "efficientnet": _EFFICIENT,
     "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121, **_VISUAL_TOKENS}},
-    "emu3_vqgan": {"codebook_size": 8},
+    "emu3_vqgan": {"codebook_size": 8, "base_channels": 32, "hidden_size": 128},
     "encodec": _CODEC,
     "ernie4_5_vl_moe_text": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [3, 3, 2]},
         "rope_scaling": {"rope_type": "default", "mrope_section": [3, 3, 2]},
     },
     "falcon_h1": _HYBRID,
+    "fast_vlm": {"vision_config": {"hidden_size": 64}},  # what the tiny backbone gives
     "glm4v_moe_text": _HALF_MROPE,
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
     "glm5_next_text": {"index_kpool": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
-    "granite4_vision": _PINPOINTS,
+    "granite4_vision": {
+        **_PINPOINTS,
+        "deepstack_layer_map": [[-1, 0]],
+        "downsample_rate": "1/2",
+        "spatial_target_layers": [0, 1, 0, 1],
+    },
     "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granitemoehybrid": _HYBRID,
@@ -93,6 +135,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "llava_next": _PINPOINTS,
     "llava_next_video": _PINPOINTS,
     "llava_onevision": _PINPOINTS,
+    "lw_detr": {"projector_scale_factors": [1.0]},
     "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64, "pretrain_image_size": 64},
     "mamba2": _MAMBA2,
     "mimi": _CODEC,
@@ -106,10 +149,15 @@ CONFIG: dict[str, dict[str, Any]] = {
     "mobilevit": {"image_size": 64},
     "mobilevitv2": {"image_size": 64},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "molmo2_vision": {"image_size": [32, 32], "patch_size": 8},
     "moonshine_streaming": {"+num_key_value_heads": 4},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
+    "perception_lm": {"vision_config": _PLAIN_TOWER},
+    "pp_doclayout_v2": {"class_thresholds": [0.0] * 100, "class_order": [i % 20 for i in range(100)]},
+    "pp_ocrv5_server_det": _STRIPES,
+    "pp_ocrv6_medium_det": _STRIPES,
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
@@ -132,14 +180,26 @@ CONFIG: dict[str, dict[str, Any]] = {
         "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
         "backbone_channel_list": [128, 64, 32, 16],
     },
+    "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "sam_hq_prompt_encoder": {"image_embedding_size": 4},
     "sam_prompt_encoder": {"image_embedding_size": 4},
+    "sapiens2": {
+        "head_config": {
+            "upsample_out_channels": [16, 16],
+            "conv_out_channels": [16],
+            "scale_conv_out_channels": [8],
+            "scale_final_hidden_sizes": [16, 8],
+        }
+    },
     "seggpt": {"num_hidden_layers": 5, "intermediate_hidden_state_indices": [1, 2, 3, 4], "merge_index": 0},
     "shieldgemma2": {"+yes_token_index": 10, "+no_token_index": 11},
     "step3p5": {"sliding_window": 8},
     "step3p7_text": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
+    "tipsv2_dpt": {"neck_hidden_sizes": [16, 32, 64, 64]},
     "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
+    "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "vjepa2": {"crop_size": 64},
     "voxtral": {"audio_token_id": 120},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
     "xmod": _ONE_LANGUAGE,
@@ -157,7 +217,10 @@ KEPT: dict[str, tuple[str, ...]] = {
     "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
+    "pp_lcnet_v4": ("stem_channels",),
     "time_series_transformer": ("feature_size", "input_size"),
+    "uvdoc": ("bridge_connector",),
+    "uvdoc_backbone": ("resnet_configs", "resnet_head", "stage_configs"),
 }
 """Attributes that no rule may change, by model type: the model's code depends on their value."""
 
@@ -170,6 +233,13 @@ SHOWN: dict[str, dict[str, Any]] = {
 """Parts that a class disables by default and trainings use: enabled if only the class is given."""
 
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
+    "BeitForSemanticSegmentation": {
+        "num_hidden_layers": 4,
+        "stage_names": ["stem", "stage1", "stage2", "stage3", "stage4"],
+        "out_indices": [1, 2, 3, 4],
+    },
+    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
+    "FlavaImageCodebook": {"freeze": False},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
 }
