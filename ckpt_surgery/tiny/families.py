@@ -54,6 +54,19 @@ _STRIPES = {  # kernels of a text detector: tall, wide and square ones, with str
         "symmetric_conv_long_shortratio": [3, 1, 1],
     },
 }
+_SQUARE_STAGES = {  # each halves height and width alike
+    "stem_channels": [3, 16, 32],
+    "block_configs": [
+        [[3, 32, 32, 1, True]],
+        [[3, 32, 64, 2, False]],
+        [[3, 64, 64, 2, False]],
+        [[3, 64, 64, 2, True]],
+    ],
+    "depths": [1, 1, 1, 1],
+    "stage_out_channels": [32, 64, 64, 64],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    "out_indices": [1, 2, 3, 4],
+}
 _PLAIN_TOWER = {  # instead of timm: one row of features per patch
     "model_type": "vit",
     "hidden_size": 64,
@@ -75,6 +88,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "blip-2": _IMAGE_TOKEN,
     "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
     "chameleon_vqgan": {"num_embeddings": 8},
+    "clipseg": {"extract_layers": [0, 1]},
     "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
     "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
     "cohere_compass_text": {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}},
@@ -95,7 +109,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note_text": {"num_key_value_heads": 4},
-    "efficientloftr": {"out_features": [16, 16, 32, 64], "stage_num_blocks": [1, 1, 1, 2]},
+    "efficientloftr": {
+        "out_features": [16, 16, 32, 64],
+        "stage_num_blocks": [1, 1, 1, 2],
+        "hidden_size": 64,
+        "num_attention_heads": 8,  # the rotary part fills half the width
+    },
     "efficientnet": _EFFICIENT,
     "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121, **_VISUAL_TOKENS}},
     "emu3_vqgan": {"codebook_size": 8, "base_channels": 32, "hidden_size": 128},
@@ -152,12 +171,14 @@ CONFIG: dict[str, dict[str, Any]] = {
     "molmo2_vision": {"image_size": [32, 32], "patch_size": 8},
     "moonshine_streaming": {"+num_key_value_heads": 4},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
+    "omdet-turbo": {"apply_layernorm_after_vision_backbone": False},  # its norms want channels last, as timm has them
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
     "perception_lm": {"vision_config": _PLAIN_TOWER},
     "pp_doclayout_v2": {"class_thresholds": [0.0] * 100, "class_order": [i % 20 for i in range(100)]},
     "pp_ocrv5_server_det": _STRIPES,
-    "pp_ocrv6_medium_det": _STRIPES,
+    "pp_ocrv6_medium_det": {**_STRIPES, "backbone_config": _SQUARE_STAGES},
+    "pp_ocrv6_small_det": {"backbone_config": _SQUARE_STAGES, "layer_list_out_channels": [32, 64, 64, 64]},
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl_text": _MROPE,
     "qwen2_vl_text": _MROPE,
@@ -191,7 +212,12 @@ CONFIG: dict[str, dict[str, Any]] = {
             "scale_final_hidden_sizes": [16, 8],
         }
     },
-    "seggpt": {"num_hidden_layers": 5, "intermediate_hidden_state_indices": [1, 2, 3, 4], "merge_index": 0},
+    "seggpt": {
+        "image_size": [64, 32],
+        "num_hidden_layers": 5,
+        "intermediate_hidden_state_indices": [1, 2, 3, 4],
+        "merge_index": 0,
+    },
     "shieldgemma2": {"+yes_token_index": 10, "+no_token_index": 11},
     "step3p5": {"sliding_window": 8},
     "step3p7_text": {"sliding_window": 8},
@@ -199,6 +225,9 @@ CONFIG: dict[str, dict[str, Any]] = {
     "tipsv2_dpt": {"neck_hidden_sizes": [16, 32, 64, 64]},
     "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
     "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "uvdoc": {
+        "backbone_config": {"out_features": [f"stage{i}" for i in range(1, 7)], "out_indices": [1, 2, 3, 4, 5, 6]}
+    },
     "vjepa2": {"crop_size": 64},
     "voxtral": {"audio_token_id": 120},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
@@ -218,6 +247,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
     "pp_lcnet_v4": ("stem_channels",),
+    "superpoint": ("keypoint_decoder_dim",),
     "time_series_transformer": ("feature_size", "input_size"),
     "uvdoc": ("bridge_connector",),
     "uvdoc_backbone": ("resnet_configs", "resnet_head", "stage_configs"),
@@ -242,5 +272,6 @@ CLASS_OPTIONS: dict[str, dict[str, Any]] = {
     "FlavaImageCodebook": {"freeze": False},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
 }
 """Attributes by model class, for classes that need another value than the others of their configuration."""

@@ -227,6 +227,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "decision_transformer": trajectories,
     "deepseek_vl_hybrid": two_resolutions,
     "dia": channels_of_codes,
+    "emu3": sized_images,
     "fuyu": without_pixels,
     "gemma4": positioned_patches,
     "gemma4_vision": positioned_patches,

@@ -72,6 +72,23 @@ def image_pairs(arguments: ForwardArguments) -> None:
     arguments.values["pixel_values"] = arguments.floats((arguments.batch, 2, arguments.channels(), height, width))
 
 
+def single_tiles(arguments: ForwardArguments) -> None:
+    """One tile per image."""
+    if "pixel_values" in arguments.values:
+        arguments.values["pixel_values"] = arguments.values["pixel_values"].unsqueeze(1)
+
+
+def clips(arguments: ForwardArguments) -> None:
+    """A clip for each text."""
+    shape = (arguments.batch, int(arguments.find("num_frames", default=4)), arguments.channels(), *arguments.image())
+    arguments.values["pixel_values"] = arguments.floats(shape)
+
+
+def frames_alone(arguments: ForwardArguments) -> None:
+    """Frames of clips, one by one."""
+    arguments.values["pixel_values"] = arguments.values["pixel_values"].flatten(0, 1)
+
+
 def scaled_image(arguments: ForwardArguments) -> None:
     """An image so large that its smallest scaled copy still fills a patch."""
     size = round(int(arguments.config.patch_size) / min(arguments.config.scaled_images_ratios))
@@ -81,7 +98,7 @@ def scaled_image(arguments: ForwardArguments) -> None:
 def long_line(arguments: ForwardArguments) -> None:
     """A line of text: an image much wider than high."""
     if "pixel_values" in arguments.names:
-        arguments.values["pixel_values"] = arguments.floats((arguments.batch, arguments.channels(), 48, 160))
+        arguments.values["pixel_values"] = arguments.floats((arguments.batch, arguments.channels(), 96, 160))
 
 
 def line_features(arguments: ForwardArguments) -> None:
@@ -103,8 +120,9 @@ def _first_channels(arguments: ForwardArguments) -> int:
 
 def image_prompt(arguments: ForwardArguments) -> None:
     """A second image with its mask, which says what to segment, and the mask of the first."""
-    for name in ("prompt_pixel_values", "prompt_masks", "labels"):
-        arguments.values[name] = arguments.floats(tuple(arguments.values["pixel_values"].shape))
+    height, width = arguments.image()  # of both images, one above the other
+    for name in ("pixel_values", "prompt_pixel_values", "prompt_masks", "labels"):
+        arguments.values[name] = arguments.floats((arguments.batch, arguments.channels(), height // 2, width))
 
 
 def masked_pairs(arguments: ForwardArguments) -> None:
@@ -143,14 +161,18 @@ def text_alone(arguments: ForwardArguments) -> None:
 
 VISION_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "FlavaForPreTraining": masked_pairs,
+    "Florence2VisionBackbone": image_states,
     "GlmImageForConditionalGeneration": text_alone,
     "GlmImageModel": text_alone,
     "PPDocLayoutV2ReadingOrder": detected_boxes,
+    "PPOCRV5MobileDetModel": image_states,
     "PPOCRV5MobileRecEncoderWithSVTR": line_features,
     "PPOCRV5ServerRecEncoderWithSVTR": line_features,
     "PPOCRV6SmallRecEncoderWithSVTR": line_features,
     "SLANeXtBackbone": image_states,
     "SLANetBackbone": image_states,
+    "ViltForImagesAndTextClassification": image_pairs,
+    "XCLIPVisionModel": frames_alone,
     "colqwen2": padded_patches,
     "depth_pro": scaled_image,
     "efficientloftr": image_pairs,
@@ -163,8 +185,10 @@ VISION_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "molmo2_vision": pooled_patches,
     "omdet-turbo": named_classes,
     "paddleocr_vl_vision": row_of_patches,
+    "perception_lm": single_tiles,
     "pp_ocrv5_mobile_rec": long_line,
     "seggpt": image_prompt,
     "superglue": image_pairs,
+    "tvp": clips,
 }
 """The change to the inputs by class or model type."""
