@@ -42,6 +42,11 @@ LEFT_OUT: Mapping[str, str] = {
         ),
         "an old name of the class without the second underscore",
     ),
+    **dict.fromkeys(
+        ("EdgeTamVideoModel", "Sam2VideoModel", "Sam3TrackerVideoModel", "Sam3VideoModel"),
+        "a forward in inference mode, which records no gradient: the model for images trains",
+    ),
+    "UVDocBridge": "a part that reads another configuration than the class it names",
 }
 """Classes that nobody can train by calling them, each with the reason; `PreTrainedModel` ends the names of more."""
 

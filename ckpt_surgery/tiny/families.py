@@ -38,6 +38,46 @@ _HIERA = {  # stages differ in width: the pooled residual is projected only then
     "hidden_size": 16,
 }
 _CODEC = {"num_filters": 4}
+_STRIPES = {  # kernels of a text detector: tall, wide and square ones, with stride and padding
+    "kernel_list": [3, 2, 2],
+    "scale_factor_list": [1, 2, 4, 8],
+    "intraclass_block_config": {
+        "reduce_channel": [1, 1, 0],
+        "return_channel": [1, 1, 0],
+        "vertical_long_to_small_conv_longratio": [[7, 1], [1, 1], [3, 0]],
+        "vertical_long_to_small_conv_midratio": [[5, 1], [1, 1], [2, 0]],
+        "vertical_long_to_small_conv_shortratio": [[3, 1], [1, 1], [1, 0]],
+        "horizontal_small_to_long_conv_longratio": [[1, 7], [1, 1], [0, 3]],
+        "horizontal_small_to_long_conv_midratio": [[1, 5], [1, 1], [0, 2]],
+        "horizontal_small_to_long_conv_shortratio": [[1, 3], [1, 1], [0, 1]],
+        "symmetric_conv_long_longratio": [7, 1, 3],
+        "symmetric_conv_long_midratio": [5, 1, 2],
+        "symmetric_conv_long_shortratio": [3, 1, 1],
+    },
+}
+_SQUARE_STAGES = {  # each halves height and width alike
+    "stem_channels": [3, 16, 32],
+    "block_configs": [
+        [[3, 32, 32, 1, True]],
+        [[3, 32, 64, 2, False]],
+        [[3, 64, 64, 2, False]],
+        [[3, 64, 64, 2, True]],
+    ],
+    "depths": [1, 1, 1, 1],
+    "stage_out_channels": [32, 64, 64, 64],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    "out_indices": [1, 2, 3, 4],
+}
+_PLAIN_TOWER = {  # instead of timm: one row of features per patch
+    "model_type": "vit",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+    "model_args": {"embed_dim": 64},
+}
 
 CONFIG: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 320},  # what the vision part's last stage gives
@@ -51,6 +91,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": 120, **_CODES}},
     "chameleon_vqgan": {"num_embeddings": 8},
     "clap_audio_model": {"hidden_size": 128},  # the width of the last stage
+    "clipseg": {"extract_layers": [0, 1]},
     "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
     "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
     "cohere_compass_text": {"rope_parameters": {"full_attention": _SECTIONS, "sliding_attention": _SECTIONS}},
@@ -60,6 +101,14 @@ CONFIG: dict[str, dict[str, Any]] = {
     "deepseek_ocr2_sam_vision_model": {"downsample_channels": [64, 64]},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
     "deepseek_v2": {"n_routed_experts": 4, "topk_method": "greedy"},
+    "depth_pro": {
+        "patch_size": 32,
+        "image_model_config": {"image_size": 32},
+        "patch_model_config": {"image_size": 32},
+        "fov_model_config": {"image_size": 32},
+        "intermediate_hook_ids": [1, 0],
+        "merge_padding_value": 1,
+    },
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note_text": {
@@ -69,22 +118,34 @@ CONFIG: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 8,
         "per_layer_config": {2: {"kv_lora_rank": 32}},
     },
+    "efficientloftr": {
+        "out_features": [16, 16, 32, 64],
+        "stage_num_blocks": [1, 1, 1, 2],
+        "hidden_size": 64,
+        "num_attention_heads": 8,  # the rotary part fills half the width
+    },
     "efficientnet": _EFFICIENT,
     "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121, **_VISUAL_TOKENS}},
-    "emu3_vqgan": {"codebook_size": 8},
+    "emu3_vqgan": {"codebook_size": 8, "base_channels": 32, "hidden_size": 128},
     "encodec": _CODEC,
     "ernie4_5_vl_moe_text": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [3, 3, 2]},
         "rope_scaling": {"rope_type": "default", "mrope_section": [3, 3, 2]},
     },
     "falcon_h1": _HYBRID,
+    "fast_vlm": {"vision_config": {"hidden_size": 64}},  # what the tiny backbone gives
     "glm4v_moe_text": _HALF_MROPE,
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
     "glm5_next_text": {"index_kpool": 4},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
-    "granite4_vision": _PINPOINTS,
+    "granite4_vision": {
+        **_PINPOINTS,
+        "deepstack_layer_map": [[-1, 0]],
+        "downsample_rate": "1/2",
+        "spatial_target_layers": [0, 1, 0, 1],
+    },
     "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech5_encoder": {"context_size": 16},
@@ -104,6 +165,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "llava_next": _PINPOINTS,
     "llava_next_video": _PINPOINTS,
     "llava_onevision": _PINPOINTS,
+    "lw_detr": {"projector_scale_factors": [1.0]},
     "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64, "pretrain_image_size": 64},
     "mamba2": _MAMBA2,
     "mimi": _CODEC,
@@ -117,6 +179,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "mobilevit": {"image_size": 64},
     "mobilevitv2": {"image_size": 64},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "molmo2_vision": {"image_size": [32, 32], "patch_size": 8},
     "moonshine_streaming": {"+num_key_value_heads": 4},
     "muse_glimmer": {"out_hidden_size": 256},  # the merged width of four patches
     "muse_glimmer_assistant": {"layer_types": ["full_attention"] * 2},  # windows need its cache
@@ -129,6 +192,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "pi0": {"chunk_size": 8},
     "pix2struct_text_model": {"+initializer_range": 0.02},
     "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
+    "omdet-turbo": {"apply_layernorm_after_vision_backbone": False},  # its norms want channels last, as timm has them
+    "perception_lm": {"vision_config": _PLAIN_TOWER},
+    "pp_doclayout_v2": {"class_thresholds": [0.0] * 100, "class_order": [i % 20 for i in range(100)]},
+    "pp_ocrv5_server_det": _STRIPES,
+    "pp_ocrv6_medium_det": {**_STRIPES, "backbone_config": _SQUARE_STAGES},
+    "pp_ocrv6_small_det": {"backbone_config": _SQUARE_STAGES, "layer_list_out_channels": [32, 64, 64, 64]},
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl": _VISION_ENDS,
     "qwen2_5_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
@@ -160,17 +229,37 @@ CONFIG: dict[str, dict[str, Any]] = {
         "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
         "backbone_channel_list": [128, 64, 32, 16],
     },
+    "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "sam_hq_prompt_encoder": {"image_embedding_size": 4},
     "sam_prompt_encoder": {"image_embedding_size": 4},
-    "seggpt": {"num_hidden_layers": 5, "intermediate_hidden_state_indices": [1, 2, 3, 4], "merge_index": 0},
+    "sapiens2": {
+        "head_config": {
+            "upsample_out_channels": [16, 16],
+            "conv_out_channels": [16],
+            "scale_conv_out_channels": [8],
+            "scale_final_hidden_sizes": [16, 8],
+        }
+    },
+    "seggpt": {
+        "image_size": [64, 32],
+        "num_hidden_layers": 5,
+        "intermediate_hidden_state_indices": [1, 2, 3, 4],
+        "merge_index": 0,
+    },
     "shieldgemma2": {"+yes_token_index": 10, "+no_token_index": 11},
     "step3p5": {"sliding_window": 8},
     "step3p7_text": {"sliding_window": 8},
     "time_series_transformer": _SERIES,
+    "tipsv2_dpt": {"neck_hidden_sizes": [16, 32, 64, 64]},
     "transfo-xl": {"cutoffs": [40, 80], "vocab_size": 128},
+    "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "uvdoc": {
+        "backbone_config": {"out_features": [f"stage{i}" for i in range(1, 7)], "out_indices": [1, 2, 3, 4, 5, 6]}
+    },
     "vibevoice_acoustic_tokenizer": _CODEC,
     "vibevoice_acoustic_tokenizer_decoder": _CODEC,
     "vibevoice_acoustic_tokenizer_encoder": _CODEC,
+    "vjepa2": {"crop_size": 64},
     "voxtral": {"audio_token_id": 120},
     "xcodec2": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
@@ -189,9 +278,13 @@ KEPT: dict[str, tuple[str, ...]] = {
     "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
+    "pp_lcnet_v4": ("stem_channels",),
     "qwen3_asr_encoder": ("n_window", "n_window_infer"),
     "qwen3_omni_moe_audio_encoder": ("n_window", "n_window_infer"),
+    "superpoint": ("keypoint_decoder_dim",),
     "time_series_transformer": ("feature_size", "input_size"),
+    "uvdoc": ("bridge_connector",),
+    "uvdoc_backbone": ("resnet_configs", "resnet_head", "stage_configs"),
 }
 """Attributes that no rule may change, by model type: the model's code depends on their value."""
 
@@ -208,7 +301,14 @@ CLASS_OPTIONS: dict[str, dict[str, Any]] = {
     "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
     "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
     "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
+    "BeitForSemanticSegmentation": {
+        "num_hidden_layers": 4,
+        "stage_names": ["stem", "stage1", "stage2", "stage3", "stage4"],
+        "out_indices": [1, 2, 3, 4],
+    },
+    "FlavaImageCodebook": {"freeze": False},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
 }
 """Attributes by model class, for classes that need another value than the others of their configuration."""

@@ -12,7 +12,7 @@ import torch
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.audio_inputs import AUDIO_INPUTS
 from ckpt_surgery.tiny.text_inputs import TEXT_INPUTS
-from ckpt_surgery.tiny.vision_inputs import VISION_INPUTS
+from ckpt_surgery.tiny.vision_inputs import VISION_INPUTS, single_patches
 
 
 def tiled_images(arguments: ForwardArguments) -> None:
@@ -27,15 +27,6 @@ def sized_images(arguments: ForwardArguments) -> None:
     """The sizes of the images, for models that crop by them."""
     if "image_sizes" in arguments.names:
         arguments.values["image_sizes"] = torch.tensor([list(arguments.image())] * arguments.batch)
-
-
-def single_patches(arguments: ForwardArguments) -> None:
-    """Flat patches reshaped into small images, shape (patches, channels, patch, patch)."""
-    patch = int(arguments.find("patch_size", default=8, part="vision"))
-    for name in ("pixel_values", next(iter(arguments.parameters))):
-        flat = arguments.values.get(name)
-        if isinstance(flat, torch.Tensor) and flat.ndim == 2 and flat.is_floating_point():
-            arguments.values[name] = flat.reshape(len(flat), arguments.channels(), -1, patch, patch)[:, :, 0]
 
 
 def without_pixels(arguments: ForwardArguments) -> None:
@@ -128,7 +119,7 @@ def trajectories(arguments: ForwardArguments) -> None:
 def flattened(arguments: ForwardArguments) -> None:
     """One row of patches per image, each preceded by its row and column."""
     patch = int(arguments.find("patch_size", default=8, part="vision"))
-    size = 2 + arguments.channels() * patch * patch
+    size = 2 + int(arguments.find("patch_embed_hidden_size", default=arguments.channels() * patch * patch))
     places = torch.stack(torch.meshgrid(torch.arange(1, 5), torch.arange(1, 5), indexing="ij"), -1).reshape(1, 16, 2)
     patches = torch.cat(
         [places.expand(arguments.batch, 16, 2).to(arguments.dtype), arguments.floats((arguments.batch, 16, size - 2))],
@@ -239,6 +230,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "deepseek_vl_hybrid": two_resolutions,
     "dia": channels_of_codes,
     "diffusion_gemma": positioned_patches,
+    "emu3": sized_images,
     "fuyu": without_pixels,
     "gemma4": positioned_patches,
     "gemma4_vision": positioned_patches,

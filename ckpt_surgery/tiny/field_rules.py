@@ -164,7 +164,7 @@ def _kv_heads(value: int, context: ShrinkContext) -> int:
 
 
 def _layers(value: int, context: ShrinkContext) -> int:
-    return min(value, context.layers) if context.old_layers else min(value, LAYERS)
+    return min(value, max(context.layers, LAYERS))
 
 
 def _chosen_groups(value: int, context: ShrinkContext) -> int:
@@ -213,7 +213,7 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Shri
     (re.compile(r"^n_window_infer$"), None, _at_most(32)),
     (re.compile(r"^num_pos_feats$"), None, _at_most(WIDTH // 2, 1)),
     (re.compile(r"^upsample_groups$"), None, _at_most(WIDTH)),
-    (re.compile(r"^(num_frames|max_temporal_embeddings)$"), None, _at_most(4, 0)),
+    (re.compile(r"^(num_frames|frames_per_clip|max_temporal_embeddings)$"), None, _at_most(4, 0)),
     (re.compile(r"^(train_num_points|num_denoising)$"), None, _at_most(16)),
     (re.compile(r"^(index_topk|index_topk_blocks|num_codevectors_per_group|num_negatives)$"), None, _at_most(8)),
     (re.compile(r"^first_k_dense_replace$"), None, lambda value, context: min(value, 1)),
