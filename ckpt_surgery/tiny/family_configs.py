@@ -107,6 +107,12 @@ def _music(config_class: Any) -> PretrainedConfig:
     )
 
 
+def _retrieval(config_class: Any) -> PretrainedConfig:
+    from transformers import BartConfig, DPRConfig
+
+    return config_class(question_encoder=DPRConfig().to_dict(), generator=BartConfig().to_dict())
+
+
 def _vision_and_text(config_class: Any) -> PretrainedConfig:
     from transformers import BertConfig, ViTConfig
 
@@ -117,6 +123,7 @@ _DEFAULTS: dict[str, Callable[[type], PretrainedConfig]] = {
     "encoder-decoder": _text_pair,
     "musicgen": _music,
     "musicgen_melody": _music,
+    "rag": _retrieval,
     "speech-encoder-decoder": _speech_to_text,
     "vision-encoder-decoder": _image_to_text,
     "vision-text-dual-encoder": _vision_and_text,
