@@ -169,6 +169,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64, "pretrain_image_size": 64},
     "mamba2": _MAMBA2,
     "mimi": _CODEC,
+    "minicpm_ocr": {"insert_layer_id": 0},
+    "minicpm_ocr_vision": {"insert_layer_id": 0},
+    "minicpmv4_7": {"insert_layer_id": 0},
+    "minicpmv4_7_vision": {"insert_layer_id": 0},
     "mllama_text_model": {
         "cross_attention_layers": [1],
         "num_hidden_layers": 2,
@@ -187,6 +191,11 @@ CONFIG: dict[str, dict[str, Any]] = {
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
     "nemotron_h_omni": {"image_token_id": 120},
     "neucodec": {"encoder_hidden_size": 8, "quantization_dim": 128},
+    "omdet-turbo": {
+        "apply_layernorm_after_vision_backbone": False,  # its norms want channels last, as timm has them
+        "class_embed_dim": 32,  # its decoder has no projection to look for if this is the width
+        "text_projection_out_dim": 32,
+    },
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1},
     "pi0": {"chunk_size": 8},

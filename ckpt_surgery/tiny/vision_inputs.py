@@ -79,8 +79,10 @@ def single_tiles(arguments: ForwardArguments) -> None:
 
 
 def clips(arguments: ForwardArguments) -> None:
-    """A clip for each text."""
-    shape = (arguments.batch, int(arguments.find("num_frames", default=4)), arguments.channels(), *arguments.image())
+    """A clip for a single text: the model's column embeddings have no place for more."""
+    for name in ("input_ids", "attention_mask"):
+        arguments.values[name] = arguments.values[name][:1]
+    shape = (1, int(arguments.find("num_frames", default=4)), arguments.channels(), *arguments.image())
     arguments.values["pixel_values"] = arguments.floats(shape)
 
 
