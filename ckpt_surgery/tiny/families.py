@@ -134,11 +134,11 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
     "falcon_h1": _HYBRID,
     "fast_vlm": {"vision_config": {"hidden_size": 64}},  # what the tiny backbone gives
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
     "glm4v_moe_text": _HALF_MROPE,
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
     "glm5_next_text": {"index_kpool": 4},
-    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
     "granite4_vision": {
         **_PINPOINTS,
@@ -146,9 +146,9 @@ CONFIG: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
         "spatial_target_layers": [0, 1, 0, 1],
     },
+    "granite_speech5_encoder": {"context_size": 16},
     "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
     "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
-    "granite_speech5_encoder": {"context_size": 16},
     "granitemoehybrid": _HYBRID,
     "grounding-dino": _PHRASES,
     "hiera": {"decoder_hidden_size": 64, "decoder_depth": 2, "decoder_num_heads": 4},
@@ -198,15 +198,14 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1},
+    "perception_lm": {"vision_config": _PLAIN_TOWER},
     "pi0": {"chunk_size": 8},
     "pix2struct_text_model": {"+initializer_range": 0.02},
-    "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
-    "omdet-turbo": {"apply_layernorm_after_vision_backbone": False},  # its norms want channels last, as timm has them
-    "perception_lm": {"vision_config": _PLAIN_TOWER},
     "pp_doclayout_v2": {"class_thresholds": [0.0] * 100, "class_order": [i % 20 for i in range(100)]},
     "pp_ocrv5_server_det": _STRIPES,
     "pp_ocrv6_medium_det": {**_STRIPES, "backbone_config": _SQUARE_STAGES},
     "pp_ocrv6_small_det": {"backbone_config": _SQUARE_STAGES, "layer_list_out_channels": [32, 64, 64, 64]},
+    "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it
     "qwen2_5_omni_thinker": {"+vision_start_token_id": 121, "+vision_end_token_id": 122},
     "qwen2_5_vl": _VISION_ENDS,
     "qwen2_5_vl_text": {**_MROPE, "rope_parameters": _SECTIONS},
@@ -298,8 +297,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 """Attributes that no rule may change, by model type: the model's code depends on their value."""
 
 SHOWN: dict[str, dict[str, Any]] = {
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"},
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"},
     "gemma4_text": {"num_kv_shared_layers": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
     "zamba2": {"use_mem_rope": True},  # 5.0.0 runs with it alone
@@ -307,15 +306,15 @@ SHOWN: dict[str, dict[str, Any]] = {
 """Parts that a class disables by default and trainings use: enabled if only the class is given."""
 
 CLASS_OPTIONS: dict[str, dict[str, Any]] = {
-    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
-    "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
-    "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
     "BeitForSemanticSegmentation": {
         "num_hidden_layers": 4,
         "stage_names": ["stem", "stage1", "stage2", "stage3", "stage4"],
         "out_indices": [1, 2, 3, 4],
     },
+    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
+    "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
     "FlavaImageCodebook": {"freeze": False},
+    "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
     "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
