@@ -177,8 +177,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
     "omdet-turbo": {
         "apply_layernorm_after_vision_backbone": False,  # its norms want channels last, as timm has them
-        "class_embed_dim": 32,  # its decoder has no projection to look for if this is the width
-        "text_projection_out_dim": 32,
+        "d_model": 32,
+        "encoder_hidden_dim": 32,
+        "vision_features_channels": [32, 32, 32],
+        "decoder_hidden_dim": 32,  # not the width of classes: only then has the decoder a projection to look for
     },
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8},
