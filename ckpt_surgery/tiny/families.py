@@ -193,8 +193,10 @@ CONFIG: dict[str, dict[str, Any]] = {
     "neucodec": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "omdet-turbo": {
         "apply_layernorm_after_vision_backbone": False,  # its norms want channels last, as timm has them
-        "class_embed_dim": 32,  # its decoder has no projection to look for if this is the width
-        "text_projection_out_dim": 32,
+        "d_model": 32,
+        "encoder_hidden_dim": 32,
+        "vision_features_channels": [32, 32, 32],
+        "decoder_hidden_dim": 32,  # not the width of classes: only then has the decoder a projection to look for
     },
     "paddleocr_vl_text": {"rope_parameters": _SECTIONS},
     "perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1},
