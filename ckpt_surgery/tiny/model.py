@@ -102,8 +102,11 @@ def _config_class(model_class: type) -> type | None:
 
 
 def _same_failure(failure: CannotBuild, other: CannotBuild) -> bool:
-    """Whether two attempts failed alike, with one type of error on one way: another size will not help then."""
-    if failure.stage is BuildStage.SIZE:
+    """Whether two attempts failed alike, with one type of error on one way: another size will not help then.
+
+    A constructor that refuses may take the next size.
+    """
+    if failure.stage in (BuildStage.SIZE, BuildStage.CONSTRUCTION):
         return False
     return (failure.stage, failure.origin) == (other.stage, other.origin)
 

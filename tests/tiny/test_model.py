@@ -111,7 +111,7 @@ def test_a_later_attempt_is_taken_if_the_first_ones_fail(monkeypatch: pytest.Mon
     tiny_form = tiny_model(RefusesSmall, BertConfig)
     assert tiny_form.attempt == 3
     assert tiny_form.config.hidden_size == 768
-    assert [failure.stage for failure in tiny_form.failures] == [BuildStage.SIZE] * 3
+    assert [failure.stage for failure in tiny_form.failures] == [BuildStage.CONSTRUCTION] * 3
 
 
 class RefusesAll(BertModel):  # type: ignore[misc]
@@ -122,7 +122,9 @@ class RefusesAll(BertModel):  # type: ignore[misc]
 def test_what_cannot_be_built_is_reported_in_one_sentence() -> None:
     with pytest.raises(CannotBuild) as raised:
         tiny_model(RefusesAll, BertConfig)
-    assert str(raised.value) == "no tiny RefusesAll can be made: size raised ValueError: not today, nor tomorrow"
+    assert (
+        str(raised.value) == "no tiny RefusesAll can be made: construction raised ValueError: not today, nor tomorrow"
+    )
 
 
 def test_the_error_survives_a_process() -> None:
