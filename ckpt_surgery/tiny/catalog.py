@@ -72,9 +72,9 @@ class ModelEntry:
 def model_classes() -> Mapping[str, ModelEntry]:
     """Every model class of the installed transformers, once each, by class name; `exported.LEFT_OUT` names the rest.
 
-    They are those that an auto mapping lists, the others that transformers exports, and the parts of models that
-    neither has (`towers.TOWERS`), as far as this release has them. A class with several model types stands under the
-    one whose module defines it, with all of them in `types`. No model is imported.
+    They are those that an auto mapping lists, the others that transformers exports, and the parts in `towers.TOWERS`,
+    as far as this release has them. A class with several model types stands under the one whose module defines it,
+    with all of them in `types`. No model is imported.
     """
     heads: dict[str, list[str]] = {}
     types: dict[str, dict[str, None]] = {}
@@ -89,7 +89,7 @@ def model_classes() -> Mapping[str, ModelEntry]:
     mapped = {name: _mapped_entry(name, tuple(types[name]), tuple(of)) for name, of in heads.items()}
     exported = {name: _exported_entry(name, module) for name, module in exported_models(mapped).items()}
     whole = {**mapped, **exported}
-    parts = {entry.name: entry for entry in _towers() if entry.name not in whole}
+    parts = {entry.name: entry for entry in _towers() if entry.name not in mapped}
     return MappingProxyType({**whole, **parts})
 
 

@@ -1,4 +1,5 @@
-"""Parts of models that transformers does not export, and that people train or that checkpoint on their own.
+"""Parts of models that people train or that checkpoint on their own, where transformers does not export them, or names
+no configuration of their own.
 
 By the folder of the model: each class with its configuration class.
 """
@@ -6,6 +7,12 @@ By the folder of the model: each class with its configuration class.
 TOWERS: dict[str, dict[str, str]] = {
     "bart": {"BartEncoder": "BartConfig", "BartDecoder": "BartConfig"},
     "blenderbot": {"BlenderbotEncoder": "BlenderbotConfig", "BlenderbotDecoder": "BlenderbotConfig"},
+    "clvp": {  # in transformers 4 they name the configuration of the whole model
+        "ClvpDecoder": "ClvpDecoderConfig",
+        "ClvpEncoder": "ClvpEncoderConfig",
+        "ClvpForCausalLM": "ClvpDecoderConfig",
+        "ClvpModel": "ClvpDecoderConfig",
+    },
     "deepseek_ocr2": {"DeepseekOcr2SamVisionEncoder": "DeepseekOcr2SamVisionConfig"},
     "dia": {"DiaEncoder": "DiaEncoderConfig"},
     "got_ocr2": {"GotOcr2VisionEncoder": "GotOcr2VisionConfig"},
