@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
-from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
@@ -44,18 +44,7 @@ class LoopLevel:
             LoopKind.ADAPTERS: _adapters,
         }
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
-        self._judges = [
-            TrainingJudge(
-                "loop",
-                partial(self._train, kind),
-                {"loop": str(kind)},
-                differs=FaultKind.LOOP_DIFFERS,
-                not_run=SkipKind.LOOP_NOT_RUN,
-                refused=SkipKind.LOOP_REFUSED,
-                tolerance=setup.tolerance,
-            )
-            for kind in LoopKind
-        ]
+        self._judges = [TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance) for kind in LoopKind]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing."""

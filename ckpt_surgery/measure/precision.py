@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.measure.casting import DTYPES, WIDE
-from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
+from ckpt_surgery.measure.kinds import FaultKind, Precision
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, one_step, run_training
@@ -24,14 +24,7 @@ class PrecisionLevel:
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
         self._watch = _AutocastWatch(setup)
         self._judges = [
-            TrainingJudge(
-                "precision",
-                partial(self._train, precision),
-                {"precision": str(precision)},
-                differs=FaultKind.PRECISION_DIFFERS,
-                not_run=SkipKind.PRECISION_NOT_RUN,
-                refused=SkipKind.PRECISION_REFUSED,
-            )
+            TrainingJudge("precision", precision, partial(self._train, precision))
             for precision in (others if dtypes <= set(WIDE) else ())
         ]
 

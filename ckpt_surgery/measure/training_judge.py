@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ckpt_surgery.measure.kinds import FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision, SkipKind
 from ckpt_surgery.measure.noise import NoisyReference, not_finite
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.training import Training
 
+_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
+    "loop": (FaultKind.LOOP_DIFFERS, SkipKind.LOOP_NOT_RUN, SkipKind.LOOP_REFUSED),
+    "precision": (FaultKind.PRECISION_DIFFERS, SkipKind.PRECISION_NOT_RUN, SkipKind.PRECISION_REFUSED),
+}
+"""By level: the fault of a training that differs, and why one is skipped: it cannot be run alone, or is refused."""
+
 
 class TrainingJudge:
     """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
 
-    `differs`, `not_run` and `refused` are the kinds of a fault and of the reasons to skip; all have these `details`.
-    Differences up to `tolerance` do not count, as in `verify`.
+    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`.
     """
 
     def __init__(
         self,
         level: Level,
+        kind: LoopKind | Precision,
         train: Callable[[Mode | None, int], Training],
-        details: Mapping[str, Detail],
-        *,
-        differs: FaultKind,
-        not_run: SkipKind,
-        refused: SkipKind,
         tolerance: float | None = None,
     ) -> None:
         self._level: Level = level
         self._train = train
-        self._details = details
-        self._differs, self._not_run, self._refused = differs, not_run, refused
+        self._details: dict[str, Detail] = {level: str(kind)}
+        self._differs, self._not_run, self._refused = _KINDS[level]
         self._reference = NoisyReference(self._alone, tolerance=tolerance)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:

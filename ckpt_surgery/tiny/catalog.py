@@ -104,9 +104,18 @@ def _mapped_entry(name: str, types: tuple[str, ...], heads: tuple[str, ...]) -> 
 
 def _exported_entry(name: str, module: str) -> ModelEntry:
     folder = module.split(".")[-2]
-    kinds = [kind for kind in _configurations().CONFIG_MAPPING_NAMES if _module_name(kind) == folder]
+    kinds = _types_by_folder().get(folder, [])
     model_type = min(kinds, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
     return ModelEntry(name, model_type, _heads_of(name), f"transformers.{module}", types=(model_type,))
+
+
+@cache
+def _types_by_folder() -> Mapping[str, list[str]]:
+    """The model types of each folder of models."""
+    result: dict[str, list[str]] = {}
+    for model_type in _configurations().CONFIG_MAPPING_NAMES:
+        result.setdefault(_module_name(model_type), []).append(model_type)
+    return result
 
 
 def _heads_of(name: str) -> tuple[str, ...]:
