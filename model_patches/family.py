@@ -16,7 +16,8 @@ class FamilyFacts:
     become layers, `not_stacks` attributes whose elements are not blocks. `derived` names, for a stack attribute, the
     subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
     `needs_cache` are models whose forward fails without a cache, and `cache_decides` those that compute something else
-    then, each with the release in which that ended.
+    then, each with the release in which that ended. `reads_caches` are models that go on with the caches of their
+    parts, which so have to fill them.
     """
 
     families: tuple[str, ...] = ()
@@ -29,4 +30,5 @@ class FamilyFacts:
     containers: frozenset[str] = frozenset()
     needs_cache: frozenset[str] = frozenset()
     cache_decides: dict[str, str] = field(default_factory=dict)
+    reads_caches: frozenset[str] = frozenset()
     derived: dict[str, str] = field(default_factory=dict)

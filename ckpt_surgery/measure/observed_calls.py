@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.call_arguments import is_cache, name_at, positional_names
-from ckpt_surgery.runtime.containers import identities, items, tensors
+from ckpt_surgery.runtime.containers import hidden_tensors, identities, items, tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 
@@ -135,15 +135,19 @@ class _Call:
         self.devices = devices
         self.rng_state = generator_state(devices)
         self.contents = {n: identities(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
+        self.cached = self._cached()
 
     @property
     def arguments(self) -> dict[str, Any]:
         return self.positional | self.keywords
 
     def new_tensors(self, output: Any) -> list[Tensor]:
-        """The tensors in `output` that are not among the arguments."""
-        given = {id(tensor) for tensor in tensors((self.positional, self.keywords))}
-        return [tensor for tensor in tensors(output) if id(tensor) not in given]
+        """The tensors in `output` and in the caches among the arguments that the call did not find there."""
+        given = {id(tensor) for tensor in (*tensors((self.positional, self.keywords)), *self.cached)}
+        return [tensor for tensor in (*tensors(output), *self._cached()) if id(tensor) not in given]
+
+    def _cached(self) -> list[Tensor]:
+        return [tensor for value in self.arguments.values() if is_cache(value) for tensor in hidden_tensors(value)]
 
     def facts(self, output: Any) -> CallFacts:
         given = {id(value): name for name, value in self.arguments.items() if isinstance(value, Tensor)}

@@ -24,14 +24,22 @@ class BlockForward:
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later. `schedule` says which of its calls check themselves.
+    later. With `fills_cache` another part of the model reads the cache that the block fills. `schedule` says which of
+    its calls check themselves.
     """
 
     def __init__(
-        self, name: str, block: nn.Module, *, options: SurgeryOptions, original: Callable[..., Any] | None
+        self,
+        name: str,
+        block: nn.Module,
+        *,
+        options: SurgeryOptions,
+        original: Callable[..., Any] | None,
+        fills_cache: bool = False,
     ) -> None:
         self.name = name
         self.block = block
+        self.fills_cache = fills_cache
         self.skip_frozen = options.skip_frozen
         self.schedule = CheckSchedule(options.checks)
         self.original = original
@@ -109,7 +117,8 @@ class BlockForward:
 
     def _read_signature(self) -> None:
         self._signature_of = self._innermost()
-        self._signature = BlockSignature.of(self.place, self.block, self.replacement or self.__wrapped__)
+        forward = self.replacement or self.__wrapped__
+        self._signature = BlockSignature.of(self.place, self.block, forward, fills_cache=self.fills_cache)
 
     def _innermost(self) -> Any:
         """The function to which the arguments of the block go."""

@@ -25,6 +25,7 @@ from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
 from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
 from ckpt_surgery.runtime.fingerprints import bits_of
+from ckpt_surgery.runtime.library_switch import is_recorder
 from ckpt_surgery.runtime.module_dictionaries import (
     UNWATCHED,
     DictionaryCopies,
@@ -151,6 +152,7 @@ class BlockState:
         self._cut: dict[int, tuple[Key, Tensor]] = {}
         self._held: set[int] = set()
         self._to_copy: tuple[Any, list[int]] = (None, [])
+        self._recorded = False
 
     def observed(self) -> tuple[nn.Module, ...]:
         """The modules inside the block at which somebody else may look: they have a hook, or another forward."""
@@ -297,15 +299,21 @@ class BlockState:
             if spaces[place].decides(name)
         )
         copies = list(before)  # entries hold the list of their time
+        self._recorded = False
         for place in changed:
             copies[place] = dict(dicts[place])
+            if is_recorder(copies[place].get("forward")):  # it holds what it has recorded, with the graph
+                copies[place]["forward"] = None
+                self._recorded = True
         if any(spaces[place].role in (Role.PARAMETERS, Role.MODULES) for place in changed):
             self.parameters = list(self._block.named_parameters())
         self._modules, self._spaces = modules, spaces
         self.buffers = frozenset([id(tensor) for module in modules for tensor in module._buffers.values()])
         self._watch_tensors()
         copies = self._find_roots(copies)
-        self._seen = DictionaryCopies(dicts, copies, [space.names() for space in spaces], replaced=bool(self._cut))
+        self._seen = DictionaryCopies(
+            dicts, copies, [space.names() for space in spaces], replaced=bool(self._cut) or self._recorded
+        )
         return self._seen
 
     def _places_to_copy(self) -> list[int]:

@@ -57,7 +57,7 @@ class BlockSignature:
 
     `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
     it only reads the cache that it is given. With `needs_use_cache` the model around it uses what the block returns
-    for a cache. Where `cache_decides`, the block computes something else without one.
+    for a cache. Where `cache_decides`, the block computes something else without one, or another part reads it.
     """
 
     place: str
@@ -70,8 +70,8 @@ class BlockSignature:
     is_of_transformers: bool
 
     @classmethod
-    def of(cls, place: str, block: nn.Module, forward: Callable[..., Any]) -> BlockSignature:
-        """That of `forward`, which runs `block`."""
+    def of(cls, place: str, block: nn.Module, forward: Callable[..., Any], *, fills_cache: bool) -> BlockSignature:
+        """That of `forward`, which runs `block`; with `fills_cache` another part reads the cache that it fills."""
         own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
         return cls(
             place,
@@ -80,7 +80,7 @@ class BlockSignature:
             _layer_index(block),
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
             bool(facts_of(block).needs_cache),
-            bool(models_that_read_caches(block)),
+            fills_cache or bool(models_that_read_caches(block)),
             class_of(block).__module__.startswith("transformers."),
         )
 

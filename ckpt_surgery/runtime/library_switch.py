@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.classes import facts_of, names_in
+from ckpt_surgery.runtime.classes import class_of, facts_of, names_in
 from ckpt_surgery.runtime.discovery import is_layer
 
 FLAG = "gradient_checkpointing"
@@ -54,9 +54,19 @@ def models_that_read_caches(module: nn.Module) -> list[str]:
     return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
 
 
+def reads_caches_of_parts(module: nn.Module) -> bool:
+    """Whether a model goes on with the caches that its parts have filled, so that none of them must be dropped."""
+    return class_of(module).__name__ in facts_of(module).reads_caches
+
+
 @cache
 def _transformers() -> Version:
     return Version(importlib.metadata.version("transformers"))
+
+
+def is_recorder(forward: Any) -> bool:
+    """Whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
+    return "check_model_inputs.<locals>" in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
 def set_flags(module: nn.Module, value: bool) -> None:

@@ -115,6 +115,11 @@ def next_node() -> int:
     return node._sequence_nr()
 
 
+def keeps_graph() -> bool:
+    """Whether the backward that runs now may run again."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 def refuse_others(place: str, parameters: Parameters, results: Sequence[Tensor], start: int) -> None:
     """Raise SurgeryError where a recompute used what is neither of its block nor an argument, and others do too.
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.library_switch import FUNCTION, needs_cache
+from ckpt_surgery.runtime.library_switch import FUNCTION, is_recorder, needs_cache
 
 
 class OwnerHook:
@@ -52,5 +52,4 @@ def _calls(current: Any, forward: BlockForward) -> bool:
     """
     if getattr(current, "__wrapped__", None) is not forward:
         return False
-    recorder = "check_model_inputs.<locals>" in getattr(getattr(current, "__code__", None), "co_qualname", "")
-    return recorder or vars(forward.block).get("_old_forward") is forward
+    return is_recorder(current) or vars(forward.block).get("_old_forward") is forward

@@ -60,7 +60,8 @@ class RecordedCall:
         self.state = state
         self.tensors = flattener.tensors
         self.writable = flattener.writable
-        self._specs = tuple(specs[: len(args)]), dict(zip(kwargs, specs[len(args) :], strict=True))
+        named = dict(zip(kwargs, specs[len(args) :], strict=True))
+        self._specs: tuple[tuple[Any, ...], dict[str, Any]] = tuple(specs[: len(args)]), named
         self._constants = [(name, tensor, version(tensor)) for name, tensor in flattener.constants]
         self._opaque = flattener.opaque
         self._contents: Contents | None = None
@@ -118,6 +119,11 @@ class RecordedCall:
                 yield stand_ins
             finally:
                 self._check_constants(before)
+
+    def release(self) -> None:
+        """Forget what only a recompute needs, after the last one: objects noted at entry may lead to results."""
+        self._entry = self._contents = None
+        self._specs, self._constants, self._opaque = ((), {}), [], []
 
     def state_at_entry(self) -> AbstractContextManager[None]:
         """The same for the block alone and before the first pass: what is written into the arguments stays."""

@@ -26,7 +26,7 @@ from ckpt_surgery.runtime.containers import (
     slot_paths,
     unflatten,
 )
-from ckpt_surgery.runtime.nested_backward import next_node, refuse_in_backward, refuse_others
+from ckpt_surgery.runtime.nested_backward import keeps_graph, next_node, refuse_in_backward, refuse_others
 from ckpt_surgery.runtime.observed_calls import Place, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
@@ -116,8 +116,12 @@ class ReentrantMode(RecomputeMode):
         return results
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if self._check is None:
-            return self._again(given)
+        results = self._again(given) if self._check is None else self._checked(self._check, given)
+        if not keeps_graph():  # the graph of the results holds this, and what this holds may lead to the results
+            self._call.release()
+        return results
+
+    def _checked(self, check: SelfCheck, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         start = next_node()
         results: list[tuple[Tensor, ...]] = []
 
@@ -126,7 +130,7 @@ class ReentrantMode(RecomputeMode):
             refuse_others(self._call.place, self._call.state.parameters, results[-1], start)
             return results[-1]
 
-        self._check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
+        check.recompute(run, lambda: self._again(given), [_path_in_words(path) for path in self._paths])
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

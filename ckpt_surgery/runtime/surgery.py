@@ -60,6 +60,7 @@ class Surgery(Undoable):
         self.stacks: tuple[SelectedStack, ...] = ()
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
+        self._fill_caches: set[nn.Module] = set()
         self._noted: list[NotedAttribute] = []
         self._owner_hooks: list[RemovableHandle] = []
         self._embedding_hooks = set(library.embedding_hooks(model))
@@ -175,9 +176,12 @@ class Surgery(Undoable):
         self._forwards.clear()
 
     def _wrap(self, blocks: Iterable[Block], options: SurgeryOptions) -> None:
+        readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
+        self._fill_caches = {module for reader in readers for module in reader.modules()}
         for block in blocks:
             original = vars(block.module).get("forward")
-            forward = BlockForward(block.name, block.module, options=options, original=original)
+            fills = block.module in self._fill_caches
+            forward = BlockForward(block.name, block.module, options=options, original=original, fills_cache=fills)
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
     def _take_switches(self, blocks: set[nn.Module]) -> None:
@@ -203,7 +207,8 @@ class Surgery(Undoable):
         yield self.model, OwnerHook(self.model, list(self._forwards.values()), stops_cache="" in owned)
         for path, forwards in owned.items():
             if path:
-                yield modules[path], OwnerHook(modules[path], forwards, stops_cache=True)
+                owner = modules[path]
+                yield owner, OwnerHook(owner, forwards, stops_cache=owner not in self._fill_caches)
 
     def _merge(self, given: dict[str, Any], offload: bool) -> Checkpointing:
         """The present checkpointing with the options that a checkpoint function was given."""
@@ -242,8 +247,8 @@ class Surgery(Undoable):
             value = path in active
             if path in stacks and not library.checkpoints_itself(module):
                 vars(module)[library.FLAG] = value
-            else:
-                library.set_flags(module, value)
+            else:  # transformers switches off the cache of a model with flags that are on
+                library.set_flags(module, value and module not in self._fill_caches)
 
 
 class CheckpointingSwitch:

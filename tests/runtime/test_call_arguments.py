@@ -45,7 +45,7 @@ class Reading(Block):
 
 def signature(block: nn.Module | None = None) -> BlockSignature:
     block = block or Block()
-    return BlockSignature.of("Block b", block, block.forward)
+    return BlockSignature.of("Block b", block, block.forward, fills_cache=False)
 
 
 def filled(layers: int = 1, length: int = 3) -> DynamicCache:
@@ -180,5 +180,5 @@ def test_a_cache_is_known_by_its_class() -> None:
 
 
 def test_a_forward_without_a_signature_names_arguments_by_number() -> None:
-    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys)
+    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys, fills_cache=False)
     assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"

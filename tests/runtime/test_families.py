@@ -111,6 +111,31 @@ def test_gradients_inside_a_cache_are_refused_in_reentrant_mode_only() -> None:
     assert "use_reentrant=False" in refused.refused
 
 
+@pytest.mark.torch
+def test_a_model_that_goes_on_with_the_caches_of_its_parts_is_refused_in_reentrant_mode_only() -> None:
+    subject = Subject(Family("PI0Model", drops=False))
+    assert "no attribute 'get_seq_length'" in str(subject.run_as_released("non_reentrant").error)
+    with wrap_blocks(subject.model):
+        refused = subject.run("reentrant")
+        run = subject.run("non_reentrant")
+    assert subject.judged(run).ok
+    assert set(run.entries.values()) == {Entries(1, 1)}
+    assert refused.refused is not None
+    assert refused.refused.startswith(
+        "GemmaDecoderLayer vlm.language_model.layers.0 got past state in past_key_values"
+    )
+
+
+@pytest.mark.torch
+@both_modes
+def test_a_part_that_fails_without_a_cache_keeps_it(mode: Mode) -> None:
+    subject = Subject(Family("MoshiForConditionalGeneration", drops=False))
+    assert "IndexError" in str(subject.run_as_released(mode).error)
+    with wrap_blocks(subject.model):
+        run = subject.run(mode)
+    assert subject.judged(run).ok
+
+
 def step(subject: Subject) -> tuple[Mapping[str, Tensor], Mapping[str, Entries]]:
     """The gradients of a plain step, and the entries into blocks; the model's own gradients are left empty."""
     model = subject.model

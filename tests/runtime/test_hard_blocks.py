@@ -9,6 +9,7 @@ import copy
 import gc
 import types
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -92,6 +93,39 @@ def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
         alive.append(recorded_calls(model))
     assert len(set(alive)) == 1
+
+
+def check_model_inputs(module: nn.Module, recorded: list[Tensor]) -> Callable[..., Any]:
+    """A forward that records what the present one returns, called like the one of transformers 4."""
+    forward = module.forward
+
+    def wrapped_forward(*args: Any, **kwargs: Any) -> Any:
+        recorded.append(forward(*args, **kwargs))
+        return recorded[-1]
+
+    return wrapped_forward
+
+
+@both_modes
+def test_what_transformers_4_records_in_a_block_goes_with_the_step(mode: Mode) -> None:
+    model = three(SureLayer)
+    wrapped(model, mode)
+    parts = [next(block.children()) for block in model.layers]
+    for seed in range(2):
+        recorded: list[Tensor] = []
+        for part in parts:
+            vars(part)["forward"] = check_model_inputs(part, recorded)
+        result = model(**values())
+        for part in parts:
+            del vars(part)["forward"]
+        assert len(recorded) == len(parts)
+        assert all(tensor.requires_grad for tensor in recorded)
+        references = [weakref.ref(tensor) for tensor in recorded]
+        recorded = []
+        result.sum().backward()
+        del result
+        gc.collect()
+        assert [reference() for reference in references] == [None] * len(parts), seed
 
 
 @both_modes
