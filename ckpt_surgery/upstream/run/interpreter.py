@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -175,19 +176,31 @@ def _answers_as_python(python: Interpreter) -> bool:
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
     """The exit code as a shell would give it, and a line for the output if the command did not end by itself."""
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        _kill_group(process)
+
+    timer = threading.Timer(timeout, stop)  # wait(timeout) would ask again and again, and sleep in between
+    timer.start()
     try:
-        code = process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"
+        code = process.wait()
     finally:
-        # Also if it ended by itself: what it has started ends with it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        timer.cancel()
+        _kill_group(process)  # also if it ended by itself: what it has started ends with it
         process.wait()
+    if stopped.is_set():
+        return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"
     if code >= 0:
         return code, ""
     memory = " (as the system does when it is out of memory)" if code == -signal.SIGKILL else ""
     return _EXIT_SIGNAL - code, f"killed by {signal.Signals(-code).name}{memory}"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _readable(data: bytes, neutral: Mapping[str, str]) -> str:
