@@ -1,7 +1,8 @@
 """Whether a module treats each token by itself: it runs on four tokens together, alone and in another order.
 
 A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
-next mix tokens as well. Nothing is left of a probe: buffers, attributes and generators are as they were.
+next mix tokens as well. Nothing is left of a probe: buffers, attributes, objects in them and generators are as they
+were.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from operator import is_
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.block_state import BlockState
+from ckpt_surgery.runtime.contents import CannotRestore
 from ckpt_surgery.runtime.rng import devices_of, random_state_kept
-from ckpt_surgery.runtime.tensors import same_bits
 from ckpt_surgery.text import error_line
 
 Forward = Callable[[Tensor], Any]
@@ -66,8 +67,11 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
 def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
     try:
         return _mixes(module, forward, like)
+    except CannotRestore as error:
+        name = error.root[-1] if isinstance(error.root, tuple) else error.root
+        raise SurgeryError(f"{place} cannot be tiled: its {name} {error.what}; take it out of tile_mlp") from None
     except Exception as error:
-        with _state_kept(module):
+        with _Trial(module).call():
             forward(like.detach().clone())  # raises what the module raises untiled
         raise SurgeryError(
             f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
@@ -88,11 +92,12 @@ def _tokens(like: Tensor, seed: int) -> Tensor:
 def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
     """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
     order = list(_ORDER)
-    with _state_kept(module):
+    trial = _Trial(module)
+    with trial.call():
         together = _result(forward, tokens)
-    with _state_kept(module):
+    with trial.call():
         shuffled = _result(forward, tokens[..., order, :])
-    with _state_kept(module):  # each alone sees what the one before has left
+    with trial.call():  # each alone sees what the one before has left
         alone = [_result(forward, tokens[..., number : number + 1, :]) for number in order]
     results = [result for result in (together, shuffled, *alone) if result is not None]
     if len(results) < 2 + _TOKENS:
@@ -141,31 +146,19 @@ def _without_hooks(module: nn.Module) -> Iterator[None]:
             attributes[name] = table
 
 
-@contextmanager
-def _state_kept(module: nn.Module) -> Iterator[None]:
-    """Restore the buffers and attributes of a module and of those in it; what was not written is not touched.
+class _Trial:
+    """Calls of a module, each of which sees what was there at first, and leaves nothing."""
 
-    Dictionaries, lists and plain tensors get their contents back, but no deeper. Parameters are left to the call,
-    which refuses a forward that writes them.
-    """
-    attributes = [(vars(part), dict(vars(part))) for part in module.modules()]
-    values = [value for _, before in attributes for value in before.values()]
-    dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
-    lists = [(value, list(value)) for value in values if isinstance(value, list)]
-    held = [*values, *(v for _, before in dictionaries for v in before.values()), *(v for _, b in lists for v in b)]
-    tensors = [(value, value.clone()) for value in held if type(value) is Tensor]
-    try:
-        yield
-    finally:
-        for dictionary, before in (*attributes, *dictionaries):
-            if len(dictionary) != len(before) or not all(map(is_, dictionary.values(), before.values())):
-                dictionary.clear()
-                dictionary.update(before)
-        for items, elements in lists:
-            items[:] = elements
-        for tensor, copy in tensors:
-            if not same_bits(tensor, copy):
-                tensor.copy_(copy)
+    def __init__(self, module: nn.Module) -> None:
+        self._state = BlockState(module)
+        self._entry = self._state.entry(watching=True)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Calls inside write into copies. Raises CannotRestore where there can be none."""
+        with self._state.as_at_entry(self._entry, spare=True):
+            yield
+        self._entry.contents.check_generators()
 
 
 class _MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.nested_backward import anchor
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.recompute import Computation
+from ckpt_surgery.runtime.transforms import refuse_transforms
 
 
 class BlockForward:
@@ -80,6 +81,8 @@ class BlockForward:
             return function(forward, *args, **kwargs)
         if self._signature_of is not self._innermost():
             self._read_signature()
+        reentrant = bool(getattr(function, "reentrant", False))
+        refuse_transforms(self._signature.place, reentrant=reentrant)
         call = self._signature.without_own_caches(*self._signature.without_use_cache(args, kwargs))
         computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule)
         given = computation.tensors
@@ -89,7 +92,7 @@ class BlockForward:
                 return forward(*args, **kwargs)
             if example is not None:  # reentrant checkpointing is no part of the graph without one that needs gradient
                 given = [torch.empty(0, device=example.device, requires_grad=True)]
-        if computation.checked and getattr(function, "reentrant", False):
+        if computation.checked and reentrant:
             given = [*given, *anchor(list(self.block.parameters()))]
         results = function(partial(MethodType(_run, self.block), computation), *given)
         return computation.output(results if isinstance(results, tuple) else (results,))
