@@ -72,7 +72,7 @@ def apply(
             leave an unchanged copy as it is, with its comment.
 
     Raises:
-        OptionError: a code that no rule has, an empty path, or a value that an option does not take.
+        OptionError: a code that no rule has, no rule left, an empty path, or a value that an option does not take.
     """
     start = perf_counter()
     selected = select_codes(select, ignore)

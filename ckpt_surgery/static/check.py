@@ -49,7 +49,7 @@ def check(
 
     Raises:
         TransformersNotFound: `paths` is None and transformers is not installed.
-        OptionError: a code that no rule has, an empty path, or a value that an option does not take.
+        OptionError: a code that no rule has, no rule left, an empty path, or a value that an option does not take.
     """
     start = perf_counter()
     selected = select_codes(select, ignore)

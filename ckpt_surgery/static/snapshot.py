@@ -15,6 +15,7 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
+from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
@@ -110,12 +111,15 @@ def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -
     """The codes of the rules to run. One code may be given as it is.
 
     Raises:
-        OptionError: a code that no rule has.
+        OptionError: a code that no rule has, or no rule is left.
     """
     select = [select] if isinstance(select, str) else select
     ignore = [ignore] if isinstance(ignore, str) else ignore
     check_codes({*select, *ignore}, RULE_CODES)
-    return frozenset(select or RULE_CODES) - frozenset(ignore)
+    selected = frozenset(select or RULE_CODES) - frozenset(ignore)
+    if not selected:
+        raise OptionError("ignore leaves no rule to check: ignore fewer, or select others")
+    return selected
 
 
 def line_length(path: str) -> int:

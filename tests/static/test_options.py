@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ckpt_surgery import apply, check
+from ckpt_surgery.codemods import RULES
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import discover
 from tests.codemods.snippets import PLAIN
@@ -27,6 +28,8 @@ from tests.codemods.tools import FOO, texts, tree
         ({"per_file_ignores": {"a.py": "CKPT001"}}, "per_file_ignores has 'a.py': 'CKPT001': give "),
         ({"per_file_ignores": {"a.py": [1]}}, "per_file_ignores has 'a.py': [1]: give "),
         ({"per_file_ignores": {"a.py": ["CKPT9"]}}, "per_file_ignores['a.py']: no rule has the code 'CKPT9': "),
+        ({"select": "CKPT003", "ignore": ["CKPT003"]}, "ignore leaves no rule to check: ignore fewer"),
+        ({"ignore": [rule.code for rule in RULES]}, "ignore leaves no rule to check: ignore fewer"),
         ({"select": ["CKPT9"]}, "no rule has the code 'CKPT9': the codes are CKPT001, "),
     ],
 )
