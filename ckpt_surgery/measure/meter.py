@@ -199,10 +199,10 @@ class _Storage:
 
 
 def perturbed_rounding(seed: int = 1) -> TorchDispatchMode:
-    """A mode that changes how matrix products and sums are rounded, by adding up their terms in reverse order.
+    """A mode that changes how matrix products, sums and convolutions are rounded.
 
-    Reversing alone sometimes gives the same bits, so each result is also changed at random, by at most one unit in
-    the last place; `seed` selects the changes.
+    The terms of products and sums are added up in reverse order. That alone sometimes gives the same bits, so each
+    result is also changed at random, by at most one unit in the last place; `seed` selects the changes.
     """
     return _PerturbedRounding(seed)
 
@@ -221,12 +221,13 @@ class _PerturbedRounding(TorchDispatchMode):
             args = (*args[:index], left.flip(-1), right.flip(-2), *args[index + 2 :])
         elif func is _aten.sum.dim_IntList and args[1]:
             args = (args[0].flip(list(args[1])), *args[1:])
-        else:
+        elif func not in _CONVOLUTIONS:
             return func(*args, **(kwargs or {}))
-        return self._perturbed(func(*args, **(kwargs or {})))
+        result = func(*args, **(kwargs or {}))
+        return tuple(map(self._perturbed, result)) if isinstance(result, tuple) else self._perturbed(result)
 
-    def _perturbed(self, result: Tensor) -> Tensor:
-        if not result.is_floating_point():
+    def _perturbed(self, result: Tensor | None) -> Tensor | None:
+        if result is None or not result.is_floating_point():
             return result
         units = torch.randint(-1, 2, result.shape, generator=self._generator).to(result.device, result.dtype)
         change = result * units * torch.finfo(result.dtype).eps
@@ -235,6 +236,8 @@ class _PerturbedRounding(TorchDispatchMode):
 
 _LEFT_FACTOR = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
 """The index of the left factor among the arguments of a matrix product; the right one follows."""
+
+_CONVOLUTIONS = {_aten.convolution.default, _aten.convolution_backward.default}
 
 _NO_READ = {_aten.detach.default, _aten.alias.default}
 """Operators that do not read the data of their argument."""

@@ -28,9 +28,12 @@ _DIFFUSERS = "enable_gradient_checkpointing"
 
 def switch_of(model: nn.Module) -> Switch:
     """What switches the checkpointing of a model. Raises VerifyError, with what to do, where it has nothing."""
-    if _method(model, "enable") is not None:
+    operated = has_surgery(model)
+    # one that still claims no support would fail with what transformers' method does besides
+    claims = getattr(model, "supports_gradient_checkpointing", True) or not operated
+    if claims and _method(model, "enable") is not None:
         return switch_checkpointing
-    if any(_surgical_blocks(model)):
+    if operated:
         return _switch_surgery
     if hasattr(model, _DIFFUSERS):
         return _switch_diffusers
@@ -76,6 +79,11 @@ def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
             vars(block)[FUNCTION] = None
         else:
             vars(block)[FUNCTION] = function.changed(use_reentrant=checkpointing == "reentrant")
+
+
+def has_surgery(model: nn.Module) -> bool:
+    """Whether blocks of a model are checkpointed by `wrap_blocks`, or were until it was switched off."""
+    return any(_surgical_blocks(model))
 
 
 def _surgical_blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -29,7 +29,7 @@ from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.switch import Switch, switch_of
+from ckpt_surgery.measure.switch import Switch, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -94,12 +94,13 @@ class Examination:
         switch: Switch | None = None,
     ) -> None:
         inner = checked_model(unwrapped(model))
+        self._own_switch = switch
         self._setup = Setup(
             given=model,
             inputs=checked_inputs(inputs),
             tolerance=checked_tolerance(tolerance),
             levels=checked_levels(levels),
-            blocks={block.name: block for block in find_blocks(inner)},
+            blocks={block.name: block for block in find_blocks(inner, unsupported=has_surgery(inner))},
             loss=loss,
             seed=seed,
             switch=switch or switch_of(inner),
@@ -118,7 +119,7 @@ class Examination:
     def reference(self) -> Report:
         """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
         model = self._setup.model
-        supported = bool(getattr(model, "supports_gradient_checkpointing", True))
+        supported = bool(getattr(model, "supports_gradient_checkpointing", True)) or has_surgery(model)
         layers = any(block.kind == "layer" for block in self._setup.blocks.values())
         if self._reference is None and (supported or layers):
             started = time.perf_counter()
@@ -164,7 +165,7 @@ class Examination:
             levels=before.levels,
             seed=before.seed,
             tolerance=before.tolerance,
-            switch=before.switch,
+            switch=self._own_switch,
         )
         if self._reference is not None and after._setup.blocks.keys() == before.blocks.keys():
             after._reference = Reference(after._setup, self._reference.record)

@@ -25,6 +25,7 @@ from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from tests.measure.toys import (
+    WIDTH,
     CachingLayer,
     CountingLayer,
     KeywordCache,
@@ -187,6 +188,38 @@ def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
     then, table = look.repaired()
     assert all(then.examine(mode).ok for mode in MODES)
     assert "3 of 3 blocks checkpointed" in table
+    assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
+class FirstInATuple(nn.Linear):
+    """Embeddings that transformers' method to switch checkpointing on breaks: they return a tuple."""
+
+    def forward(self, values: Tensor) -> Any:
+        return (super().forward(values),)
+
+
+class TupleOfEmbeddings(Unclaimed):
+    main_input_name = "input_ids"
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.embeddings = FirstInATuple(WIDTH, WIDTH)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, values: Tensor) -> Any:
+        return self.last(self.run_layers(self.embeddings(values)[0]))
+
+
+def test_a_model_that_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
+    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=TupleOfEmbeddings)
+    look = Examination(model, values())
+    assert look.reference().problem
+    then, _ = look.repaired()
+    assert then.reference().supported
+    assert not model.supports_gradient_checkpointing
+    assert all(then.examine(mode).ok for mode in MODES)
     assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
 
 

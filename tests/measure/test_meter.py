@@ -304,6 +304,12 @@ def test_results_arguments_and_tensors_without_gradient_are_no_leaks() -> None:
 # Perturbed rounding
 
 
+def gradient_of_convolution(left: Tensor, right: Tensor) -> Tensor:
+    weight = right[0].reshape(-1, 301, 7)[:9].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.conv1d(left, weight).sum(), weight)
+    return gradient
+
+
 @pytest.mark.parametrize(
     "operator",
     [
@@ -313,9 +319,11 @@ def test_results_arguments_and_tensors_without_gradient_are_no_leaks() -> None:
         pytest.param(lambda a, b: torch.baddbmm(b[:, :1], a, b), id="baddbmm"),
         pytest.param(lambda a, b: a.sum(1), id="sum"),
         pytest.param(lambda a, b: a.sum((0, 2)), id="sum over two dimensions"),
+        pytest.param(lambda a, b: torch.conv1d(a, b[0, :, :].reshape(-1, 301, 7)[:9]), id="convolution"),
+        pytest.param(lambda a, b: gradient_of_convolution(a, b), id="gradient of a convolution"),
     ],
 )
-def test_perturbed_sums_are_equal_up_to_rounding(operator: Any) -> None:
+def test_perturbed_results_are_equal_up_to_rounding(operator: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     left, right = (torch.randn(2, 301, 301, generator=generator) for _ in range(2))
     plain = operator(left, right)
