@@ -34,10 +34,12 @@ class Observation(StrEnum):
     """What `verify` can see of a run in which checkpointing goes wrong.
 
     The rule that finds the cause in source declares the sentence that explains it. Its fields: `block` is the
-    class of the block, `argument` the name of the argument, `outer` the class of the block around it.
+    class of the block, `argument` the name of the argument, `outer` the class of the block around it, `model` that of
+    the model.
     """
 
     PLAIN_BLOCK = "plain_block"
+    OUTDATED_SWITCH = "outdated_switch"
     NESTED_BLOCKS = "nested_blocks"
     POSITIONAL_PAST_STATE = "positional_past_state"
     KEYWORD_GRADIENT = "keyword_gradient"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, RefusalReason
+from ckpt_surgery.codemods.edits.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
 from ckpt_surgery.text import listed
 
@@ -34,8 +34,10 @@ def refusal_text(refusal: Refusal) -> str:
     return _REFUSALS[refusal.reason].format(*refusal.names)
 
 
-def doubt_text(doubt: PastStateDoubt) -> str:
+def doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
+    if isinstance(doubt, SwitchDoubt):
+        return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
     if doubt.plan.blocked:
         return f"{passed} only CKPT005 can change, which is unsafe as well"

@@ -5,6 +5,7 @@ Adds explanations to faults; it neither finds nor drops any. What is not known s
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Explanation, Fault, Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block
+from ckpt_surgery.runtime.library_switch import SWITCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ def _not_recomputed(fault: Fault, case: Case) -> Explanation | None:
         return Explanation(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
     if case.repaired:
         return None
+    if model := _outdated_switch(case.model):
+        return Explanation(Observation.OUTDATED_SWITCH, {"model": model})
     by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
     plain = next((block for block in blocks if block.kind == "plain"), None)
     if plain and hasattr(case.model, "supports_gradient_checkpointing"):
@@ -75,6 +79,14 @@ def _not_recomputed(fault: Fault, case: Case) -> Explanation | None:
     if replaced:
         return Explanation(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
     return by_calls
+
+
+def _outdated_switch(model: nn.Module) -> str:
+    """The class whose method transformers would call instead of its own; empty where there is none."""
+    switch = getattr(type(model), SWITCH, None)
+    if switch is None or "value" not in inspect.signature(switch).parameters:
+        return ""
+    return next(kind.__name__ for kind in type(model).__mro__ if SWITCH in vars(kind))
 
 
 def _recompute_count(fault: Fault, case: Case) -> Explanation | None:

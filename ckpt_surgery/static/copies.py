@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
@@ -30,8 +30,7 @@ def diverged_copies(
     changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
     for path in sorted(snapshot.parsed):
         copies = snapshot.parsed[path].facts.copies
-        # A repair neither adds nor moves such comments: the same place in the list is the same comment.
-        for copy, then in zip(copies, parsed_before[path].facts.copies, strict=True):
+        for copy, then in _pairs(copies, parsed_before[path].facts.copies):
             home, name = _home(path, copy.source)
             if home not in snapshot.parsed or not ({path, home} & changed):
                 continue
@@ -48,6 +47,13 @@ def diverged_copies(
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield Edit(path, start, end, ""), note
+
+
+def _pairs(copies: Sequence[CopiedFrom], before: Sequence[CopiedFrom]) -> Iterator[tuple[CopiedFrom, CopiedFrom]]:
+    """The same comments after and before: a repair neither adds nor moves any, but some go with what they stand on."""
+    left = iter(before)
+    for copy in copies:
+        yield copy, next(then for then in left if (then.source, then.replacements) == (copy.source, copy.replacements))
 
 
 def _home(path: str, source: str) -> tuple[str, str]:

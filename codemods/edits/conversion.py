@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ckpt_surgery.codemods.edits.imports import import_edit
+from ckpt_surgery.codemods.edits.switch_removal import old_switches, without_switch
 from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef
@@ -45,11 +46,22 @@ class PastStateDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchDoubt:
+    """A model's own method to switch checkpointing on, which reaches no layer, and does more than that."""
+
+    model: str
+    layer: str
+
+
+Doubt = PastStateDoubt | SwitchDoubt
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """The edits that make a class a layer, none where it is one. With a doubt they are not safe."""
 
     edits: tuple[Edit, ...] = ()
-    doubt: PastStateDoubt | None = None
+    doubt: Doubt | None = None
 
 
 def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]) -> Conversion | Refusal:
@@ -72,6 +84,10 @@ def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
     ]
     edits = [edit for twin in twins for edit in (*layer_import(tree, twin.path), _bases(tree, twin))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
+    for model in old_switches(tree, layers):
+        if model.cls.old_switch and not model.cls.old_switch.only_flags:
+            return Conversion(tuple(edits), SwitchDoubt(model.name, ref.name))
+        edits.append(without_switch(tree, model))
     return Conversion(tuple(edits), _doubt(tree, layers, repairs))
 
 

@@ -143,6 +143,21 @@ class Maker:
     returns: Build
 
 
+class OldSwitch(NamedTuple):
+    """A method `_set_gradient_checkpointing(self, module, value=False)`, the form of transformers before 4.35.
+
+    With one, late releases call it for each module, and nothing else: no layer of theirs is switched on.
+    """
+
+    span: Span
+    first_line: int
+    """The line of the first decorator, or of `def` where there is none."""
+    only_flags: bool
+    """Whether it does nothing but set `gradient_checkpointing` of the module."""
+    alone: bool
+    """Whether the class holds nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Class:
     """A class: where it stands, what it inherits, what it holds and what it calls."""
@@ -167,6 +182,7 @@ class Class:
     methods: tuple[str, ...]
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
+    old_switch: OldSwitch | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ParameterKind,
 )
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
+from ckpt_surgery.codemods.facts.old_switches import old_switch
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
 
@@ -179,6 +180,7 @@ class FileReader:
             methods=tuple(function.name for function in functions),
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
+            old_switch=old_switch(node),
         )
 
     def _header(self, node: ast.ClassDef) -> Span:

@@ -36,7 +36,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, convert
+from ckpt_surgery.codemods.edits.conversion import Doubt, PastStateDoubt, Refusal, SwitchDoubt, convert
 from ckpt_surgery.codemods.edits.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.edits.inline_edit import without_branch
 from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
@@ -101,7 +101,7 @@ class Hindrance:
     names: tuple[str, ...] = ()
 
 
-Reason = Hindrance | Refusal | PastStateDoubt
+Reason = Hindrance | Refusal | Doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Layers:
     """What makes the classes behind a checkpoint call layers."""
 
     edits: tuple[Edit, ...]
-    doubt: PastStateDoubt | None
+    doubt: Doubt | None
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
 def _text(reason: Reason) -> str:
     if isinstance(reason, Refusal):
         return refusal_text(reason)
-    if isinstance(reason, PastStateDoubt):
+    if isinstance(reason, PastStateDoubt | SwitchDoubt):
         return doubt_text(reason)
     return _WORDS[reason.obstacle].format(*reason.names)
 
@@ -251,7 +251,7 @@ def _conversion(
     if not refs:
         return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
     edits: list[Edit] = []
-    doubts: list[PastStateDoubt] = []
+    doubts: list[Doubt] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)
         if derived:

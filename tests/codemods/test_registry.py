@@ -17,7 +17,7 @@ from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
-FIELDS = {"block", "argument", "outer"}
+FIELDS = {"block", "argument", "outer", "model"}
 HEADINGS = ["What it does", "Why is this bad?", "Example", "Fix safety"]
 REPAIRS = {"Safe": RepairKind.SAFE, "Unsafe": RepairKind.UNSAFE, "Reported": RepairKind.NONE}
 
@@ -45,9 +45,9 @@ def test_each_observation_is_explained_by_one_rule() -> None:
 
 @pytest.mark.parametrize("observation", Observation)
 def test_a_cause_is_a_sentence_with_the_names_that_it_is_given(observation: Observation) -> None:
-    sentence, code = cause_of(observation, block="FooLayer", argument="state", outer="FooStage")
+    sentence, code = cause_of(observation, block="FooLayer", argument="state", outer="FooStage", model="FooModel")
     assert observation in rule_of(code).causes
-    assert "FooLayer" in sentence
+    assert "FooLayer" in sentence or "FooModel" in sentence
     assert sentence.endswith(".")
     named = {name for _, name, _, _ in string.Formatter().parse(rule_of(code).causes[observation]) if name}
     assert named <= FIELDS

@@ -91,7 +91,7 @@ def test_there_are_pages_of_every_kind() -> None:
         ("console", "$ ckpt_surgery check --selct CKPT003 src\n", "No such option"),
         ("console", "$ ckpt_surgery check src --select CKPT03\n", "no rule has the code"),
         ("console", "$ ckpt_surgery check nowhere\n", "no such file or folder"),
-        ("console", "$ ckpt_surgery rule CKPT012\n", "no rule CKPT012"),
+        ("console", "$ ckpt_surgery rule CKPT013\n", "no rule CKPT013"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 9 findings\n...\n", "foo: 2 findings"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
         ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
@@ -138,7 +138,7 @@ def test_an_example_that_does_not_parse_is_seen() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("It finds CKPT012.", "no rule CKPT012"),
+        ("It finds CKPT013.", "no rule CKPT013"),
         ("Use `check --stats`.", "no option --stats"),
         ("See `benchmarks/speed.py`.", "no file benchmarks/speed.py"),
         ("It lies in `model_patch/`.", "no file model_patch/"),
