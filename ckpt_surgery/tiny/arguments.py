@@ -14,7 +14,7 @@ from ckpt_surgery.tiny.configs import all_configs
 
 
 class ForwardArguments:
-    """The arguments so far (`values`, by parameter name) and the model they are for.
+    """The arguments so far (`values`, by parameter name) and the model they are for, with its `main_input`.
 
     `names` are the parameters of the model's forward, `batch` and `length` the requested sizes. Random tensors come
     from a generator of its own.
@@ -22,6 +22,7 @@ class ForwardArguments:
 
     def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:
         self.model, self.config = model, model.config
+        self.main_input = str(getattr(model, "main_input_name", "input_ids"))
         self.batch, self.length = batch, length
         self.generator = torch.Generator().manual_seed(seed)
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

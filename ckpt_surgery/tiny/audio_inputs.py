@@ -155,6 +155,12 @@ def mel_spectrogram(arguments: ForwardArguments) -> None:
     arguments.values["mel_spectrogram"] = arguments.floats((arguments.batch, int(arguments.find("mel_dim")), 8))
 
 
+def spectrogram_beside_video(arguments: ForwardArguments) -> None:
+    """A spectrogram of the size that the embeddings of its patches expect, beside the frames of a video."""
+    size = (int(arguments.find("spectrogram_length")), int(arguments.find("frequency_length")))
+    arguments.values["audio_values"] = arguments.floats((arguments.batch, 1, *size))
+
+
 def spectrogram_labels(arguments: ForwardArguments) -> None:
     """The spectrogram that a model is to produce, as its labels."""
     arguments.values["labels"] = arguments.floats((arguments.batch, 8, arguments.mels()))
@@ -314,6 +320,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "fastspeech2_conformer": spoken_labels,
     "fastspeech2_conformer_with_hifigan": spoken_labels,
     "fun_asr_nano": stacked_frames,
+    "tvlt": spectrogram_beside_video,
     "fun_asr_nano_encoder": stacked_frames,
     "granite_speech5_ctc": stacked_frames,
     "granite_speech5_encoder": stacked_frames,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -89,7 +89,7 @@ def model_classes() -> Mapping[str, ModelEntry]:
     mapped = {name: _mapped_entry(name, tuple(types[name]), tuple(of)) for name, of in heads.items()}
     exported = {name: _exported_entry(name, module) for name, module in exported_models(mapped).items()}
     whole = {**mapped, **exported}
-    parts = {entry.name: entry for entry in _towers() if entry.name not in mapped}
+    parts = {part.name: replace(mapped.get(part.name, part), config_name=part.config_name) for part in _towers()}
     return MappingProxyType({**whole, **parts})
 
 

@@ -318,7 +318,10 @@ CLASS_OPTIONS: dict[str, dict[str, Any]] = {
     "FlavaImageCodebook": {"freeze": False},
     "Qwen3OmniMoeTalkerForConditionalGeneration": {"spatial_merge_size": 2},
     "ReformerModelWithLMHead": {"is_decoder": True},
+    "RetriBertModel": {"position_embedding_type": "absolute"},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "TvpForVideoGrounding": {"type_vocab_size": 2},
+    "TvpModel": {"type_vocab_size": 2},
     "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
 }
 """Attributes by model class, for classes that need another value than the others of their configuration."""

@@ -104,7 +104,9 @@ def query_text(arguments: ForwardArguments) -> None:
 
 
 def trajectories(arguments: ForwardArguments) -> None:
-    """Six steps of states, actions and rewards."""
+    """Six steps of states, actions and rewards, for the model that takes these."""
+    if "states" not in arguments.names:
+        return
     shape = (arguments.batch, 6)
     arguments.values |= {
         "states": arguments.floats((*shape, int(arguments.find("state_dim")))),
@@ -114,6 +116,13 @@ def trajectories(arguments: ForwardArguments) -> None:
         "timesteps": torch.arange(6).expand(shape).clone(),
         "attention_mask": torch.ones(shape, dtype=torch.long),
     }
+
+
+def query_and_document(arguments: ForwardArguments) -> None:
+    """A query and a document in place of one text."""
+    for part in ("query", "doc"):
+        ids = arguments.tokens((arguments.batch, arguments.length))
+        arguments.values |= {f"input_ids_{part}": ids, f"attention_mask_{part}": torch.ones_like(ids)}
 
 
 def flattened(arguments: ForwardArguments) -> None:
@@ -264,6 +273,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "paddleocr_vl": single_patches,
     "pix2struct": flattened,
     "pix2struct_vision_model": flattened,
+    "retribert": query_and_document,
     "speecht5": hidden_states,
     "timesfm": forecast,
     "video_llama_3": merge_sizes,

@@ -98,6 +98,8 @@ def is_ruled(name: str, value: Any) -> bool:
     """Whether a derived value must be given to the class again, because only a rule changes it."""
     if isinstance(value, (list, tuple)):
         return bool(value) and ((isinstance(value[0], str) and "type" in name) or name in _EXPLICIT_LISTS)
+    if name == "rope_scaling":
+        return isinstance(value, dict) and "mrope_section" in value
     return name in ("per_layer_config", "rope_parameters") and isinstance(value, dict)
 
 

@@ -43,7 +43,7 @@ def _is_required(arguments: ForwardArguments, name: str) -> bool:
     parameter = arguments.parameters.get(name)
     if parameter is None:
         return False
-    return name == arguments.model.main_input_name or parameter.default is parameter.empty
+    return name == arguments.main_input or parameter.default is parameter.empty
 
 
 def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
@@ -78,7 +78,7 @@ def _add_pixels(arguments: ForwardArguments) -> None:
             return
         shape: tuple[int, ...] = (arguments.batch, arguments.channels(), height, width)
         frames = arguments.find("num_frames", default=0)
-        if frames and arguments.model.main_input_name == "pixel_values" and "input_ids" not in arguments.names:
+        if frames and arguments.main_input == "pixel_values" and "input_ids" not in arguments.names:
             shape = (arguments.batch, frames, arguments.channels(), height, width)
         arguments.values["pixel_values"] = arguments.floats(shape)
     for name in ("pixel_values_videos", "pixel_values_video"):

@@ -24,6 +24,7 @@ from ckpt_surgery.tiny.own_code import ValuesOfMeta, is_own_code, name_dtype
 from ckpt_surgery.tiny.shrink import tiny_config
 from ckpt_surgery.tiny.sizes import ATTEMPTS
 
+_ATTENTION = "_attn_implementation"
 MOST_PARAMETERS = 20_000_000
 """Parameters of the largest model that `tiny_model` builds."""
 
@@ -170,6 +171,8 @@ def _constructed(model_class: Any, config: PretrainedConfig) -> Any:
     config = copy.deepcopy(config)
     if is_own_code(model_class):
         name_dtype(config, torch.float32)
+    if construct is model_class and getattr(config, _ATTENTION, "") is None:
+        setattr(config, _ATTENTION, "eager")  # nothing else chooses one for a part that is no pretrained model
     return construct(config)
 
 
