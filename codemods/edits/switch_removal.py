@@ -11,11 +11,12 @@ from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 
 def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
-    """The checked classes with an old switch in the files of these layers and of the models that run them."""
+    """The models of transformers with an old switch in the files of these layers and of what runs them."""
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
-    return (ref for ref in tree.names.checked_classes() if ref.cls.old_switch and ref.path in paths)
+    models = (ref for ref in tree.names.checked_classes() if ref.cls.old_switch and ref.path in paths)
+    return (ref for ref in models if tree.bases.is_pretrained(ref))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> Edit:

@@ -213,9 +213,16 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 
 def _reaches_transformers(context: RuleContext, owner: ClassRef) -> bool:
-    """Whether the file imports from transformers, by name or by dots out of a model's folder."""
+    """Whether the file imports from transformers, by name or by dots out of a model's folder.
+
+    A file whose switches all belong to another library's models, as those of diffusers do, is not one of transformers.
+    """
     facts = context.tree.names.facts(owner.path)
-    return any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ()))
+    if not any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ())):
+        return False
+    here = [ref for ref in context.tree.names.checked_classes() if ref.path == owner.path]
+    switched = [ref for ref in here if ref.cls.old_switch]
+    return not switched or any(map(context.tree.bases.is_pretrained, here))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:

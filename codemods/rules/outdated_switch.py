@@ -1,8 +1,8 @@
 """A model's own `_set_gradient_checkpointing(self, module, value=False)` switches no checkpointing layer on.
 
 ## What it does
-Finds methods `_set_gradient_checkpointing` that take `value`, the form of transformers before 4.35, and takes them
-out.
+Finds methods `_set_gradient_checkpointing` that take `value`, the form of transformers before 4.35, in models of
+transformers, and takes them out. Other libraries have methods of that name and form, too: those are left alone.
 
 ## Why is this bad?
 Where a model has such a method, `gradient_checkpointing_enable()` calls it for each module and does nothing else. A
@@ -57,7 +57,7 @@ RULE = Declaration(
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for each class with such a method."""
     for ref in context.tree.names.checked_classes():
-        if ref.cls.old_switch is not None:
+        if ref.cls.old_switch is not None and context.tree.bases.is_pretrained(ref):
             yield _finding(context, ref, ref.cls.old_switch)
 
 

@@ -82,6 +82,14 @@ class BaseChains:
             for name in externals
         )
 
+    def is_pretrained(self, ref: ClassRef) -> bool:
+        """Whether the class is a model of transformers, which `gradient_checkpointing_enable` switches."""
+        bases = [(target.name, target.module) for target in self.chain(ref) if isinstance(target, External)]
+        return any(
+            name.rpartition(".")[2] == "PreTrainedModel" and ("transformers" in name + module or module[:2] == "..")
+            for name, module in bases
+        )
+
     def flag(self, ref: ClassRef, name: str) -> str | None:
         """A class attribute's text, inherited or own."""
         for ancestor in self.lineage(ref):
