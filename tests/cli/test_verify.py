@@ -25,12 +25,9 @@ from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS, Fault, Mod
 from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError
-from tests.conftest import installed_major
 from tests.measure.fault_cases import fault_at, why
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
-NEW = installed_major("transformers") >= 5
-IN_5 = {"ClvpEncoder": ("failed", "ok"), "DiffusionGemmaForBlockDiffusion": ("failed", "refused")} if NEW else {}
 """What two classes of transformers 5 are, and what they are after `wrap_blocks`."""
 FAULT = fault_at("set", "h.0.weight", explanation=why(Observation.KEYWORD_GRADIENT))
 
@@ -479,11 +476,11 @@ class TestLive:
         assert entries["odd_models:plain"]["model"] == "Plain"
         assert "recompute" in {fault["level"] for fault in entries["odd_models:plain"]["modes"][0]["faults"]}
 
-    @pytest.mark.both
+    @pytest.mark.torch
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
         names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]
-        names += IN_5
+        names += ["ClvpEncoder", "DiffusionGemmaForBlockDiffusion"]
         process = command(*names, "--fix", "--timeout", "200", "--output-format", "json", folder=tmp_path)
         out, _err = process.communicate(timeout=580)
         assert process.returncode == 1
@@ -492,15 +489,15 @@ class TestLive:
         assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in entries.items()} == {
             "MixtralForCausalLM": ("ok", "ok"),
             "MixtralForCausalLMrouter loss": ("failed", "ok"),
-            "GPTBigCodeForCausalLM": ("ok" if NEW else "failed", "ok"),
+            "GPTBigCodeForCausalLM": ("ok", "ok"),
             "odd_models:plain": ("failed", "not repaired"),
             "odd_models:stubborn": ("failed", "failed"),
-            **IN_5,
+            "ClvpEncoder": ("failed", "ok"),
+            "DiffusionGemmaForBlockDiffusion": ("failed", "refused"),
         }
-        if NEW:
-            plain, reentrant = entries["DiffusionGemmaForBlockDiffusion"]["repair"]["modes"]
-            assert (plain["faults"], plain["refused"], reentrant["faults"]) == ([], "", [])
-            assert "DynamicCache" in reentrant["refused"]
+        plain, reentrant = entries["DiffusionGemmaForBlockDiffusion"]["repair"]["modes"]
+        assert (plain["faults"], plain["refused"], reentrant["faults"]) == ([], "", [])
+        assert "DynamicCache" in reentrant["refused"]
 
     @pytest.mark.parametrize(
         ("number", "code", "word"),

@@ -22,7 +22,7 @@ from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of, ids, released, towers
 
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.torch
 ROUNDING = 1e-12
 RELEASED = ["LlamaForCausalLM", "GPT2LMHeadModel", "GemmaForCausalLM", "Qwen2ForCausalLM"]
 

@@ -28,7 +28,7 @@ DETAILS: Mapping[str, Detail] = {
     "ranks": (1,),
     "world_size": 2,
 }
-NAMES = {"block": "ToyLayer", "outer": "ToyStage", "argument": "residual", "module": "layers.0"}
+NAMES = {"block": "ToyLayer", "outer": "ToyStage", "argument": "residual", "module": "layers.0", "model": "ToyModel"}
 ONE_OF_LEVEL: Mapping[Level, FaultKind] = {
     "run": FaultKind.STEP_RAISED,
     "recompute": FaultKind.NOT_RECOMPUTED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -116,10 +117,10 @@ def test_no_fault_is_seen_where_none_is_planted(name: str) -> None:
 
 
 def in_dtype(name: str, dtype: torch.dtype) -> tuple[Any, Mapping[str, Any]]:
-    """A model of its own in a dtype, and its inputs."""
-    tiny = tiny_model(getattr(transformers, name))
-    floats = {n: v.to(dtype) for n, v in tiny.inputs.items() if torch.is_tensor(v) and v.is_floating_point()}
-    return tiny.model.to(dtype).train(), {**tiny.inputs, **floats}
+    """A copy of the model in a dtype, and its inputs."""
+    model, inputs = model_of(name)
+    floats = {n: v.to(dtype) for n, v in inputs.items() if torch.is_tensor(v) and v.is_floating_point()}
+    return copy.deepcopy(model).to(dtype), {**inputs, **floats}
 
 
 @pytest.mark.parametrize("name", CLASSES)
