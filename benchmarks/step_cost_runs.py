@@ -245,9 +245,16 @@ def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:
     own = way.whose in ("transformers", "wrap_blocks")
     names = {block: name.replace(_WRAPPED, "") for name, block in model.named_modules()}
     blocks = {names[block.module]: block.module for block in find_blocks(model)}
+    # a surgery that is switched on again checks its first steps again
+    switch = _left_as_it_is if way.whose == "wrap_blocks" else switch_checkpointing
+    mode = way.mode if own else None
     for _ in range(FIRST_STEPS + 1):
-        record = run_step(model, inputs, blocks=blocks, checkpointing=way.mode if own else None)
+        record = run_step(model, inputs, blocks=blocks, checkpointing=mode, switch=switch)
     return replace(record, gradients=_unwrapped(record.gradients), buffers=_unwrapped(record.buffers))
+
+
+def _left_as_it_is(model: nn.Module, checkpointing: Mode | None) -> None:
+    """A switch for a model that is switched on."""
 
 
 def _unwrapped(values: Mapping[str, Any]) -> dict[str, Any]:
