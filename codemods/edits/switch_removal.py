@@ -15,8 +15,8 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
-    models = (ref for ref in tree.names.checked_classes() if ref.cls.old_switch and ref.path in paths)
-    return (ref for ref in models if tree.bases.is_pretrained(ref))
+    models = (ref for path in sorted(paths.intersection(tree.checked)) for ref in tree.names.classes(path))
+    return (ref for ref in models if ref.cls.old_switch and tree.bases.is_pretrained(ref))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> Edit:

@@ -36,7 +36,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.edits.conversion import Doubt, PastStateDoubt, Refusal, SwitchDoubt, convert
+from ckpt_surgery.codemods.edits.conversion import Doubt, Refusal, convert
 from ckpt_surgery.codemods.edits.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.edits.inline_edit import without_branch
 from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
@@ -157,9 +157,9 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
 def _text(reason: Reason) -> str:
     if isinstance(reason, Refusal):
         return refusal_text(reason)
-    if isinstance(reason, PastStateDoubt | SwitchDoubt):
-        return doubt_text(reason)
-    return _WORDS[reason.obstacle].format(*reason.names)
+    if isinstance(reason, Hindrance):
+        return _WORDS[reason.obstacle].format(*reason.names)
+    return doubt_text(reason)
 
 
 def _refused(obstacle: Obstacle, *names: str) -> _BranchRepair:
@@ -220,9 +220,8 @@ def _reaches_transformers(context: RuleContext, owner: ClassRef) -> bool:
     facts = context.tree.names.facts(owner.path)
     if not any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ())):
         return False
-    here = [ref for ref in context.tree.names.checked_classes() if ref.path == owner.path]
-    switched = [ref for ref in here if ref.cls.old_switch]
-    return not switched or any(map(context.tree.bases.is_pretrained, here))
+    here = context.tree.names.classes(owner.path)
+    return not any(ref.cls.old_switch for ref in here) or any(map(context.tree.bases.is_pretrained, here))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:

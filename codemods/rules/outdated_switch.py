@@ -62,7 +62,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _finding(context: RuleContext, ref: ClassRef, switch: OldSwitch) -> Finding:
-    layer = next(_layers(context, ref), None)
+    inside = context.tree.blocks.inside((ref, *context.tree.bases.heirs(ref)))
+    layers = [part for part in inside if context.tree.bases.is_layer(part) is Answer.YES]
+    layer = min(layers, key=lambda part: (part.path, part.cls.span.line), default=None)
     message = f"{ref.name}._set_gradient_checkpointing has the form of transformers before 4.35"
     if layer is None:
         message += ": gradient_checkpointing_kwargs are ignored, and layers would never be checkpointed"
@@ -83,18 +85,3 @@ def _at(
     edits: tuple[Edit, ...] = (),
 ) -> Finding:
     return context.finding(RULE, ref.path, switch.span, ref.name, message, applicability, edits, switch.first_line)
-
-
-def _layers(context: RuleContext, ref: ClassRef) -> Iterator[ClassRef]:
-    """The layers in the models that inherit the method."""
-    for model in (ref, *context.tree.bases.heirs(ref)):
-        parts = [part for part in context.tree.containers.all_parts(model) if isinstance(part, ClassRef)]
-        seen: set[ClassRef] = set()
-        while parts:
-            part = parts.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            if context.tree.bases.is_layer(part) is Answer.YES:
-                yield part
-            parts += [inner for inner in context.tree.containers.all_parts(part) if isinstance(inner, ClassRef)]

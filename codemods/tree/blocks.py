@@ -7,7 +7,7 @@ Anything else in a list (projections, heads, experts, norms, convolutions) is an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,11 +79,11 @@ class Blocks:
             elements = [element for holder in parts for element in self._of_holder(holder)]
             blocks = {element.element for element in elements if element.is_block}
             layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
-            inner = self._inside(blocks) | self._inside(layers) | blocks | layers
+            inner = self.inside(blocks) | self.inside(layers) | blocks | layers
             self._elements[parts] = tuple(element for element in elements if element.holder not in inner)
         return self._elements[parts]
 
-    def _inside(self, roots: set[ClassRef]) -> set[ClassRef]:
+    def inside(self, roots: Iterable[ClassRef]) -> set[ClassRef]:
         """Everything that the roots are made of, the roots left out."""
         seen: set[ClassRef] = set()
         waiting = list(roots)

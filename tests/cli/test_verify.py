@@ -28,7 +28,6 @@ from ckpt_surgery.survey.worker_pool import WorkerPoolError
 from tests.measure.fault_cases import fault_at, why
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
-"""What two classes of transformers 5 are, and what they are after `wrap_blocks`."""
 FAULT = fault_at("set", "h.0.weight", explanation=why(Observation.KEYWORD_GRADIENT))
 
 
