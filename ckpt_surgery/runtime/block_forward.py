@@ -36,7 +36,7 @@ class BlockForward:
         *,
         options: SurgeryOptions,
         original: Callable[..., Any] | None,
-        fills_cache: bool = False,
+        fills_cache: bool,
     ) -> None:
         self.name = name
         self.block = block

@@ -104,9 +104,7 @@ def query_text(arguments: ForwardArguments) -> None:
 
 
 def trajectories(arguments: ForwardArguments) -> None:
-    """Six steps of states, actions and rewards, for the model that takes these."""
-    if "states" not in arguments.names:
-        return
+    """Six steps of states, actions and rewards."""
     shape = (arguments.batch, 6)
     arguments.values |= {
         "states": arguments.floats((*shape, int(arguments.find("state_dim")))),

@@ -50,7 +50,6 @@ class SwitchDoubt:
     """A model's own method to switch checkpointing on, which reaches no layer, and does more than that."""
 
     model: str
-    layer: str
 
 
 Doubt = PastStateDoubt | SwitchDoubt
@@ -86,7 +85,7 @@ def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
-            return Conversion(tuple(edits), SwitchDoubt(model.name, ref.name))
+            return Conversion(tuple(edits), SwitchDoubt(model.name))
         edits.append(without_switch(tree, model))
     return Conversion(tuple(edits), _doubt(tree, layers, repairs))
 
