@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.declaration import Declaration
-from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, NewArgument
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import NewArgument, Repair
+from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
@@ -22,7 +23,7 @@ class RuleContext:
     """One tree under the rules.
 
     `selected` are the codes of the rules that run, and `argument_repairs` what these rules repair about the arguments
-    of calls: the edits of one rule never make those of another.
+    of calls: the repairs of one rule never make those of another.
     """
 
     tree: SourceTree
@@ -38,7 +39,7 @@ class RuleContext:
         class_name: str,
         message: str,
         applicability: Applicability | None = None,
-        edits: tuple[Edit, ...] = (),
+        repairs: tuple[Repair, ...] = (),
         first_line: int | None = None,
     ) -> Finding:
         """A finding at a span, as applicable as it says or as the rule declares of all its findings.
@@ -60,7 +61,7 @@ class RuleContext:
             message=message,
             applicability=applicability,
             family=family_of(path),
-            edits=edits,
+            repairs=repairs,
             first_line=span.line if first_line is None else first_line,
         )
 
@@ -70,12 +71,12 @@ class RuleContext:
         ref: ClassRef,
         message: str,
         applicability: Applicability | None = None,
-        edits: tuple[Edit, ...] = (),
+        repairs: tuple[Repair, ...] = (),
         *,
         first_line: int | None = None,
     ) -> Finding:
         """A finding about a class, at its header."""
-        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, edits, first_line)
+        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, repairs, first_line)
 
     def call_finding(
         self,
@@ -89,9 +90,9 @@ class RuleContext:
     ) -> Finding:
         """A finding about a call: at the argument's `span`, or at the call. New `arguments` are the repair."""
         path, call = site.owner.path, site.call
-        edits = (call_edit(self.tree, path, call.span, arguments),) if arguments else ()
+        repairs = (call_repair(self.tree, path, call.span, arguments),) if arguments else ()
         line = call.statement.line
-        return self.finding(rule, path, span or call.span, site.owner.name, message, applicability, edits, line)
+        return self.finding(rule, path, span or call.span, site.owner.name, message, applicability, repairs, line)
 
     def script_finding(
         self,
@@ -100,10 +101,10 @@ class RuleContext:
         spot: Spot,
         message: str,
         applicability: Applicability | None = None,
-        edits: tuple[Edit, ...] = (),
+        repairs: tuple[Repair, ...] = (),
     ) -> Finding:
         """A finding about a place in a training script: it is about the function there."""
-        return self.finding(rule, path, spot.span, spot.scope, message, applicability, edits, spot.first_line)
+        return self.finding(rule, path, spot.span, spot.scope, message, applicability, repairs, spot.first_line)
 
     def _column(self, path: str, span: Span) -> int:
         """The column in characters, from 1; `ast` counts bytes."""

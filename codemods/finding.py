@@ -1,4 +1,4 @@
-"""What a rule returns: a finding and, if there is one, the edit that repairs it.
+"""What a rule returns: a finding and, where there are some, the repairs that put it right.
 
 Frozen values only. Every renderer and every caller reads the same ones.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from ckpt_surgery.codemods.repair import Repair
 
 
 class Applicability(StrEnum):
@@ -25,19 +27,6 @@ class Applicability(StrEnum):
     """The code does not show enough to decide (a base outside the tree, a `**kwargs` that may hold anything)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edit:
-    """Replace `source[start:end]` of one file by `text`.
-
-    `start` and `end` count characters (not bytes) of the decoded file with its own line endings.
-    """
-
-    path: str
-    start: int
-    end: int
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One rule's hit at one place.
@@ -45,7 +34,7 @@ class Finding:
     `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
     the model that calls it; in a training script the function (`Trainer.fit`), empty at module level.
     `family` is the model's folder name (`gpt_bigcode`), or the file's stem where there is no such folder.
-    `edits` is empty if the repair is left to a person.
+    `repairs` is empty if that is left to a person.
     """
 
     code: str
@@ -56,7 +45,7 @@ class Finding:
     message: str
     applicability: Applicability
     family: str = ""
-    edits: tuple[Edit, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     first_line: int = 0
     """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
 

@@ -1,10 +1,10 @@
-"""The words for what trees and edits report to the rules: the one place where refusals and doubts become text."""
+"""The words for what trees and repairs report to the rules: the one place where refusals and doubts become text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ckpt_surgery.codemods.edits.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
+from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
 from ckpt_surgery.text import listed
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from ckpt_surgery.codemods.edits.imports import unused_imports
-from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.finding import Edit, Finding
+from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repairs.parts import by_part
+from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import SourceFile, discover, read_sources
-from ckpt_surgery.static.edits import apply_edits, choose_repairs
+from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
@@ -88,12 +88,12 @@ def apply(
             state.frozen = {source.path for source in sources if read_only(source.path)}
         with FileParser(jobs, use_cache=False, progress=progress) as parser:
             before, left = _repair(state, parser, selected, ignores, unsafe, include_unsupported, frozenset(families))
-        _clean_up(state, copies_follow)
+            _clean_up(state, parser, copies_follow)
     changes = _changes(state)
     problems += unparsed
     problems += [
         Problem(path, "left as it was: it is read-only; make it writable and run again")
-        for path in sorted(state.frozen & {edit.path for finding in before for edit in finding.edits})
+        for path in sorted(state.frozen & {repair.path for finding in before for repair in finding.repairs})
         if read_only(path)
     ]
     if write:
@@ -142,58 +142,55 @@ def _repair(
         _edit_files(state, parser, chosen)
     else:
         unstable = choose_repairs(findings, unsafe, state.frozen)
-        _restore(state, {edit.path for finding in unstable for edit in finding.edits})
+        _restore(state, {repair.path for finding in unstable for repair in finding.repairs})
     return before or [], findings
 
 
-def _clean_up(state: _RepairState, copies_follow: bool) -> None:
+def _clean_up(state: _RepairState, parser: FileParser, copies_follow: bool) -> None:
     """Remove what the rounds leave behind: unused imports, and comments on copies that are no copies any more."""
-    edits: dict[str, list[Edit]] = defaultdict(list)
+    repairs: dict[str, list[Repair]] = defaultdict(list)
     width = line_length(next(iter(state.original), ""))  # one tree, one line length, as in the rules' context
     for path, source in state.snapshot.sources.items():
         before = state.original[path].text
         if source.text != before:
-            facts = state.snapshot.parsed[path].facts
-            edits[path] += unused_imports(path, facts, before, SourceText(source.text), width)
-    for edit, note in diverged_copies(state.snapshot, state.original, state.parsed_before, follow=copies_follow):
+            unused = unused_imports(path, state.snapshot.parsed[path].facts, before, source.text, width)
+            if unused:
+                repairs[path].append(unused)
+    for repair, note in diverged_copies(state.snapshot, state.original, state.parsed_before, follow=copies_follow):
         state.notes.append(note)
-        edits[edit.path].append(edit)
-    for path, file_edits in edits.items():
-        source = state.snapshot.sources[path]
-        text = apply_edits(source.text, file_edits)
-        if file_edits and _parses(text):
-            state.snapshot.sources[path] = replace(source, text=text)
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+        repairs[repair.path].append(repair)
+    sources, parsed = state.snapshot.sources, state.snapshot.parsed
+    files = [(sources[path], by_part(sources[path].text, parsed[path].facts, repairs[path])) for path in repairs]
+    for source, result in parser.rewrite(files):
+        if isinstance(result, ParsedFile):
+            sources[source.path] = source
 
 
 def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) -> None:
-    """Make the edits of one round in memory. If a result does not parse, its file is frozen and none are made."""
-    edits: dict[str, list[Edit]] = defaultdict(list)
+    """Make the repairs of one round in memory.
+
+    Where one cannot be made, or its result does not parse, its file is frozen and none is made.
+    """
+    repairs: dict[str, dict[Repair, None]] = defaultdict(dict)
     for finding in chosen:
-        for edit in finding.edits:
-            edits[edit.path].append(edit)
-    before = state.snapshot.sources
-    texts = {path: apply_edits(before[path].text, file_edits) for path, file_edits in edits.items()}
-    sources = [replace(before[path], text=text, digest="") for path, text in texts.items()]
-    results = parser.parse(sources, "rewriting")
-    broken = [result.path for result in results if isinstance(result, Problem)]
+        for repair in finding.repairs:
+            repairs[repair.path][repair] = None
+    before = state.snapshot
+    sources = [before.sources[path] for path in repairs]
+    facts = [before.parsed[path].facts for path in repairs]
+    parts = [by_part(source.text, said, repairs[source.path]) for source, said in zip(sources, facts, strict=True)]
+    results = parser.rewrite(list(zip(sources, parts, strict=True)))
+    broken = [result.path for _, result in results if isinstance(result, Problem)]
     if broken:
         state.frozen.update(broken)
         state.notes += [Note(path, "left alone: its repair would not parse; please report it") for path in broken]
         return
     state.repaired += chosen
     for finding in chosen:
-        state.together.add(frozenset(edit.path for edit in finding.edits))
-        for edit in finding.edits:
-            state.codes[edit.path].add(finding.code)
-    for source, result in zip(sources, results, strict=True):
+        state.together.add(frozenset(repair.path for repair in finding.repairs))
+        for repair in finding.repairs:
+            state.codes[repair.path].add(finding.code)
+    for source, result in results:
         state.snapshot.sources[source.path] = source
         if isinstance(result, ParsedFile):
             state.snapshot.parsed[source.path] = result
@@ -223,7 +220,7 @@ def _left_as_found(
     """What is left where these files stay as they were: nothing in them is repaired, all that was found is left."""
 
     def concerned(finding: Finding) -> bool:
-        return finding.path in kept or any(edit.path in kept for edit in finding.edits)
+        return finding.path in kept or any(repair.path in kept for repair in finding.repairs)
 
     state.repaired = [finding for finding in state.repaired if not concerned(finding)]
     remaining = [finding for finding in left if not concerned(finding)]

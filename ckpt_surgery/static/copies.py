@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Edit
+from ckpt_surgery.codemods.repair import DropComment
+from ckpt_surgery.codemods.tree.places import Places
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.reading import ParsedFile
 from ckpt_surgery.static.results import Note
@@ -22,8 +23,8 @@ def diverged_copies(
     parsed_before: Mapping[str, ParsedFile],
     *,
     follow: bool = False,
-) -> Iterator[tuple[Edit, Note]]:
-    """For every copy that was equal to its source and is not any more: the edit that drops the comment, and a note.
+) -> Iterator[tuple[DropComment, Note]]:
+    """For every copy that was equal to its source and is not any more: the repair that drops the comment, and a note.
 
     With `follow`, a copy that did not change keeps its comment.
     """
@@ -41,12 +42,12 @@ def diverged_copies(
                 continue
             equal_before = _equal(original[path].text, then, original[home].text, was)
             if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):
-                positions = SourceText(snapshot.text(path))
-                start = positions.offset(copy.line, 0)
-                end = positions.offset(copy.line + 1, 0)
+                source = SourceText(snapshot.text(path))
+                place = Span(copy.line, 0, copy.line + 1, 0)
+                owner = Places(source, snapshot.parsed[path].facts).definition(copy.span)
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
-                yield Edit(path, start, end, ""), note
+                yield DropComment(path, place, owner, source.of(place).strip()), note
 
 
 def _pairs(copies: Sequence[CopiedFrom], before: Sequence[CopiedFrom]) -> Iterator[tuple[CopiedFrom, CopiedFrom]]:

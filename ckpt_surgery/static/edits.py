@@ -1,15 +1,38 @@
-"""Edits of texts: which repairs can be made at once, and the text after them."""
+"""Repairs as changes of texts: which can be made at once, the text after them, and where it differs."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repairs.parts import by_part
+from ckpt_surgery.static.discover import SourceFile, read_source
+from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace `source[start:end]` of one file by `text`.
+
+    `start` and `end` count characters (not bytes) of the decoded file with its own line endings.
+    """
+
+    path: str
+    start: int
+    end: int
+    text: str
 
 
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
-    """The findings to repair in one round: no two of them edit the same text; the others wait for the next.
+    """The findings to repair in one round: no two of them change the same text; the others wait for the next.
 
     Args:
         unsafe: also choose findings whose repair may break callers outside the tree.
@@ -19,16 +42,18 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
     repairable = [
         finding
         for finding in findings
-        if finding.edits and finding.applicability in wanted and not any(edit.path in frozen for edit in finding.edits)
+        if finding.repairs
+        and finding.applicability in wanted
+        and not any(repair.path in frozen for repair in finding.repairs)
     ]
-    taken: dict[str, set[Edit]] = defaultdict(set)
+    taken: dict[str, set[Repair]] = defaultdict(set)
     chosen: list[Finding] = []
     # Signatures go first: what they ask of their callers must not be cut short by another repair there.
     for finding in sorted(repairable, key=_most_files_first):
-        if not any(_overlaps(edit, taken[edit.path]) for edit in finding.edits):
+        if not any(_overlaps(repair, taken[repair.path]) for repair in finding.repairs):
             chosen.append(finding)
-            for edit in finding.edits:
-                taken[edit.path].add(edit)
+            for repair in finding.repairs:
+                taken[repair.path].add(repair)
     return chosen
 
 
@@ -39,15 +64,71 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, tuple[Edit, ...]]:
+    """What the repairs of each finding change, if they are the only ones; nothing for one without repairs.
+
+    Files that cannot be read any more, or are not what they were, have no edits.
+    """
+    files: dict[str, tuple[SourceFile, ParsedFile] | None] = {}
+    edits: dict[Finding, tuple[Edit, ...]] = {}
+    for finding in findings:
+        by_path: dict[str, list[Repair]] = defaultdict(list)
+        for repair in finding.repairs:
+            by_path[repair.path].append(repair)
+        for path in by_path.keys() - files.keys():
+            files[path] = _read(path)
+        edits[finding] = tuple(edit for path in by_path for edit in _edits(path, files[path], by_path[path]))
+    return edits
+
+
+def _read(path: str) -> tuple[SourceFile, ParsedFile] | None:
+    source = read_source(path) if os.path.isfile(path) else None
+    parsed = parse_file(source, use_cache=True) if isinstance(source, SourceFile) else None
+    return (source, parsed) if isinstance(source, SourceFile) and isinstance(parsed, ParsedFile) else None
+
+
+def _edits(path: str, file: tuple[SourceFile, ParsedFile] | None, repairs: Collection[Repair]) -> Iterator[Edit]:
+    if file is not None:
+        source, parsed = file
+        for part, after in rewritten_parts(source.text, by_part(source.text, parsed.facts, repairs)) or ():
+            yield from _differences(path, part.start, source.text[part.start : part.end], after)
+
+
+def _differences(path: str, offset: int, before: str, after: str) -> Iterator[Edit]:
+    """Where two texts differ, from the first to the last character of each group of lines that do."""
+    old, new = _lines(before), _lines(after)
+    starts = [0, *accumulate(map(len, old))]
+    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind != "equal":
+            left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
+            same = _common(left, right)
+            end = _common(left[same:][::-1], right[same:][::-1])
+            start = offset + starts[low]
+            yield Edit(path, start + same, start + len(left) - end, right[same : len(right) - end])
+
+
+def _common(left: str, right: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in re.split(r"(?<=\n)", text) if line]
+
+
 def _most_files_first(finding: Finding) -> tuple[int, int]:
-    return -len({edit.path for edit in finding.edits}), -len(finding.edits)
+    return -len({repair.path for repair in finding.repairs}), -len(finding.repairs)
 
 
-def _overlaps(edit: Edit, taken: set[Edit]) -> bool:
-    """Whether an edit overlaps another that is not equal to it."""
-    if edit in taken:
+def _overlaps(repair: Repair, taken: Collection[Repair]) -> bool:
+    """Whether a repair changes what another does that is not equal to it."""
+    if repair in taken or repair.span is None:
         return False
-    return any(
-        (edit.start < other.end and other.start < edit.end) or (edit.start == other.start and edit.end == other.end)
-        for other in taken
-    )
+    return any(other.span is not None and _meet(repair.span, other.span) for other in taken)
+
+
+def _meet(left: Span, right: Span) -> bool:
+    """Whether two spans overlap, or are the same place."""
+    if left[:2] == right[:2] and left[2:] == right[2:]:
+        return True
+    return left[:2] < right[2:] and right[:2] < left[2:]

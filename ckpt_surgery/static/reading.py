@@ -1,4 +1,4 @@
-"""Texts to facts: what each file says, extracted in worker processes or taken from the cache."""
+"""Texts to facts, in worker processes or from the cache: what each file says, as it is and after repairs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import contextlib
 import gc
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import TypeAlias, TypeGuard
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from ckpt_surgery import codemods
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
+from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import NO_SUPPRESSIONS, Suppressions, read_suppressions
 
 _Entry: TypeAlias = tuple[FileFacts, Suppressions]
+_Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[Repair]]]
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
 """Fewer files than this are read faster in this process than a pool of processes starts."""
 _CHUNK = 12
@@ -89,27 +95,64 @@ class FileParser:
             self._report(step, len(entries), len(sources))
         return [_parsed(source, entries[source.path]) for source in sources]
 
+    def rewrite(self, files: Sequence[_Rewriting]) -> list[tuple[SourceFile, ParsedFile | Problem]]:
+        """Every file after its repairs and what it says then, in the order given; as it was where a repair fails."""
+        results: dict[str, tuple[SourceFile, ParsedFile | Problem]] = {}
+        sources = {source.path: source for source, _ in files}
+        for chunk in self._map(_rewrite_chunk, sorted(files, key=lambda file: len(file[0].text), reverse=True)):
+            for path, text, data in chunk:
+                source = replace(sources[path], text=text, digest="")
+                results[path] = source, _parsed(source, _unpickled(data))
+            self._report("rewriting", len(results), len(files))
+        return [results[source.path] for source, _ in files]
+
     def _extract_all(self, sources: Sequence[SourceFile]) -> Iterator[tuple[str, bytes | _Unparsed]]:
-        if self.jobs == 1 or len(sources) < _POOL_THRESHOLD:
-            for source in sources:
-                yield source.path, _extract(source, self.use_cache)
+        # The longest first, so that no worker is left with a long one at the end.
+        ordered = sorted(sources, key=lambda source: len(source.text), reverse=True)
+        for results in self._map(partial(_extract_chunk, use_cache=self.use_cache), ordered):
+            yield from results
+
+    def _map(self, function: Callable[[Sequence[_Item]], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+        """What a function makes of the items, some at a time, in worker processes if there are many."""
+        count = -(-len(items) // _CHUNK)
+        chunks = [items[start::count] for start in range(count)]
+        if self.jobs == 1 or len(items) < _POOL_THRESHOLD:
+            yield from map(function, chunks)
             return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.jobs, initializer=gc.disable)
-        # The longest first, so that no worker is left with a long one at the end.
-        ordered = sorted(sources, key=lambda source: len(source.text), reverse=True)
-        count = -(-len(ordered) // _CHUNK)
-        chunks = [(ordered[start::count], self.use_cache) for start in range(count)]
-        for results in self._pool.map(_extract_chunk, chunks):
-            yield from results
+        yield from self._pool.map(function, chunks)
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self.progress:
             self.progress(step, done, total)
 
 
-def _extract_chunk(chunk: tuple[Sequence[SourceFile], bool]) -> list[tuple[str, bytes | _Unparsed]]:
-    sources, use_cache = chunk
+def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[Repair]]) -> list[tuple[Part, str]] | None:
+    """What takes the place of each part of a text; None where a repair cannot be made."""
+    from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
+
+    parts = [(part, rewritten(text[part.start : part.end], repairs[part])) for part in repairs]
+    made = [(part, after) for part, after in parts if after is not None]
+    return made if len(made) == len(parts) else None
+
+
+def _rewrite(source: SourceFile, repairs: Mapping[Part, Sequence[Repair]]) -> tuple[str, bytes | _Unparsed]:
+    """The text of a file after its repairs, and its pickled entry."""
+    parts = rewritten_parts(source.text, repairs)
+    if parts is None:
+        return source.text, _Unparsed("a repair of it cannot be made")
+    text = source.text
+    for part, after in reversed(parts):
+        text = text[: part.start] + after + text[part.end :]
+    return text, _extract(replace(source, text=text, digest=""), False)
+
+
+def _rewrite_chunk(chunk: Sequence[_Rewriting]) -> list[tuple[str, str, bytes | _Unparsed]]:
+    return [(source.path, *_rewrite(source, repairs)) for source, repairs in chunk]
+
+
+def _extract_chunk(sources: Sequence[SourceFile], use_cache: bool) -> list[tuple[str, bytes | _Unparsed]]:
     return [(source.path, _extract(source, use_cache)) for source in sources]
 
 

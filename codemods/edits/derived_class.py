@@ -2,72 +2,111 @@
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.edits.conversion import layer_import
-from ckpt_surgery.codemods.edits.imports import by_type
-from ckpt_surgery.codemods.facts.file_facts import Import, Path
-from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.tree.classes import GCL, ClassRef
-from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.model_patches import family_facts
+from collections.abc import Sequence
+
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.imports import by_type, module_of, plain_statement
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetedTransformer, TargetError
+from ckpt_surgery.codemods.repair import Definition
+from ckpt_surgery.codemods.tree.classes import GCL
 
 
-def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[Edit, ...]:
-    """A class that an availability guard imports under the block's name becomes a layer of that name.
+class AddDerivedLayer(TargetedTransformer):
+    """Puts `class Name(GradientCheckpointingLayer, Base)` with a docstring below a class."""
 
-    `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
-    `class FooBlock(GradientCheckpointingLayer, Block)`.
-    """
-    alias = alias_of(tree, owner.path, ref.name)
-    if alias is None:
-        return ()
-    imports = _guarded(tree, owner.path)
-    source = tree.source(owner.path)
-    start, end = source.range(alias.span)
-    indent = source.indent(start)
-    block = source.newline.join(
-        [source.newline, f"{indent}class {alias.name}({GCL}, {alias.original}):", f"{indent}    pass"]
-    )
-    others = [item for item in imports if item.module == alias.module and item.name == item.original]
-    guard_end = max(source.range(item.span)[1] for item in imports if item.guard == alias.guard)
-    edits = list(layer_import(tree, owner.path))
-    if others:
-        names = sorted({alias.original, *(item.original for item in others)}, key=by_type)
-        low, high = source.range(others[0].span)
-        edits.append(Edit(owner.path, source.line_start(start), source.line_end(end) + len(source.newline), ""))
-        edits.append(Edit(owner.path, low, high, f"from {alias.module} import {', '.join(names)}"))
-    else:
-        edits.append(Edit(owner.path, start, end, f"from {alias.module} import {alias.original}"))
-    edits.append(Edit(owner.path, guard_end, guard_end, block))
-    return tuple(edits)
+    def __init__(self, base: Definition, name: str, docstring: str) -> None:
+        super().__init__(base)
+        self._name, self._docstring = name, docstring
+
+    def leave_ClassDef(
+        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        """The class, and the new one below it."""
+        if ".".join(self._scope) != self.definition.name:
+            return updated_node
+        derived = _derived(self._name, updated_node.name.value, f'"""{self._docstring}"""')
+        blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+        return cst.FlattenSentinel([updated_node, derived.with_changes(leading_lines=blank)])
 
 
-def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
-    """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
-    imports = _guarded(tree, path)
-    alias = next((item for item in imports if item.name == name != item.original != ""), None)
-    return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
+class DeriveFromImport(ModuleTransformer):
+    """Turns a guarded `from package import Block as FooBlock` into the plain import and a layer called `FooBlock`."""
+
+    def __init__(self, name: str, original: str) -> None:
+        super().__init__()
+        self._name, self._original = name, original
+        self._done = False
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module after the change.
+
+        Raises:
+            TargetError: no statement under a guard imports the class, and nothing else, under that name.
+        """
+        changed = super().transform_module(tree)
+        if not self._done:
+            raise TargetError(f"no guarded statement imports {self._original} as {self._name} alone")
+        return changed
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Not entered."""
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """Not entered."""
+        return False
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """The guard's block: its import without the alias, and the class below its imports."""
+        body = list(updated_node.body)
+        at = next((at for at, line in enumerate(body) if self._is_alias(_imported(line))), None)
+        if at is None:
+            return updated_node
+        self._done = True
+        module = module_of(cst.ensure_type(_imported(body[at]), cst.ImportFrom))
+        twin = next((at for at, line in enumerate(body) if _imports_plainly(_imported(line), module)), None)
+        if twin is None:
+            body[at] = _with_names(body[at], module, [self._original])
+        else:
+            body[twin] = _with_names(body[twin], module, [*_names(_imported(body[twin])), self._original])
+            del body[at]
+        last = max(at for at, line in enumerate(body) if _imported(line) is not None)
+        derived = _derived(self._name, self._original, "pass")
+        body.insert(last + 1, derived.with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
+        return updated_node.with_changes(body=body)
+
+    def _is_alias(self, node: cst.ImportFrom | None) -> bool:
+        if node is None or isinstance(node.names, cst.ImportStar) or len(node.names) != 1:
+            return False
+        (alias,) = node.names
+        return alias.evaluated_name == self._original and alias.evaluated_alias == self._name
 
 
-def _guarded(tree: SourceTree, path: str) -> list[Import]:
-    facts = tree.names.facts(path)
-    return [item for item in facts.imports if item.guard] if facts else []
+def _derived(name: str, base: str, body: str) -> cst.ClassDef:
+    return cst.ensure_type(cst.parse_statement(f"class {name}({GCL}, {base}):\n    {body}\n"), cst.ClassDef)
 
 
-def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: ClassRef) -> tuple[Edit, ...]:
-    """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
-    derived = family_facts(owner.path).derived
-    attribute = next((path[0] for path in paths if path and path[0] in derived), None)
-    if attribute is None or ref.path != owner.path:
-        return ()
-    name = derived[attribute]
-    source = tree.source(ref.path)
-    _, end = source.range(ref.cls.span)
-    newline = source.newline
-    doc = f'"""A [`{ref.name}`] that is a block of its own in `{owner.name}`."""'
-    block = newline * 3 + f"class {name}({GCL}, {ref.name}):" + newline + f"    {doc}"
-    edits = [*layer_import(tree, ref.path), Edit(ref.path, end, end, block)]
-    for _, built in tree.bases.attribute(owner, attribute):
-        for item in built.items:
-            if item.name == ref.name and item.span:
-                edits.append(Edit(owner.path, *source.range(item.span), name))
-    return tuple(edits)
+def _imported(line: cst.CSTNode) -> cst.ImportFrom | None:
+    """The import that a line consists of."""
+    if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 and isinstance(line.body[0], cst.ImportFrom):
+        return line.body[0]
+    return None
+
+
+def _names(node: cst.ImportFrom | None) -> list[str]:
+    return [] if node is None or isinstance(node.names, cst.ImportStar) else [n.evaluated_name for n in node.names]
+
+
+def _imports_plainly(node: cst.ImportFrom | None, module: str) -> bool:
+    """Whether a statement imports names as they are from a module."""
+    if node is None or isinstance(node.names, cst.ImportStar) or module_of(node) != module:
+        return False
+    return all(alias.asname is None for alias in node.names)
+
+
+def _with_names(line: cst.BaseStatement, module: str, names: Sequence[str]) -> cst.SimpleStatementLine:
+    ordered = sorted(set(names), key=by_type)
+    return cst.ensure_type(line, cst.SimpleStatementLine).with_changes(body=[plain_statement(module, ordered)])

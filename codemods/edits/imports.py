@@ -1,83 +1,240 @@
-"""The edit that imports a name, usually GradientCheckpointingLayer, in the style and order of the file's own imports.
+"""Import statements in the style and order of the file's own.
 
-libcst's AddImportsVisitor writes relative imports twice or makes them absolute, so the line is made here.
+libcst's AddImportsVisitor writes relative imports twice or makes them absolute, hence these.
 """
 
 from __future__ import annotations
 
-import ast
-import re
-from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
-from ckpt_surgery.codemods.facts.file_facts import FileFacts, Import
-from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.codemods.tree.classes import GCL
+import libcst as cst
 
-_MODULE = "modeling_layers"
-_IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)", re.M)
-_CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetError, code_of, squeezed
 
-
-def import_edit(path: str, facts: FileFacts, source: SourceText, width: int) -> Edit | None:
-    """The edit that makes the name known in a file, or None where it is known already."""
-    top = [item for item in facts.imports if not item.guard]
-    if any(item.name == GCL for item in top):
-        return None
-    # An import below the first class comes too late for it.
-    first = min((cls.first_line for cls in facts.classes), default=len(source.text))
-    early = [item for item in top if item.span.line < first]
-    return added_import(path, source, early, _module(path, early), GCL, width)
+_Holder = TypeVar("_Holder", cst.Module, cst.IndentedBlock)
+_Line: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.BaseStatement
+"""What modules and blocks hold."""
+_STEP = "    "
 
 
-def added_import(path: str, source: SourceText, imports: list[Import], module: str, name: str, width: int) -> Edit:
-    """The edit that imports a name that none of these imports has, among them and as deep as they are."""
-    for item in imports:
-        names = [other for other in imports if other.span == item.span]
-        if item.module == module and all(other.name == other.original for other in names):
-            return _grow(path, source, item, [other.original for other in names], name, width)
-    return _insert(path, source, module, name, imports)
+class AddImport(ModuleTransformer):
+    """Imports a name from a module: a statement that imports others of the module grows, or a new one is put in place.
+
+    Where that level imports the name already, nothing changes. Imports below the first class come too late for it and
+    do not count. `guard` is the test of an `if` at module level, without white space, among whose imports it goes.
+    """
+
+    def __init__(self, module: str, name: str, *, width: int, guard: str = "") -> None:
+        super().__init__()
+        self._module, self._name, self._width = module, name, width
+        self._guard = "".join(guard.split())
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module that imports the name.
+
+        Raises:
+            TargetError: there is no such guard.
+        """
+        if not self._guard:
+            return self._with_import(tree)
+        guards = [node for node in tree.body if isinstance(node, cst.If) and squeezed(node.test) == self._guard]
+        holder = next((node.body for node in guards if isinstance(node.body, cst.IndentedBlock)), None)
+        if holder is None:
+            raise TargetError(f"there is no `if {self._guard}:` at module level")
+        return cst.ensure_type(tree.deep_replace(holder, self._with_import(holder)), cst.Module)
+
+    def _with_import(self, holder: _Holder) -> _Holder:
+        body: list[_Line] = list(holder.body)
+        if any(self._name in _bound(imported) for line in body for imported in _imports(line)):
+            return holder
+        first = next((at for at, line in enumerate(body) if isinstance(line, cst.ClassDef)), len(body))
+        early = [(at, imported) for at, line in enumerate(body[:first]) for imported in _imports(line)]
+        for at, imported in early:
+            if isinstance(imported, cst.ImportFrom) and self._may_grow(imported):
+                line = cst.ensure_type(body[at], cst.SimpleStatementLine)
+                body[at] = cst.ensure_type(line.deep_replace(imported, self._grown(imported)), cst.SimpleStatementLine)
+                return holder.with_changes(body=body)
+        return holder.with_changes(body=self._inserted(holder, body, early))
+
+    def _may_grow(self, imported: cst.ImportFrom) -> bool:
+        if module_of(imported) != self._module or isinstance(imported.names, cst.ImportStar):
+            return False
+        return all(alias.asname is None for alias in imported.names)
+
+    def _grown(self, imported: cst.ImportFrom) -> cst.ImportFrom:
+        """The statement with the name among its own."""
+        if "#" in code_of(imported):
+            return _one_more_line(imported, self._name)
+        return _statement(self._module, [*_originals(imported), self._name], self._width, imported.lpar is not None)
+
+    def _inserted(
+        self, holder: _Holder, body: list[_Line], early: Sequence[tuple[int, cst.Import | cst.ImportFrom]]
+    ) -> list[_Line]:
+        """The lines with one more, behind the last import that sorts before it."""
+        line = cst.SimpleStatementLine([_statement(self._module, [self._name], self._width, False)])
+        section = [(at, node) for at, node in early if isinstance(node, cst.ImportFrom) and self._same_section(node)]
+        ours = (_key(self._module), by_type(self._name))
+        before = [(at, node) for at, node in section if _first_key(node) < ours]
+        if before:
+            at = max(before, key=lambda item: (_key(module_of(item[1])), item[0]))[0] + 1
+        elif section:
+            at = min(at for at, _ in section)
+            following = cst.ensure_type(body[at], cst.SimpleStatementLine)
+            line = line.with_changes(leading_lines=following.leading_lines)
+            body[at] = following.with_changes(leading_lines=())
+        elif early:
+            plain = [at for at, node in early if module_of(node) != "__future__"]
+            at = max(plain or [at for at, _ in early]) + 1
+            line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        else:
+            return self._first(holder, body, line)
+        return [*body[:at], line, *body[at:]]
+
+    def _same_section(self, imported: cst.ImportFrom) -> bool:
+        module = module_of(imported)
+        if self._module.startswith("."):
+            return module.startswith(".")
+        return module.split(".")[0] == self._module.split(".")[0]
+
+    def _first(self, holder: _Holder, body: list[_Line], line: cst.SimpleStatementLine) -> list[_Line]:
+        """The file's first import: below its docstring, above everything else."""
+        at = int(_has_docstring(holder))
+        if at < len(body):
+            following = body[at]
+            lines = list(getattr(following, "leading_lines", ()))
+            above = [line for line in lines if line.comment is None] if at else []
+            gap = [cst.EmptyLine(indent=False)] * (2 if isinstance(following, cst.ClassDef | cst.FunctionDef) else 1)
+            body[at] = following.with_changes(leading_lines=[*gap, *lines[len(above) :]])
+            line = line.with_changes(leading_lines=above)
+        else:
+            line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        return [*body[:at], line, *body[at:]]
 
 
-def _module(path: str, imports: list[Import]) -> str:
-    """`...modeling_layers` where the file reaches transformers' core by dots, the absolute name elsewhere."""
-    dots = [match.group(1) for item in imports if (match := _CORE.match(item.module)) and "models" not in item.module]
-    core = [prefix for prefix in dots if len(prefix) >= 3]
-    parts = re.split(r"[/\\]", path)
-    if core and "models" in parts:
-        return max(core, key=len) + _MODULE
-    return f"transformers.{_MODULE}"
+class RemoveImports(ModuleTransformer):
+    """Takes names out of the import statements at module level; a statement that imports nothing else goes.
+
+    Statements with comments, aliases, or other statements on their lines stay as they are.
+    """
+
+    def __init__(self, names: Collection[str], *, width: int) -> None:
+        super().__init__()
+        self._unused = frozenset(names)
+        self._width = width
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module without these imports."""
+        body: list[_Line] = []
+        pending: list[cst.EmptyLine] | None = None
+        header = tree.header
+        for line in tree.body:
+            new = self._without(line)
+            if new is None:
+                lines = list(cst.ensure_type(line, cst.SimpleStatementLine).leading_lines)
+                pending = lines if pending is None else pending
+                continue
+            if pending is not None:
+                new = new.with_changes(leading_lines=self._closed_up(pending, new, first=not body))
+                pending = None
+            body.append(new)
+        footer = [*(pending or []), *tree.footer]
+        return tree.with_changes(body=body, header=header, footer=footer)
+
+    def _closed_up(self, above: list[cst.EmptyLine], line: _Line, first: bool) -> list[cst.EmptyLine]:
+        """The lines above a statement that moves up: blank lines around what is gone become one group."""
+        own = list(getattr(line, "leading_lines", ()))
+        if first or any(not item.comment for item in above):
+            while own and own[0].comment is None:
+                own.pop(0)
+        return [*above, *own]
+
+    def _without(self, line: _Line) -> _Line | None:
+        """A statement without the unused names; None where nothing of it is left."""
+        imports = list(_imports(line))
+        if not isinstance(line, cst.SimpleStatementLine) or len(imports) != 1 or len(line.body) != 1:
+            return line
+        (imported,) = imports
+        if isinstance(imported.names, cst.ImportStar) or not self._unused & set(_bound(imported)):
+            return line
+        if "#" in code_of(line.with_changes(leading_lines=())):
+            return line
+        if isinstance(imported, cst.Import):
+            return None if len(imported.names) == 1 else line
+        if any(alias.asname for alias in imported.names):
+            return line
+        kept = [name for name in _originals(imported) if name not in self._unused]
+        if not kept:
+            return None
+        return line.with_changes(body=[_statement(module_of(imported), kept, self._width, False)])
 
 
-def _grow(path: str, source: SourceText, item: Import, names: list[str], name: str, width: int) -> Edit:
-    """Add the name to an import statement that names other things of the same module."""
-    start, end = source.range(item.span)
-    text = source.text[start:end]
-    if "#" in text:
-        return _one_more_line(path, source, start, end, name)
-    below = source.newline + source.indent(start)
-    return Edit(path, start, end, _statement(item.module, [*names, name], below, width, "(" in text))
+def _imports(line: _Line) -> Iterator[cst.Import | cst.ImportFrom]:
+    if isinstance(line, cst.SimpleStatementLine):
+        yield from (part for part in line.body if isinstance(part, cst.Import | cst.ImportFrom))
 
 
-def _statement(module: str, names: list[str], below: str, width: int, exploded: bool) -> str:
-    """An import statement as the formatter writes it: one line, or one name a line; `below` begins a new line."""
+def _has_docstring(holder: cst.Module | cst.IndentedBlock) -> bool:
+    return isinstance(holder, cst.Module) and holder.get_docstring() is not None
+
+
+def module_of(imported: cst.Import | cst.ImportFrom) -> str:
+    """The module that an import statement names, with its leading dots."""
+    if isinstance(imported, cst.Import):
+        return code_of(imported.names[0].name)
+    return "." * len(imported.relative) + (code_of(imported.module) if imported.module else "")
+
+
+def _bound(imported: cst.Import | cst.ImportFrom) -> list[str]:
+    """The names that an import statement makes known."""
+    if isinstance(imported.names, cst.ImportStar):
+        return []
+    return [alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in imported.names]
+
+
+def _originals(imported: cst.ImportFrom) -> list[str]:
+    return [] if isinstance(imported.names, cst.ImportStar) else [alias.evaluated_name for alias in imported.names]
+
+
+def _statement(module: str, names: Sequence[str], width: int, exploded: bool) -> cst.ImportFrom:
+    """An import statement as the formatter writes it: one line, or one name a line."""
     ordered = sorted(names, key=by_type)
-    line = f"from {module} import {', '.join(ordered)}"
-    if len(below.lstrip("\r\n") + line) <= width and not exploded:
+    line = plain_statement(module, ordered)
+    if not exploded and len(code_of(line)) <= width:
         return line
-    body = "".join(f"{below}    {name}," for name in ordered)
-    return f"from {module} import ({body}{below})"
+    return _parsed(f"from {module} import (\n" + "".join(f"{_STEP}{name},\n" for name in ordered) + ")")
 
 
-def _one_more_line(path: str, source: SourceText, start: int, end: int, name: str) -> Edit:
+def plain_statement(module: str, names: Sequence[str]) -> cst.ImportFrom:
+    """`from module import names` on one line."""
+    return _parsed(f"from {module} import {', '.join(names)}")
+
+
+def _parsed(text: str) -> cst.ImportFrom:
+    statement = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
+    return cst.ensure_type(statement.body[0], cst.ImportFrom)
+
+
+def _one_more_line(imported: cst.ImportFrom, name: str) -> cst.ImportFrom:
     """The name on a line of its own inside the parentheses: the comments there stay with their names."""
-    offset = start
-    for line in source.text[start:end].splitlines(keepends=True):
-        there = re.match(r"\s+(\w+)", line)
-        if (there and by_type(there.group(1)) > by_type(name)) or line.lstrip().startswith(")"):
-            break
-        offset += len(line)
-    return Edit(path, offset, offset, f"{source.indent(start)}    {name},{source.newline}")
+    aliases = [] if isinstance(imported.names, cst.ImportStar) else list(imported.names)
+    line = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(_STEP))
+    at = next((at for at, alias in enumerate(aliases) if by_type(alias.evaluated_name) > by_type(name)), len(aliases))
+    new = cst.ImportAlias(cst.Name(name), comma=cst.Comma(whitespace_after=line))
+    if at == len(aliases):
+        last = aliases[-1]
+        ending = last.comma if isinstance(last.comma, cst.Comma) else cst.Comma(whitespace_after=line)
+        space = ending.whitespace_after
+        inner = space.with_changes(last_line=cst.SimpleWhitespace(_STEP)) if _is_line(space) else line
+        aliases[-1] = last.with_changes(comma=ending.with_changes(whitespace_after=inner))
+        closing = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(""))
+        new = new.with_changes(comma=cst.Comma(whitespace_after=closing))
+    aliases.insert(at, new)
+    return imported.with_changes(names=aliases)
+
+
+def _is_line(space: cst.BaseParenthesizableWhitespace) -> bool:
+    return isinstance(space, cst.ParenthesizedWhitespace)
 
 
 def by_type(name: str) -> tuple[int, str]:
@@ -93,81 +250,5 @@ def _key(module: str) -> tuple[int, int, str]:
     return (1 if dots else 0, -dots, module.lower())
 
 
-def _insert(path: str, source: SourceText, module: str, name: str, imports: list[Import]) -> Edit:
-    """A line of its own, behind the last import that sorts before it."""
-    relative = module.startswith(".")
-    section = [
-        item
-        for item in imports
-        if item.original and (item.module.startswith(".") if relative else item.module.split(".")[0] == "transformers")
-    ]
-    ours = (_key(module), by_type(name))
-    before = [item for item in section if (_key(item.module), by_type(item.original)) < ours]
-    line = f"from {module} import {name}"
-    if before:
-        last = max(before, key=lambda item: (_key(item.module), item.span.end_line))
-        return _below_import(path, source, last, source.newline, line)
-    if section:
-        first = min(section, key=lambda item: item.span.line)
-        start, _ = source.range(first.span)
-        return Edit(path, start, start, line + source.newline + source.indent(start))
-    plain = [item for item in imports if item.module != "__future__"] or imports
-    if plain:
-        return _below_import(path, source, max(plain, key=lambda item: item.span.end_line), source.newline * 2, line)
-    return _first(path, source, line)
-
-
-def _below_import(path: str, source: SourceText, item: Import, gap: str, line: str) -> Edit:
-    start, end = source.range(item.span)
-    end = source.line_end(end)
-    return Edit(path, end, end, gap + source.indent(start) + line)
-
-
-def _first(path: str, source: SourceText, line: str) -> Edit:
-    """The file's first import: below its docstring, above everything else."""
-    body = ast.parse(source.text).body
-    below = 1 if ast.get_docstring(ast.Module(body, [])) is not None else 0
-    if below < len(body):
-        statement = body[below]
-        decorators = getattr(statement, "decorator_list", [])
-        start = source.offset(min([statement.lineno, *(decorator.lineno for decorator in decorators)]), 0)
-        blank = 2 if isinstance(statement, ast.ClassDef | ast.FunctionDef) else 1
-        return Edit(path, start, start, line + source.newline * (blank + 1))
-    return Edit(path, len(source.text), len(source.text), source.newline + line + source.newline)
-
-
-def unused_imports(path: str, facts: FileFacts, before: str, after: SourceText, width: int) -> list[Edit]:
-    """The edits that drop imported names which only the removed text used (`partial`, mostly)."""
-    edits: list[Edit] = []
-    then, now = _words(before), _words(after.text)
-    for span in dict.fromkeys(item.span for item in facts.imports if not item.guard and item.module != "__future__"):
-        items = [item for item in facts.imports if item.span == span]
-        start, end = after.range(span)
-        text = after.text[start:end]
-        gone = [item for item in items if then[item.name] and not now[item.name]]
-        aliased = any(item.original not in ("", item.name) for item in items)
-        if not gone or aliased or (len(items) > 1 and not items[0].original):
-            continue
-        low, high = after.line_start(start), after.line_end(end)
-        if after.text[low:high] != text or "#" in text:
-            continue  # something else stands on these lines
-        kept = [item.original for item in items if item not in gone]
-        if kept:
-            edits.append(Edit(path, start, end, _statement(items[0].module, kept, after.newline, width, False)))
-        else:
-            edits.append(Edit(path, low, _below(after, low, high), ""))
-    return edits
-
-
-def _below(source: SourceText, start: int, end: int) -> int:
-    """Where the text goes on behind lines that are taken out: blank lines around them become one group."""
-    end = min(end + len(source.newline), len(source.text))
-    blank_above = start == 0 or not source.text[source.line_start(start - 1) : start].strip()
-    while blank_above and end < len(source.text) and not source.text[end : source.line_end(end)].strip():
-        end = min(source.line_end(end) + len(source.newline), len(source.text))
-    return end
-
-
-def _words(text: str) -> Counter[str]:
-    """How often each word stands in a text outside its import statements."""
-    return Counter(re.findall(r"[^\W\d]\w*", _IMPORTS.sub("", text)))
+def _first_key(imported: cst.ImportFrom) -> tuple[tuple[int, int, str], tuple[int, str]]:
+    return _key(module_of(imported)), min(map(by_type, _originals(imported)), default=(0, ""))

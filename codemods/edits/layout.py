@@ -1,207 +1,179 @@
-"""Argument lists and dedented statements as the tree's formatter would write them.
-
-libcst reads one call or statement at a time; lines that need not change are left to the letter.
-"""
+"""Argument lists as the tree's formatter would write them: on one line, on a line of their own, or one a line."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
 
-from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.tree.arguments import NewArgument
+import libcst as cst
 
-if TYPE_CHECKING:
-    import libcst as cst
+from ckpt_surgery.codemods.edits.targeted import code_of
+from ckpt_surgery.codemods.repair import NewArgument
+
+_STEP = "    "
+_NO_SPACE = cst.SimpleWhitespace("")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an expression stands: the indentation of its first line, and what shares lines with it."""
+    """Where a call stands: what shares its first line, in columns, and how long a line may be."""
 
+    margin: int
+    """The indentation of the block that its statement is in."""
     indent: str
+    """What the call's first line is indented by beyond that."""
     before: int
-    """Characters on the line before the expression."""
+    """Columns on the line before the call."""
     after: int
-    """Characters that follow its end on the line."""
+    """Columns on its last line behind it."""
     width: int
     """The longest line allowed."""
-    newline: str = "\n"
 
 
-@dataclass(slots=True)
-class _Line:
-    """One argument: its keyword or star, its value, the comment behind it, those above it and, for the last
-    one, those below it."""
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One argument without its comma, the comment behind it, those above it and, for the last one, those below it."""
 
-    prefix: str
-    value: str
+    argument: cst.Arg
     comment: str = ""
     above: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
 
     @property
-    def text(self) -> str:
-        return self.prefix + self.value
+    def code(self) -> str:
+        return code_of(self.argument)
 
 
-def render_call(text: str, arguments: Sequence[NewArgument] | None, place: Place) -> str:
-    """The source of a call with its new `arguments` (None: with its own), laid out anew.
+def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
+    """A call with its new `arguments` (None: with its own), laid out anew.
 
     Comments stay with their arguments. A list that was one argument a line (a trailing comma says so)
     stays that; otherwise the shortest of the three layouts that fits is taken.
-
-    Raises:
-        libcst.ParserSyntaxError: `text` is not an expression.
     """
-    import libcst as cst  # only where there is something to rewrite: it takes longer to load than all else
-
-    # In parentheses, because the call may stand in some and span lines.
-    node = cst.parse_expression("(" + text.replace("\r\n", "\n") + ")")
-    if not isinstance(node, cst.Call):
-        return text
-    blank = cst.Module([])
-    head = blank.code_for_node(node.func)
-    lines = _lines(node, blank)
-    exploded = _is_exploded(node, blank)
+    items = _items(call)
     if arguments is not None:
-        lines = [_line(argument, lines) for argument in arguments]
-    return _lay_out(head, lines, place, exploded).replace("\n", place.newline)
+        items = [_chosen(argument, items) for argument in arguments]
+    items = [_joined(item, len(place.indent) + place.margin, place.width) for item in items]
+    head = len(code_of(call.func).rpartition("\n")[2])
+    joined = ", ".join(item.code for item in items)
+    commented = any(item.comment or item.above or item.below for item in items)
+    if not _is_exploded(call) and not commented and "\n" not in joined:
+        if place.before + head + len(joined) + 2 + place.after <= place.width:
+            return _with_arguments(call, _NO_SPACE, items, [cst.SimpleWhitespace(" ")] * len(items), last=_NO_SPACE)
+        if place.margin + len(place.indent + _STEP + joined) <= place.width:
+            inner, outer = _line(place.indent + _STEP), _line(place.indent)
+            return _with_arguments(call, inner, items, [cst.SimpleWhitespace(" ")] * len(items), last=outer)
+    return _one_a_line(call, items, place.indent)
 
 
-def _line(new: NewArgument, lines: list[_Line]) -> _Line:
+def _one_a_line(call: cst.Call, items: Sequence[_Item], indent: str) -> cst.Call:
+    inner = indent + _STEP
+    first = _line(inner, inner, comments=items[0].above if items else ())
+    gaps = [_line(inner, inner, left.comment, right.above) for left, right in pairwise(items)]
+    gaps += [_line(indent, inner, last.comment, last.below) for last in items[-1:]]
+    return _with_arguments(call, first, items, gaps, last=None)
+
+
+def _with_arguments(
+    call: cst.Call,
+    before: cst.BaseParenthesizableWhitespace,
+    items: Sequence[_Item],
+    gaps: Sequence[cst.BaseParenthesizableWhitespace],
+    last: cst.BaseParenthesizableWhitespace | None,
+) -> cst.Call:
+    """The call with white space before its arguments and behind each comma; no last comma if something takes its
+    place."""
+    commas = [cst.Comma(_NO_SPACE, gap) for gap in gaps]
+    arguments = [item.argument.with_changes(comma=comma) for item, comma in zip(items, commas, strict=True)]
+    if last is not None and arguments:
+        arguments[-1] = items[-1].argument.with_changes(whitespace_after_arg=last)
+    return call.with_changes(whitespace_before_args=before, args=arguments)
+
+
+def _line(
+    indent: str, inner: str = "", comment: str = "", comments: Sequence[str] = ()
+) -> cst.ParenthesizedWhitespace:
+    """The end of a line with its comment, lines of comments indented by `inner`, and the next line's indentation."""
+    behind = cst.TrailingWhitespace(cst.SimpleWhitespace("  "), cst.Comment(comment)) if comment else None
+    lines = [cst.EmptyLine(whitespace=cst.SimpleWhitespace(inner), comment=cst.Comment(text)) for text in comments]
+    return cst.ParenthesizedWhitespace(
+        behind or cst.TrailingWhitespace(), empty_lines=lines, indent=True, last_line=cst.SimpleWhitespace(indent)
+    )
+
+
+def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
     if new.source is None:
-        prefix = f"{new.keyword}=" if new.keyword else ""
-        return _Line(prefix, new.text, f"# {new.comment}" if new.comment else "")
-    old = lines[new.source]
-    if new.keyword in ("*", "**"):
+        argument = cst.Arg(cst.parse_expression(new.text))
+        old = _Item(argument, f"# {new.comment}" if new.comment else "")
+    else:
+        old = items[new.source]
+    if new.keyword in ("*", "**") or (old.argument.keyword.value if old.argument.keyword else None) == new.keyword:
         return old
-    return replace(old, prefix=f"{new.keyword}=" if new.keyword else "")
+    if new.keyword is None:
+        comments = _comments_of(old.argument.equal)
+        argument = old.argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        return replace(old, argument=argument, above=[*old.above, *comments])
+    value = old.argument.value
+    if isinstance(value, cst.NamedExpr) and not value.lpar:  # as a keyword it needs them
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE)
+    argument = old.argument.with_changes(keyword=cst.Name(new.keyword), equal=equal, value=value)
+    return replace(old, argument=argument)
 
 
-def _lay_out(head: str, lines: list[_Line], place: Place, exploded: bool) -> str:
-    commented = any(line.comment or line.above or line.below for line in lines)
-    joined = ", ".join(line.text for line in lines)
-    if not exploded and not commented and "\n" not in joined:
-        if place.before + len(head) + len(joined) + 2 + place.after <= place.width:
-            return f"{head}({joined})"
-        inner = f"{place.indent}    {joined}"
-        if len(inner) <= place.width:
-            return f"{head}(\n{inner}\n{place.indent})"
-    out = [f"{head}("]
-    for line in lines:
-        out.extend(f"{place.indent}    {above}" for above in line.above)
-        text = _joined(line, len(place.indent) + 5, place.width)
-        out.append(f"{place.indent}    {text}," + (f"  {line.comment}" if line.comment else ""))
-    out.extend(f"{place.indent}    {below}" for line in lines for below in line.below)
-    return "\n".join([*out, f"{place.indent})"])
-
-
-def _joined(line: _Line, around: int, width: int) -> str:
+def _joined(item: _Item, margin: int, width: int) -> _Item:
     """An argument whose parenthesised value stood on a line of its own, joined where it fits now."""
-    inner = line.value[1:-1].strip()
-    if line.value.startswith("(\n") and line.value.endswith(")") and "\n" not in inner and inner[-1:] != ",":
-        joined = f"{line.prefix}({inner})"
-        if "#" not in inner and len(joined) + around <= width:
-            return joined
-    return line.text
+    value = item.argument.value
+    if len(value.lpar) != 1 or "\n" not in code_of(value.lpar[0]):
+        return item
+    inner = value.with_changes(
+        lpar=[value.lpar[0].with_changes(whitespace_after=_NO_SPACE)],
+        rpar=[value.rpar[0].with_changes(whitespace_before=_NO_SPACE)],
+    )
+    joined = item.argument.with_changes(value=inner)
+    lost = chain(_comments(value.lpar[0].whitespace_after), _comments(value.rpar[0].whitespace_before))
+    code = code_of(joined)
+    if "\n" in code or any(lost) or margin + len(_STEP) + len(code) + 1 > width:
+        return item
+    return replace(item, argument=joined)
 
 
-def _is_exploded(node: cst.Call, blank: cst.Module) -> bool:
+def _is_exploded(call: cst.Call) -> bool:
     """Whether a trailing comma on a list of several lines asks for one argument a line."""
-    from libcst import Comma
-
-    last = node.args[-1].comma if node.args else None
-    return isinstance(last, Comma) and "\n" in blank.code_for_node(last.whitespace_after)
+    last = call.args[-1].comma if call.args else None
+    return isinstance(last, cst.Comma) and "\n" in code_of(last.whitespace_after)
 
 
-def _lines(node: cst.Call, blank: cst.Module) -> list[_Line]:
-    from libcst import Comma, NamedExpr
-
-    lines: list[_Line] = []
-    own, above = _comments(node.whitespace_before_args)
-    above = [own, *above] if own else above
-    for argument in node.args:
-        prefix = f"{argument.keyword.value}=" if argument.keyword else argument.star
-        comma = argument.comma
+def _items(call: cst.Call) -> list[_Item]:
+    items: list[_Item] = []
+    above = list(_comments(call.whitespace_before_args))
+    for argument in call.args:
         spaces = [argument.whitespace_after_arg]
-        if isinstance(comma, Comma):
-            spaces += [comma.whitespace_before, comma.whitespace_after]
-        comment = ""
-        below: list[str] = []
+        if isinstance(argument.comma, cst.Comma):
+            spaces += [argument.comma.whitespace_before, argument.comma.whitespace_after]
+        comment, below = "", list[str]()
         for space in spaces:
-            own, more = _comments(space)
-            comment = comment or own
-            below += more
-        value = blank.code_for_node(argument.value)
-        if isinstance(argument.value, NamedExpr) and not argument.value.lpar:
-            value = f"({value})"  # as a keyword it needs them
-        lines.append(_Line(prefix, value, comment, above))
+            if isinstance(space, cst.ParenthesizedWhitespace):
+                own = space.first_line.comment
+                comment = comment or (own.value if own else "")
+                below += [line.comment.value for line in space.empty_lines if line.comment]
+        bare = argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_NO_SPACE)
+        items.append(_Item(bare, comment, above))
         above = below
-    if above and lines:
-        lines[-1].below = above
-    return lines
+    if above and items:
+        items[-1] = replace(items[-1], below=above)
+    return items
 
 
-def _comments(space: cst.BaseParenthesizableWhitespace) -> tuple[str, list[str]]:
-    """The comment on the rest of the line, and those on lines of their own below it."""
-    from libcst import ParenthesizedWhitespace
-
-    if not isinstance(space, ParenthesizedWhitespace):
-        return "", []
-    own = space.first_line.comment.value if space.first_line.comment else ""
-    return own, [line.comment.value for line in space.empty_lines if line.comment]
+def _comments(space: cst.BaseParenthesizableWhitespace) -> list[str]:
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return []
+    comments = [space.first_line.comment, *(line.comment for line in space.empty_lines)]
+    return [comment.value for comment in comments if comment]
 
 
-def relaid(text: str, indent: str, width: int, newline: str) -> str:
-    """Statements that moved left: those that a formatter would now join are joined.
-
-    `text` holds whole statements at indentation `indent` (not empty).
-    """
-    head = "if x:\n"
-    source = SourceText(head + text)
-    try:
-        tree = ast.parse(head + text)
-    except SyntaxError:
-        return text
-    edits: list[tuple[int, int, str]] = []
-    for statement in _simple(tree.body):
-        call = _value_call(statement)
-        if call is None or statement.lineno == statement.end_lineno:
-            continue
-        start, end = (
-            source.offset(call.lineno, call.col_offset),
-            source.offset(call.end_lineno or 0, call.end_col_offset or 0),
-        )
-        place = Place(
-            source.indent(start), start - source.line_start(start), source.line_end(end) - end, width, newline
-        )
-        new = render_call(source.text[start:end], None, place)
-        edits.append((start, end, new))
-    out = source.text
-    for start, end, new in reversed(edits):
-        out = out[:start] + new + out[end:]
-    return out.removeprefix(head)
-
-
-def _simple(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in statements:
-        inner = [
-            inner_statement
-            for name in ("body", "orelse", "finalbody")
-            for inner_statement in getattr(statement, name, ())
-        ]
-        if inner:
-            yield from _simple(inner)
-        else:
-            yield statement
-
-
-def _value_call(statement: ast.stmt) -> ast.Call | None:
-    """The call that a simple statement ends with: `x = f(...)`, `f(...)`, `return f(...)`, `x = f(...)[0]`."""
-    value = getattr(statement, "value", None)
-    while isinstance(value, ast.Subscript | ast.Attribute):
-        value = value.value
-    return value if isinstance(value, ast.Call) else None
+def _comments_of(equal: cst.AssignEqual | cst.MaybeSentinel) -> list[str]:
+    if not isinstance(equal, cst.AssignEqual):
+        return []
+    return [*_comments(equal.whitespace_before), *_comments(equal.whitespace_after)]

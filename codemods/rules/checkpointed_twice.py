@@ -35,7 +35,8 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches
 
 RULE = Declaration(
@@ -71,9 +72,9 @@ def _finding(
 ) -> Finding:
     both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
     if switch.kind == "argument":
-        start, end = context.tree.source(path).range(switch.spot.span)
-        edits = () if launch.launch.conditional else (Edit(path, start, end, "False"),)
-        return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, edits)
+        off = name_repair(context.tree, path, switch.spot.span, "False")
+        repairs = () if launch.launch.conditional else (off,)
+        return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, repairs)
     reentrant = any(mode.mode == "reentrant" for mode in script.modes)
     message = (
         f"{both} checkpoints the blocks twice: no more memory is saved, and "

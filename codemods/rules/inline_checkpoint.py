@@ -36,12 +36,12 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.edits.conversion import Doubt, Refusal, convert
-from ckpt_surgery.codemods.edits.derived_class import alias_of, aliased, derive
-from ckpt_surgery.codemods.edits.inline_edit import without_branch
 from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import KeepElseBranch, Repair
+from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, convert
+from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
@@ -106,9 +106,9 @@ Reason = Hindrance | Refusal | Doubt
 
 @dataclass(frozen=True, slots=True)
 class _BranchRepair:
-    """The edits that remove a branch, and why they are not safe, or not there; safe where there is no reason."""
+    """The repairs that remove a branch, and why they are not safe, or not there; safe where there is no reason."""
 
-    edits: tuple[Edit, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
 
@@ -116,7 +116,7 @@ class _BranchRepair:
 class _Layers:
     """What makes the classes behind a checkpoint call layers."""
 
-    edits: tuple[Edit, ...]
+    repairs: tuple[Repair, ...]
     doubt: Doubt | None
 
 
@@ -132,7 +132,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         shared = staying & set(_blocks(context, owner, inline))
         if shared and not repair.reasons:
             names = ", ".join(sorted(ref.name for ref in shared))
-            repair = _BranchRepair(repair.edits, (Hindrance(Obstacle.SHARED_BLOCK, (names,)),))
+            repair = _BranchRepair(repair.repairs, (Hindrance(Obstacle.SHARED_BLOCK, (names,)),))
         yield _finding(context, owner, inline, repair)
 
 
@@ -149,9 +149,9 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         message += f"; the branches disagree: {'; '.join(differences)}"
     reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
     if reasons:
-        message += f"; {reasons}" if repair.edits else f"; not repaired: {reasons}"
+        message += f"; {reasons}" if repair.repairs else f"; not repaired: {reasons}"
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
-    return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.edits)
+    return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
 
 
 def _text(reason: Reason) -> str:
@@ -191,10 +191,17 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
         # A block behind the call that does not become a layer would lose the checkpointing it has.
         if isinstance(refusal, Refusal) or refusal.obstacle is not Obstacle.TORCH_MODULE:
             return _BranchRepair(reasons=(refusal,))
-    edits = dict.fromkeys(edit for part in layers for edit in part.edits)
-    return _BranchRepair(
-        (*edits, without_branch(context.tree, owner, inline)), tuple(_doubts(context, owner, inline, layers))
-    )
+    made = dict.fromkeys(repair for part in layers for repair in part.repairs)
+    doubts = tuple(_doubts(context, owner, inline, layers))
+    return _BranchRepair((*made, _without(context, owner, inline)), doubts)
+
+
+def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
+    """The else branch in the place of the whole `if`, which keeps the guards that later code relies on."""
+    needed = inline.guard is not None and inline.guard_needed
+    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
+    branch = context.tree.places(owner.path).branch(inline.span)
+    return KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
 
 
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Layers]) -> Iterator[Reason]:
@@ -256,19 +263,19 @@ def _conversion(
         return Hindrance(Obstacle.NOTHING_KNOWN, (checkpoint.callee,))
     if not refs:
         return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
-    edits: list[Edit] = []
+    made: list[Repair] = []
     doubts: list[Doubt] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)
         if derived:
-            edits += derived
+            made += derived
             continue
         conversion = convert(tree, ref, context.argument_repairs)
         if isinstance(conversion, Refusal):
             return conversion
-        edits += [*conversion.edits, *aliased(tree, owner, ref)]
+        made += [*conversion.repairs, *aliased(tree, owner, ref)]
         doubts += [conversion.doubt] if conversion.doubt else []
-    return _Layers(tuple(edits), doubts[0] if doubts else None)
+    return _Layers(tuple(made), doubts[0] if doubts else None)
 
 
 def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.launch_facts import Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
 from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, setup_text
 from ckpt_surgery.codemods.scripts.signs import sign_text
@@ -99,10 +100,9 @@ def _findings(
                 message = f"{fault}, or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)"
                 yield context.script_finding(RULE, path, mode.spot, message, Applicability.INFO)
                 continue
-            start, end = context.tree.source(path).range(mode.spot.span)
-            edits = (Edit(path, start, end, "True"),) if sure and repair else ()
+            repairs = (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair else ()
             applicability = Applicability.UNSAFE if sure else Applicability.INFO
-            yield context.script_finding(RULE, path, mode.spot, f"{fault}; {_ADVICE}", applicability, edits)
+            yield context.script_finding(RULE, path, mode.spot, f"{fault}; {_ADVICE}", applicability, repairs)
     if forced or script.modes:
         return
     for switch in script.switches:

@@ -36,9 +36,10 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
-from ckpt_surgery.codemods.edits.switch_removal import without_switch
 from ckpt_surgery.codemods.facts.file_facts import OldSwitch
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repairs.old_switches import without_switch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(
@@ -82,6 +83,6 @@ def _at(
     switch: OldSwitch,
     message: str,
     applicability: Applicability,
-    edits: tuple[Edit, ...] = (),
+    repairs: tuple[Repair, ...] = (),
 ) -> Finding:
-    return context.finding(RULE, ref.path, switch.span, ref.name, message, applicability, edits, switch.first_line)
+    return context.finding(RULE, ref.path, switch.span, ref.name, message, applicability, repairs, switch.first_line)

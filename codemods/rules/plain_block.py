@@ -29,9 +29,9 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
-from ckpt_surgery.codemods.edits.conversion import Refusal, convert
-from ckpt_surgery.codemods.edits.derived_class import aliased
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repairs.conversion import Refusal, convert
+from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.wording import doubt_text, refusal_text
@@ -84,8 +84,8 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     if conversion.doubt and applicability is Applicability.SAFE:
         message += f"; {doubt_text(conversion.doubt)}"
         applicability = Applicability.UNSAFE
-    edits = (*conversion.edits, *aliased(context.tree, element.holder, ref))
-    return context.class_finding(RULE, ref, message, applicability, edits, first_line=ref.cls.first_line)
+    repairs = (*conversion.repairs, *aliased(context.tree, element.holder, ref))
+    return context.class_finding(RULE, ref, message, applicability, repairs, first_line=ref.cls.first_line)
 
 
 def _stack(element: StackElement) -> str:

@@ -38,13 +38,13 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.launch_facts import Strategy
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import NewArgument, Repair
+from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, may_need_reentrance, setup_text
 from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
-from ckpt_surgery.codemods.tree.arguments import NewArgument
 
 RULE = Declaration(
     code="CKPT104",
@@ -85,10 +85,10 @@ def _findings(
     left_alone = any(may_need_reentrance(launch, script) for launch in launches)
     for mode in script.modes:
         if mode.mode != "non_reentrant":
-            edits = () if left_alone else (_edit(context, path, mode),)
+            repairs = () if left_alone else (_repair(context, path, mode),)
             message = _sure_message(mode, sign) if sure else f"{_unsure_message(mode)}; {doubt}"
             applicability = Applicability.SAFE if sure else Applicability.UNSAFE
-            yield context.script_finding(RULE, path, mode.spot, message, applicability, edits)
+            yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
 
 
 def _subject(mode: CheckpointMode) -> str:
@@ -121,11 +121,10 @@ def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:
     return f"nothing here shows which of them runs the script ({sign_text(sign)})"
 
 
-def _edit(context: RuleContext, path: str, mode: CheckpointMode) -> Edit:
+def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> Repair:
     """`True` becomes `False`; where the option is left out it comes last."""
     if mode.mode == "reentrant":
-        start, end = context.tree.source(path).range(mode.spot.span)
-        return Edit(path, start, end, "False")
+        return name_repair(context.tree, path, mode.spot.span, "False")
     arguments = [NewArgument(position, argument.name) for position, argument in enumerate(mode.args)]
     option = NewArgument(None, "use_reentrant", "False")
-    return call_edit(context.tree, path, mode.spot.span, (*arguments, option))
+    return call_repair(context.tree, path, mode.spot.span, (*arguments, option))

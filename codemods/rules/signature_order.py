@@ -31,10 +31,12 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.edits.call_edit import call_edit
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
-from ckpt_surgery.codemods.tree.arguments import NewArgument, reordered
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, Repair
+from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.tree.arguments import reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite, meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import quoted
@@ -53,7 +55,7 @@ _Blocked = Mapping[ClassRef, Mapping[str, None]]
 
 
 class UnfollowedUse(Enum):
-    """A use of a forward in the tree that no edit here follows: reordering would break it silently."""
+    """A use of a forward in the tree that no repair here follows: reordering would break it silently."""
 
     OVERRIDDEN = "overridden"
     CHECKPOINT_CALL = "checkpoint call"
@@ -116,15 +118,15 @@ def _finding(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocke
     owner = group[0]
     message = f"{owner.name}.forward takes {quoted(blocked[owner])} behind past state: no call can pass both correctly"
     unfollowed = _unfollowed(context, group, blocked)
-    edits: tuple[Edit, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     if unfollowed:
         message += f"; not repaired: {_WORDS[unfollowed.use].format(*unfollowed.names)}"
     else:
-        edits = _edits(context, group, tuple(blocked[owner]), callers)
-    if edits:
+        repairs = _repairs(context, group, tuple(blocked[owner]), callers)
+    if repairs:
         message += f"; reordering breaks callers outside the tree ({len(callers[owner])} inside follow)"
     span = owner.cls.forward.span if owner.cls.forward else owner.cls.header
-    return context.finding(RULE, owner.path, span, owner.name, message, edits=edits)
+    return context.finding(RULE, owner.path, span, owner.name, message, repairs=repairs)
 
 
 def _unfollowed(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocked) -> _Unfollowed | None:
@@ -136,7 +138,7 @@ def _unfollowed(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blo
 
 
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[_Unfollowed]:
-    """The uses of a class's forward that no edit here follows."""
+    """The uses of a class's forward that no repair here follows."""
     tree = context.tree
     for heir in tree.bases.heirs(owner):
         if heir.cls.forward and (heir not in group or "super().forward" in tree.source(heir.path).of(heir.cls.span)):
@@ -166,11 +168,11 @@ def _order(owner: ClassRef, forward: ForwardSignature, names: tuple[str, ...]) -
     return [*rest[:wall], *moved, *rest[wall:]]
 
 
-def _edits(
+def _repairs(
     context: RuleContext, group: tuple[ClassRef, ...], names: tuple[str, ...], callers: _Callers
-) -> tuple[Edit, ...]:
+) -> tuple[Repair, ...]:
     """The new signatures and calls; nothing where one of them cannot be written."""
-    edits: dict[Edit, None] = {}
+    repairs: dict[Repair, None] = {}
     new_calls: dict[CallSite, tuple[NewArgument, ...]] = {}
     for owner in group:
         forward = owner.cls.forward
@@ -180,29 +182,28 @@ def _edits(
         signature = _signature(context, owner, forward, params)
         if signature is None:
             return ()
-        edits[signature] = None
+        repairs[signature] = None
         for site in callers[owner]:
             arguments = reordered(site.call.args, forward, params, meaning_of(owner))
             if arguments is None or new_calls.setdefault(site, arguments) != arguments:
                 return ()
     for site, arguments in new_calls.items():
-        edits[call_edit(context.tree, site.owner.path, site.call.span, arguments)] = None
-    return tuple(edits)
+        repairs[call_repair(context.tree, site.owner.path, site.call.span, arguments)] = None
+    return tuple(repairs)
 
 
 def _signature(
     context: RuleContext, owner: ClassRef, forward: ForwardSignature, params: list[Parameter]
-) -> Edit | None:
-    """The parameters in their new order, each as it was written; None where comments stand between them."""
+) -> OrderParameters | None:
+    """The parameters in their new order; None where comments stand between them."""
     source = context.tree.source(owner.path)
-    ranges = [source.range(span) for span in forward.param_spans[: len(params)]]
-    texts = {p.name: source.text[start:end] for p, (start, end) in zip(forward.params, ranges, strict=False)}
-    gaps = [source.text[left[1] : right[0]] for left, right in itertools.pairwise(ranges)]
+    spans = forward.param_spans[: len(params)]
+    gaps = [source.of(Span(*left[2:], *right[:2])) for left, right in itertools.pairwise(spans)]
     if any("#" in gap for gap in gaps) or _required_behind_default(params):
         return None
-    first, *rest = params
-    text = texts[first.name] + "".join(gap + texts[p.name] for gap, p in zip(gaps, rest, strict=True))
-    return Edit(owner.path, ranges[0][0], ranges[-1][1], text)
+    span = Span(*spans[0][:2], *spans[-1][2:])
+    method = context.tree.places(owner.path).definition(forward.span)
+    return OrderParameters(owner.path, span, method, tuple(parameter.name for parameter in params))
 
 
 def _required_behind_default(params: list[Parameter]) -> bool:

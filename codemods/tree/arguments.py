@@ -13,6 +13,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
+from ckpt_surgery.codemods.repair import NewArgument
 from ckpt_surgery.model_patches.family import FamilyFacts
 from ckpt_surgery.model_patches.vocabulary import is_gradient, is_past_state, is_switch
 
@@ -82,19 +83,6 @@ class Meaning:
     def past_names(self, params: Sequence[Parameter]) -> set[str]:
         """The names of the parameters that are past state."""
         return {parameter.name for parameter in params if self.past(parameter)}
-
-
-@dataclass(frozen=True, slots=True)
-class NewArgument:
-    """One argument of the new call: an old one (`source` is its position there), or a new `text`.
-
-    `comment` names the parameter that a default stands for. `keyword` is None for a positional argument.
-    """
-
-    source: int | None
-    keyword: str | None
-    text: str = ""
-    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
+from ckpt_surgery.codemods.tree.places import Places
 
 LINE_LENGTH = 119
 """The line length of transformers."""
@@ -50,6 +51,7 @@ class SourceTree:
         self.width = width
         self.configuration = configuration
         self._sources: dict[str, SourceText] = {}
+        self._places: dict[str, Places] = {}
 
     @property
     def checked(self) -> tuple[str, ...]:
@@ -61,6 +63,14 @@ class SourceTree:
         if path not in self._sources:
             self._sources[path] = SourceText(self.text(path))
         return self._sources[path]
+
+    def places(self, path: str) -> Places:
+        """The places of a file by name. The file is one of the tree."""
+        if path not in self._places:
+            facts = self.names.facts(path)
+            assert facts is not None
+            self._places[path] = Places(self.source(path), facts)
+        return self._places[path]
 
     def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
         """The checked files that are training scripts, and what they say as such."""

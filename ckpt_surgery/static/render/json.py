@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import CheckReport, statistics
 
 JSON_SCHEMA_VERSION = 1
@@ -13,6 +15,7 @@ JSON_SCHEMA_VERSION = 1
 
 def to_json(report: CheckReport, version: str) -> str:
     """The report as one JSON object: findings with their edits, problems and counts by rule."""
+    edits = edits_of(report.shown)
     document = {
         "schema_version": JSON_SCHEMA_VERSION,
         "tool": {"name": "ckpt_surgery", "version": version},
@@ -20,7 +23,7 @@ def to_json(report: CheckReport, version: str) -> str:
         "seconds": round(report.seconds, 3),
         "suppressed": report.suppressed,
         "hidden": {kind.value: count for kind, count in report.hidden.items()},
-        "findings": [_json_finding(finding) for finding in report.shown],
+        "findings": [_json_finding(finding, edits[finding]) for finding in report.shown],
         "problems": [{"path": problem.path, "message": problem.message} for problem in report.problems],
         "statistics": [
             {
@@ -36,7 +39,7 @@ def to_json(report: CheckReport, version: str) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _json_finding(finding: Finding) -> dict[str, object]:
+def _json_finding(finding: Finding, edits: Iterable[Edit]) -> dict[str, object]:
     return {
         "code": finding.code,
         "path": finding.path,
@@ -47,7 +50,5 @@ def _json_finding(finding: Finding) -> dict[str, object]:
         "applicability": finding.applicability.value,
         "family": finding.family,
         "first_line": finding.first_line,
-        "edits": [
-            {"path": edit.path, "start": edit.start, "end": edit.end, "text": edit.text} for edit in finding.edits
-        ],
+        "edits": [{"path": edit.path, "start": edit.start, "end": edit.end, "text": edit.text} for edit in edits],
     }

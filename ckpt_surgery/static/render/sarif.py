@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import CheckReport, RuleText, display_path
 from ckpt_surgery.static.results import Problem
 
@@ -24,6 +25,7 @@ _LEVELS = {
 
 def to_sarif(report: CheckReport, version: str) -> str:
     """The report as a SARIF 2.1.0 log with one run; problems become notifications of its invocation."""
+    edits = edits_of(report.shown)
     indices = {rule.code: index for index, rule in enumerate(report.rules)}
     script_codes = {rule.code for rule in report.rules if rule.subject is Subject.SCRIPT}
     run = {
@@ -43,7 +45,12 @@ def to_sarif(report: CheckReport, version: str) -> str:
             }
         ],
         "results": [
-            _result(finding, indices.get(finding.code, -1), "function" if finding.code in script_codes else "type")
+            _result(
+                finding,
+                edits[finding],
+                rule_index=indices.get(finding.code, -1),
+                kind="function" if finding.code in script_codes else "type",
+            )
             for finding in report.shown
         ],
     }
@@ -59,7 +66,7 @@ def _rule(rule: RuleText) -> dict[str, object]:
     }
 
 
-def _result(finding: Finding, rule_index: int, kind: str) -> dict[str, object]:
+def _result(finding: Finding, edits: Sequence[Edit], *, rule_index: int, kind: str) -> dict[str, object]:
     """A finding as a SARIF result; `kind` says what its `class_name` is: a function or a type."""
     location: dict[str, object] = {
         "physicalLocation": {
@@ -77,8 +84,8 @@ def _result(finding: Finding, rule_index: int, kind: str) -> dict[str, object]:
         "locations": [location],
         "properties": {"applicability": finding.applicability.value, "family": finding.family},
     }
-    if finding.edits:
-        result["fixes"] = [_fix(finding.edits)]
+    if edits:
+        result["fixes"] = [_fix(edits)]
     return result
 
 

@@ -56,7 +56,7 @@ def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     ]
     if hidden:
         lines += wrapped(f"Not shown: {', '.join(hidden)}.", width)
-    repairable = Counter(f.applicability for f in report.shown if f.edits)
+    repairable = Counter(f.applicability for f in report.shown if f.repairs)
     safe, unsafe = repairable[Applicability.SAFE], repairable[Applicability.UNSAFE]
     if safe or unsafe:
         ways = [f"{safe} with `ckpt_surgery apply`"] if safe else []
@@ -95,7 +95,7 @@ def rule_lines(rules: Sequence[RuleText], *, width: int = 80) -> list[str]:
 
 
 def _why_left(left: Sequence[Finding], unsafe: bool) -> str:
-    kinds = Counter((f.applicability, bool(f.edits)) for f in left)
+    kinds = Counter((f.applicability, bool(f.repairs)) for f in left)
     not_repaired = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
     repairable = kinds[Applicability.UNSAFE, True]
     reasons = (

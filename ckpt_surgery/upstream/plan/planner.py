@@ -69,7 +69,7 @@ def plan_series(
         snapshot, _ = take_snapshot(sources, jobs=None, cache=True, progress=progress)
         context = snapshot.context(select_codes(codes, ()), include_unsupported=False)
         findings, _ = snapshot.unsuppressed(snapshot.findings(context), {})
-        repairable = frozenset(finding.family for finding in findings if finding.edits)
+        repairable = frozenset(finding.family for finding in findings if finding.repairs)
         planner = _Planner(tree, context, codes, repairable, copies_follow)
         repairs = planner.repairs(families)
         series = series_of(repairs.commits, repairs.edges, repairs.notes, group_by)

@@ -7,12 +7,14 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable
 
-from ckpt_surgery.codemods.edits.imports import unused_imports
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.rewrite import transformed
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import span_of
-from ckpt_surgery.codemods.finding import Edit
-from ckpt_surgery.static.edits import apply_edits
+from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
+from ckpt_surgery.static.edits import Edit, apply_edits
 from ckpt_surgery.upstream.layout import LINE_LENGTH
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\[`])")
@@ -21,7 +23,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\[`])")
 def apply_removals(source: str, edits: Iterable[Edit]) -> str:
     """The source after these edits, without the imports that only the removed code used."""
     after = apply_edits(source, list(edits))
-    return apply_edits(after, unused_imports("", extract(after), source, SourceText(after), LINE_LENGTH))
+    unused = unused_imports("", extract(after), source, after, LINE_LENGTH)
+    return transformed(cst.parse_module(after), [unused]).code if unused else after
 
 
 def remove_method(text: SourceText, method: ast.FunctionDef, *, first: bool) -> Edit:

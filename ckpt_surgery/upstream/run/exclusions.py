@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.finding import Edit
+from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.upstream.run.exclusion_edits import (
     remove_list_elements,
     remove_method,

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
 from ckpt_surgery.upstream.run.exclusion_edits import apply_removals

@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ckpt_surgery.codemods.edits.imports import added_import
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.imports import AddImport
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.finding import Edit
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.static.edits import apply_edits
+from ckpt_surgery.static.edits import Edit, apply_edits
 from ckpt_surgery.upstream.layout import LINE_LENGTH
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"
@@ -150,5 +151,4 @@ def _with_import(source: str, module: str, name: str) -> str:
     absolute = [entry for entry in facts.imports if not entry.module.startswith(".")]
     guards = [entry.guard for entry in absolute if "is_torch_available" in entry.guard]
     guard = next((guard for guard in guards if not guard.startswith("not ")), "") if (module, name) == _LAYER else ""
-    section = [entry for entry in absolute if entry.guard == guard]
-    return apply_edits(source, [added_import("", SourceText(source), section, module, name, LINE_LENGTH)])
+    return AddImport(module, name, width=LINE_LENGTH, guard=guard).transform_module(cst.parse_module(source)).code

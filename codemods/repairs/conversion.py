@@ -1,4 +1,4 @@
-"""Making a plain class a checkpointing layer: which class to edit, its new bases, the import.
+"""Making a plain class a checkpointing layer: which class to change, the import, and what else has to change with it.
 
 Shared by the rule that finds plain blocks and the one that removes inline branches.
 """
@@ -9,14 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from ckpt_surgery.codemods.edits.imports import import_edit
-from ckpt_surgery.codemods.edits.switch_removal import old_switches, without_switch
-from ckpt_surgery.codemods.finding import Edit
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.repair import MakeLayer, Repair
+from ckpt_surgery.codemods.repairs.layer_import import layer_import
+from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
-from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-
-_MODULES = ("nn.Module", "torch.nn.Module", "Module")
 
 
 class RefusalReason(Enum):
@@ -25,7 +24,7 @@ class RefusalReason(Enum):
     UNKNOWN_BASES = "unknown bases"
     """The class has bases outside the files at hand."""
     NOT_CHECKED = "not checked"
-    """The class to edit is in a file that is not checked."""
+    """The class to change is in a file that is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,9 @@ Doubt = PastStateDoubt | SwitchDoubt
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The edits that make a class a layer, none where it is one. With a doubt they are not safe."""
+    """The repairs that make a class a layer, none where it is one. With a doubt they are not safe."""
 
-    edits: tuple[Edit, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     doubt: Doubt | None = None
 
 
@@ -81,13 +80,13 @@ def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
         for twin in tree.lineages.same(root)
         if twin is root or (_names_module(twin) and twin.path in tree.checked)
     ]
-    edits = [edit for twin in twins for edit in (*layer_import(tree, twin.path), _bases(tree, twin))]
+    made: list[Repair] = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
-            return Conversion(tuple(edits), SwitchDoubt(model.name))
-        edits.append(without_switch(tree, model))
-    return Conversion(tuple(edits), _doubt(tree, layers, repairs))
+            return Conversion(tuple(made), SwitchDoubt(model.name))
+        made.append(without_switch(tree, model))
+    return Conversion(tuple(made), _doubt(tree, layers, repairs))
 
 
 def _doubt(
@@ -104,20 +103,11 @@ def _doubt(
 
 
 def _names_module(ref: ClassRef) -> bool:
-    return any(base in _MODULES for base in ref.cls.bases)
-
-
-def layer_import(tree: SourceTree, path: str) -> tuple[Edit, ...]:
-    """The edit that imports the layer class into a file, or nothing where it is imported already."""
-    facts = tree.names.facts(path)
-    if facts is None:
-        return ()
-    edit = import_edit(path, facts, tree.source(path), tree.width)
-    return (edit,) if edit else ()
+    return any(base in MODULES for base in ref.cls.bases)
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to edit: the one that names nn.Module, where all that inherit from it are blocks.
+    """The class to change: the one that names nn.Module, where all that inherit from it are blocks.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
@@ -134,10 +124,10 @@ def _may_be_layer(tree: SourceTree, ref: ClassRef) -> bool:
     return tree.blocks.checkpoints(ref) or ref.name not in tree.containers.holders
 
 
-def _bases(tree: SourceTree, root: ClassRef) -> Edit:
-    source = tree.source(root.path)
-    for base, span in zip(root.cls.bases, root.cls.base_spans, strict=True):
-        if base in _MODULES:
-            return Edit(root.path, *source.range(span), GCL)
-    start, _ = source.range(root.cls.base_spans[0])
-    return Edit(root.path, start, start, f"{GCL}, ")
+def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
+    """The class as a layer. What changes is its base, or the place in front of its first one."""
+    spans = zip(root.cls.bases, root.cls.base_spans, strict=True)
+    first = root.cls.base_spans[0]
+    front = Span(first.line, first.column, first.line, first.column)
+    span = next((span for base, span in spans if base in MODULES), front)
+    return MakeLayer(root.path, span, tree.places(root.path).cls(root.cls))

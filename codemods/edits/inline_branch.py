@@ -1,0 +1,153 @@
+"""An inline branch goes: the else branch moves out, comments and needed guards stay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.arguments import CallJoiner
+from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, TargetError
+from ckpt_surgery.codemods.repair import Occurrence
+
+
+class RemoveInlineBranch(OccurrenceTransformer):
+    """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
+
+    `guards` are the positions of statements of its body that stay under the `if`. Comments of what goes are kept above
+    the statements that move out, unless these repeat them.
+    """
+
+    def __init__(self, branch: Occurrence, *, guards: Collection[int] = (), width: int) -> None:
+        super().__init__(branch, "if")
+        self._guards = frozenset(guards)
+        self._width = width
+        self._margin = 0
+        self._step = 0
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Keep how far what is being visited is indented. Only statements that hold others are entered."""
+        if not isinstance(node, (cst.Module, *DEFINITIONS, *HOLDERS)):
+            return False
+        if isinstance(node, cst.Module):
+            self._step = len(node.default_indent)
+        elif isinstance(node, cst.IndentedBlock):
+            self._margin += self._columns(node)
+        return super().on_visit(node)
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """What takes the place of a node."""
+        left = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.IndentedBlock):
+            self._margin -= self._columns(original_node)
+        return left
+
+    def _columns(self, block: cst.IndentedBlock) -> int:
+        return self._step if block.indent is None else len(block.indent)
+
+    def visit_If(self, node: cst.If) -> bool:
+        """Count it."""
+        self.matches(node)
+        return True
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If:
+        """With the branch as its `elif`: with the branch's else as its own."""
+        if original_node.orelse is None or original_node.orelse is not self.found:
+            return updated_node
+        branch = cst.ensure_type(updated_node.orelse, cst.If)
+        other = _else_of(branch)
+        moved = _moved(other.body)
+        first = moved[0].with_changes(leading_lines=[*_lines(_lost(branch)), *_leading(moved[0])])
+        body = cst.IndentedBlock([first, *moved[1:]], footer=_footer(other.body))
+        return updated_node.with_changes(orelse=cst.Else(body, leading_lines=branch.leading_lines))
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """The block with the statements of the else branch in the place of the branch."""
+        at = next((at for at, statement in enumerate(original_node.body) if statement is self.found), None)
+        if at is None:
+            return updated_node
+        statements = list(updated_node.body)
+        branch = cst.ensure_type(statements[at], cst.If)
+        moved, below = self._instead(branch)
+        footer = list(updated_node.footer)
+        if at + 1 < len(statements):
+            following = statements[at + 1]
+            statements[at + 1] = following.with_changes(leading_lines=[*below, *_leading(following)])
+        else:
+            footer = [*below, *footer]
+        statements[at : at + 1] = moved
+        return updated_node.with_changes(body=statements, footer=footer)
+
+    def _instead(self, branch: cst.If) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
+        """The statements that take the place of a branch, and the comments below them."""
+        other = _else_of(branch)
+        one_line = isinstance(other.body, cst.SimpleStatementSuite)
+        moved = _moved(other.body)
+        if not one_line:
+            joiner = CallJoiner(self._margin, self._step, self._width)
+            moved = [statement for old in moved if isinstance(statement := old.visit(joiner), cst.BaseStatement)]
+        kept = self._kept(branch)
+        lost = _lines(_lost(branch, without=kept))
+        if kept is None:
+            above = [*branch.leading_lines, *lost]
+            moved[0] = moved[0].with_changes(leading_lines=[*above, *_leading(moved[0])])
+            return moved, _footer(other.body)
+        blank = cst.EmptyLine(indent=False)
+        moved[0] = moved[0].with_changes(leading_lines=[blank, *lost, *_leading(moved[0])])
+        return [kept, *moved], _footer(other.body)
+
+    def _kept(self, branch: cst.If) -> cst.If | None:
+        """The branch with its guards alone; None where none is to stay."""
+        if not self._guards or not isinstance(branch.body, cst.IndentedBlock):
+            return None
+        guards = [statement for at, statement in enumerate(branch.body.body) if at in self._guards]
+        return branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)
+
+
+def _else_of(branch: cst.If) -> cst.Else:
+    if not isinstance(branch.orelse, cst.Else):
+        raise TargetError("the if has no else branch of its own that could stay")
+    return branch.orelse
+
+
+def _moved(body: cst.BaseSuite) -> list[cst.BaseStatement]:
+    """The statements of a suite, each on a line of its own."""
+    if isinstance(body, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)]
+    return list(cst.ensure_type(body, cst.IndentedBlock).body)
+
+
+def _footer(body: cst.BaseSuite) -> list[cst.EmptyLine]:
+    return list(body.footer) if isinstance(body, cst.IndentedBlock) else []
+
+
+def _leading(statement: cst.BaseStatement) -> Sequence[cst.EmptyLine]:
+    lines: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
+    return lines
+
+
+def _lines(comments: Collection[str]) -> list[cst.EmptyLine]:
+    return [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
+
+
+def _lost(branch: cst.If, without: cst.If | None = None) -> Collection[str]:
+    """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
+    other = _else_of(branch)
+    staying = [other.body.body, *([without.test, without.body] if without else [])]
+    kept = {comment for part in staying for comment in _comments(part)}
+    if isinstance(other.body, cst.IndentedBlock):
+        kept.update(comment for line in other.body.footer for comment in _comments(line))
+    head = other.body.header if isinstance(other.body, cst.IndentedBlock) else ()
+    going = [branch.test, branch.whitespace_after_test, branch.body, *other.leading_lines, head]
+    return dict.fromkeys(comment for part in going for comment in _comments(part) if comment not in kept)
+
+
+def _comments(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[str]:
+    if isinstance(part, cst.Comment):
+        yield part.value
+    for inner in part.children if isinstance(part, cst.CSTNode) else part:
+        yield from _comments(inner)

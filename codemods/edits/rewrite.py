@@ -1,0 +1,89 @@
+"""The transformers of a text's repairs, one after another: parsed once, changed by each, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
+from ckpt_surgery.codemods.edits.comments import RemoveComment
+from ckpt_surgery.codemods.edits.derived_class import AddDerivedLayer, DeriveFromImport
+from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
+from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
+from ckpt_surgery.codemods.edits.layer_base import LayerBase
+from ckpt_surgery.codemods.edits.methods import RemoveMethod
+from ckpt_surgery.codemods.edits.names import RenameOccurrence
+from ckpt_surgery.codemods.edits.parameters import ReorderParameters
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetError
+from ckpt_surgery.codemods.repair import (
+    DeriveImportedLayer,
+    DeriveLayer,
+    DropComment,
+    DropImports,
+    DropMethod,
+    ImportName,
+    KeepElseBranch,
+    MakeLayer,
+    OrderParameters,
+    PassArguments,
+    Repair,
+    ReplaceName,
+)
+
+
+def transformer_of(repair: Repair) -> ModuleTransformer:
+    """The transformer that makes a repair.
+
+    Raises:
+        TypeError: there is none.
+    """
+    match repair:
+        case MakeLayer(target=cls):
+            return LayerBase(cls)
+        case ImportName(module=module, name=name, width=width):
+            return AddImport(module, name, width=width)
+        case DropImports(names=names, width=width):
+            return RemoveImports(names, width=width)
+        case KeepElseBranch(target=branch, guards=guards, width=width):
+            return RemoveInlineBranch(branch, guards=guards, width=width)
+        case PassArguments(target=call, arguments=arguments, width=width):
+            return RearrangeArguments(call, arguments, width=width)
+        case OrderParameters(target=method, names=names):
+            return ReorderParameters(method, names)
+        case DropMethod(target=method):
+            return RemoveMethod(method)
+        case DeriveLayer(target=base, name=name, docstring=docstring):
+            return AddDerivedLayer(base, name, docstring)
+        case DeriveImportedLayer(name=name, original=original):
+            return DeriveFromImport(name, original)
+        case ReplaceName(target=occurrence, new=new):
+            return RenameOccurrence(occurrence, new)
+        case DropComment(target=owner, comment=comment):
+            return RemoveComment(owner, comment)
+    raise TypeError(f"no transformer makes a {type(repair).__name__}")
+
+
+def transformed(tree: cst.Module, repairs: Iterable[Repair]) -> cst.Module:
+    """A module after all its repairs, the last in the text first: what counts occurrences counts those before it.
+
+    None of the repairs may change what another one changes.
+
+    Raises:
+        TargetError: the module does not have what one of them is to change.
+    """
+    for repair in sorted(dict.fromkeys(repairs), key=_place, reverse=True):
+        tree = transformer_of(repair).transform_module(tree)
+    return tree
+
+
+def rewritten(text: str, repairs: Iterable[Repair]) -> str | None:
+    """A part of a file after its repairs; None where one of them cannot be made, which is a fault of ours."""
+    try:
+        return transformed(cst.parse_module(text), repairs).code
+    except (TargetError, cst.ParserSyntaxError):
+        return None
+
+
+def _place(repair: Repair) -> tuple[int, int]:
+    return (repair.span.line, repair.span.column) if repair.span else (0, 0)

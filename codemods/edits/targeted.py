@@ -1,0 +1,157 @@
+"""How a transformer reaches what it changes: down the named class and function, past everything else.
+
+A visitor that enters every node of a modeling file takes most of a second; nodes outside the target come back as they
+are, to the byte.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ckpt_surgery.codemods.repair import Definition, Occurrence
+from ckpt_surgery.errors import CkptSurgeryError
+
+DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
+HOLDERS = (
+    cst.IndentedBlock,
+    cst.If,
+    cst.Else,
+    cst.Try,
+    cst.TryStar,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.Finally,
+    cst.With,
+    cst.For,
+    cst.While,
+    cst.Match,
+    cst.MatchCase,
+)
+"""What may hold a class or function besides another one."""
+_SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Comma, cst.AssignEqual)
+"""What holds nothing but white space and comments."""
+
+
+class TargetError(CkptSurgeryError, ValueError):
+    """What a transformer is to change is not in the module, or is not of the form that it can change."""
+
+
+class ModuleTransformer(cst.CSTTransformer):
+    """A transformer of whole modules."""
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module after the change; the one that was given is not changed.
+
+        Raises:
+            TargetError: the module does not have what is to be changed.
+        """
+        return tree.visit(self)
+
+
+class TargetedTransformer(ModuleTransformer):
+    """Visits one class or function, itself included, and on the way to it only what may hold it."""
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__()
+        self.definition = definition
+        self._scope: list[str] = []
+        self._seen = 0
+        self._inside = not definition.name
+        self._reached = self._inside
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module after the change.
+
+        Raises:
+            TargetError: the module has no such class or function, or not in it what is to be changed.
+        """
+        changed = super().transform_module(tree)
+        if not self._reached:
+            raise TargetError(f"{self.definition.name} is not in the module: name a class or function that it defines")
+        return changed
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Whether to go on inside a node."""
+        if not isinstance(node, DEFINITIONS):
+            return super().on_visit(node) if self._inside else isinstance(node, (cst.Module, *HOLDERS))
+        self._scope.append(node.name.value)
+        name = ".".join(self._scope)
+        if not self._inside and name == self.definition.name:
+            self._inside = self._reached = self._seen == self.definition.index
+            self._seen += 1
+        if self._inside:
+            return super().on_visit(node)
+        return self.definition.name.startswith(f"{name}.") and not self._reached
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """What takes the place of a node: itself, unless it is in the target."""
+        left = super().on_leave(original_node, updated_node) if self._inside else updated_node
+        if isinstance(original_node, DEFINITIONS):
+            if self._inside and ".".join(self._scope) == self.definition.name:
+                self._inside = False
+            self._scope.pop()
+        return left
+
+
+class OccurrenceTransformer(TargetedTransformer):
+    """Finds one call, name or `if` of its target. What is in f-strings does not count."""
+
+    def __init__(self, occurrence: Occurrence, what: str) -> None:
+        super().__init__(occurrence.definition)
+        self.occurrence = occurrence
+        self.found: cst.CSTNode | None = None
+        self._what = what
+        self._count = 0
+        self._passed = False
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module after the change.
+
+        Raises:
+            TargetError: the module has no such target, or the target no such occurrence.
+        """
+        changed = super().transform_module(tree)
+        if self.found is None:
+            where = f"in {self.definition.name}" if self.definition.name else "in the module"
+            what = f"{self._what} {self.occurrence.code}".strip()
+            raise TargetError(f"there is no {what} number {self.occurrence.index} {where}")
+        return changed
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> bool:
+        """Not entered."""
+        return False
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Whether to go on inside a node: not where nothing can be found, or the occurrence has been."""
+        return not isinstance(node, _SPACE) and super().on_visit(node) and not self._passed
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """What takes the place of a node."""
+        self._passed = self._passed or original_node is self.found
+        return super().on_leave(original_node, updated_node)
+
+    def matches(self, node: cst.CSTNode, code: cst.CSTNode | None = None) -> None:
+        """Count a node whose `code` is that of the occurrence; without a `code`, any node."""
+        if self.found is None and (code is None or squeezed(code) == self.occurrence.code):
+            if self._count == self.occurrence.index:
+                self.found = node
+            self._count += 1
+
+
+def squeezed(node: cst.CSTNode) -> str:
+    """A node's code without white space and without parentheses around it."""
+    if isinstance(node, cst.BaseExpression):
+        node = node.with_changes(lpar=(), rpar=())
+    return "".join(code_of(node).split())
+
+
+_BLANK = cst.Module([])
+
+
+def code_of(node: cst.CSTNode) -> str:
+    """The code of a node, as if it stood at module level."""
+    return _BLANK.code_for_node(node)

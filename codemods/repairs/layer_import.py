@@ -1,0 +1,35 @@
+"""The repair that imports the layer class into a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ckpt_surgery.codemods.facts.file_facts import Import
+from ckpt_surgery.codemods.repair import ImportName
+from ckpt_surgery.codemods.tree.classes import GCL
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+
+_MODULE = "modeling_layers"
+_CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")
+
+
+def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
+    """What imports the layer class into a file; nothing where it is imported already."""
+    facts = tree.names.facts(path)
+    top = [item for item in (facts.imports if facts else ()) if not item.guard]
+    if facts is None or any(item.name == GCL for item in top):
+        return ()
+    first = min((cls.first_line for cls in facts.classes), default=len(tree.text(path)))
+    early = [item for item in top if item.span.line < first]  # an import below a class comes too late for it
+    return (ImportName(path, None, None, _module(path, early), GCL, tree.width),)
+
+
+def _module(path: str, imports: Sequence[Import]) -> str:
+    """`...modeling_layers` where the file reaches transformers' core by dots, the absolute name elsewhere."""
+    dots = [match.group(1) for item in imports if (match := _CORE.match(item.module)) and "models" not in item.module]
+    core = [prefix for prefix in dots if len(prefix) >= 3]
+    parts = re.split(r"[/\\]", path)
+    if core and "models" in parts:
+        return max(core, key=len) + _MODULE
+    return f"transformers.{_MODULE}"
