@@ -4,7 +4,7 @@ __all__: list[str]
 
 from ckpt_surgery.codemods.finding import Applicability as Applicability
 from ckpt_surgery.codemods.finding import Finding as Finding
-from ckpt_surgery.codemods.repair import Repair as Repair
+from ckpt_surgery.codemods.repair import SourceRepair as SourceRepair
 from ckpt_surgery.errors import CannotBuild as CannotBuild
 from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError

@@ -2,10 +2,12 @@
 
 Each line imports those above it:
 
-    finding, facts/                 what a rule gives; what one file says
+    facts/                          what one file says
+    repair, finding                 what is to be changed where, as values; what a rule gives
     scripts/, tree/                 how values flow in a training script; what the files of a tree say together
-    extract, edits/, declaration    a text to its facts; the repairs; what a rule declares about itself
-    context, wording                what a rule is given; the words for what trees and edits tell it
+    extract, edits/, declaration    a text to its facts; libcst transformers, one a repair; what a rule declares
+    repairs/                        which repairs put something right: of calls, classes, imports
+    commands, context, wording      the transformers for libcst's tool; what a rule is given, and the words for it
     rules/                          one file a rule, none of which imports another
     rule                            finds the rules by being in rules/
 """

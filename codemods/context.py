@@ -9,7 +9,7 @@ from ckpt_surgery.codemods.declaration import Declaration
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import NewArgument, Repair
+from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.call_sites import CallSite
@@ -39,7 +39,7 @@ class RuleContext:
         class_name: str,
         message: str,
         applicability: Applicability | None = None,
-        repairs: tuple[Repair, ...] = (),
+        repairs: tuple[SourceRepair, ...] = (),
         first_line: int | None = None,
     ) -> Finding:
         """A finding at a span, as applicable as it says or as the rule declares of all its findings.
@@ -71,7 +71,7 @@ class RuleContext:
         ref: ClassRef,
         message: str,
         applicability: Applicability | None = None,
-        repairs: tuple[Repair, ...] = (),
+        repairs: tuple[SourceRepair, ...] = (),
         *,
         first_line: int | None = None,
     ) -> Finding:
@@ -101,7 +101,7 @@ class RuleContext:
         spot: Spot,
         message: str,
         applicability: Applicability | None = None,
-        repairs: tuple[Repair, ...] = (),
+        repairs: tuple[SourceRepair, ...] = (),
     ) -> Finding:
         """A finding about a place in a training script: it is about the function there."""
         return self.finding(rule, path, spot.span, spot.scope, message, applicability, repairs, spot.first_line)

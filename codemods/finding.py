@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repair import SourceRepair
 
 
 class Applicability(StrEnum):
@@ -45,7 +45,7 @@ class Finding:
     message: str
     applicability: Applicability
     family: str = ""
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[SourceRepair, ...] = ()
     first_line: int = 0
     """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
 

@@ -49,7 +49,7 @@ class NewArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class SourceRepair:
     """A change of the file at `path`, in the class or function of `target`; of the imports where that is None.
 
     `span` is the text that it changes: of two repairs that change the same text, one waits for the next round. None
@@ -62,14 +62,14 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeLayer(Repair):
+class MakeLayer(SourceRepair):
     """A class becomes a GradientCheckpointingLayer."""
 
     target: Definition
 
 
 @dataclass(frozen=True, slots=True)
-class ImportName(Repair):
+class ImportName(SourceRepair):
     """`from module import name`, among the file's imports."""
 
     module: str
@@ -78,7 +78,7 @@ class ImportName(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class DropImports(Repair):
+class DropImports(SourceRepair):
     """Imported names that nothing uses go."""
 
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class DropImports(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepElseBranch(Repair):
+class KeepElseBranch(SourceRepair):
     """An `if` gives way to its else branch.
 
     `guards` are the positions of statements of its body that stay under it.
@@ -98,7 +98,7 @@ class KeepElseBranch(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class PassArguments(Repair):
+class PassArguments(SourceRepair):
     """A call gets another argument list."""
 
     target: Occurrence
@@ -107,7 +107,7 @@ class PassArguments(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderParameters(Repair):
+class OrderParameters(SourceRepair):
     """The first parameters of a method after `self`, in another order."""
 
     target: Definition
@@ -115,14 +115,14 @@ class OrderParameters(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class DropMethod(Repair):
+class DropMethod(SourceRepair):
     """A method goes, with the comments right above it."""
 
     target: Definition
 
 
 @dataclass(frozen=True, slots=True)
-class DeriveLayer(Repair):
+class DeriveLayer(SourceRepair):
     """A new class below another: a GradientCheckpointingLayer that derives from it."""
 
     target: Definition
@@ -131,7 +131,7 @@ class DeriveLayer(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class DeriveImportedLayer(Repair):
+class DeriveImportedLayer(SourceRepair):
     """`from package import Block as FooBlock`, under a guard, becomes the plain import and a layer of that name."""
 
     name: str
@@ -139,7 +139,7 @@ class DeriveImportedLayer(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceName(Repair):
+class ReplaceName(SourceRepair):
     """Another name or constant in the place of one."""
 
     target: Occurrence
@@ -147,7 +147,7 @@ class ReplaceName(Repair):
 
 
 @dataclass(frozen=True, slots=True)
-class DropComment(Repair):
+class DropComment(SourceRepair):
     """A comment above a class or function goes: a `# Copied from` that is not true any more."""
 
     target: Definition

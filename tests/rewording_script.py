@@ -34,7 +34,7 @@ def static(messages: list[str]) -> Decisions:
             messages += [*map(str, result.notes), *map(str, result.problems)]
             decisions[f"{case.parent.name}/{case.name}"] = {
                 "findings": [
-                    (f.code, Path(f.path).name, f.line, f.column, f.class_name, f.applicability, len(f.edits))
+                    (f.code, Path(f.path).name, f.line, f.column, f.class_name, f.applicability, f.repairs)
                     for f in findings
                 ],
                 "texts": texts(root),

@@ -38,10 +38,13 @@ ROOMS = (
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 INNER_ROOMS = {
     "codemods": (
-        {"finding", "facts"},
+        {"facts"},
+        {"repair"},
+        {"finding"},
         {"scripts", "tree"},
         {"extract", "edits", "declaration"},
-        {"context", "wording"},
+        {"repairs"},
+        {"commands", "context", "wording"},
         {"rules"},
         {"rule"},
     ),
@@ -243,9 +246,9 @@ def test_imports_inside_a_room_go_one_way() -> None:
     ("name", "module"),
     [
         ("codemods/facts/a.py", "codemods.scripts.extract.extract_script"),
-        ("codemods/tree/a.py", "codemods.edits.call_edit.call_edit"),
+        ("codemods/tree/a.py", "codemods.edits.arguments.RearrangeArguments"),
         ("codemods/edits/a.py", "codemods.context.RuleContext"),
-        ("codemods/finding.py", "codemods.facts.syntax.Span"),
+        ("codemods/facts/a.py", "codemods.finding.Finding"),
         ("codemods/rules/a.py", "codemods.rules.b.RULE"),
         ("codemods/rules/a.py", "codemods.rule.discover"),
         ("upstream/evidence/a.py", "upstream.run.git.Git"),

@@ -176,7 +176,7 @@ def settled(text: str, unsafe: bool) -> tuple[ApplyResult, str]:
         again = apply([path], unsafe=unsafe, jobs=1, cache=False)
         assert [change.diff for change in again.changes] == []
         left = check([path], jobs=1, cache=False).findings
-        assert not [finding for finding in left if finding.applicability is Applicability.SAFE and finding.edits]
+        assert not [finding for finding in left if finding.applicability is Applicability.SAFE and finding.repairs]
     return result, after
 
 

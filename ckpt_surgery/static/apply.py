@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.parts import by_part
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.static.copies import diverged_copies
@@ -33,6 +33,8 @@ class _RepairState:
     original: dict[str, SourceFile]
     parsed_before: dict[str, ParsedFile]
     codes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    made: dict[str, list[tuple[SourceRepair, ...]]] = field(default_factory=lambda: defaultdict(list))
+    """The repairs of each file, round by round."""
     frozen: set[str] = field(default_factory=set)
     """Files that are left alone: read-only ones, and those whose repair does not parse."""
     restored: set[str] = field(default_factory=set)
@@ -148,7 +150,7 @@ def _repair(
 
 def _clean_up(state: _RepairState, parser: FileParser, copies_follow: bool) -> None:
     """Remove what the rounds leave behind: unused imports, and comments on copies that are no copies any more."""
-    repairs: dict[str, list[Repair]] = defaultdict(list)
+    repairs: dict[str, list[SourceRepair]] = defaultdict(list)
     width = line_length(next(iter(state.original), ""))  # one tree, one line length, as in the rules' context
     for path, source in state.snapshot.sources.items():
         before = state.original[path].text
@@ -159,11 +161,7 @@ def _clean_up(state: _RepairState, parser: FileParser, copies_follow: bool) -> N
     for repair, note in diverged_copies(state.snapshot, state.original, state.parsed_before, follow=copies_follow):
         state.notes.append(note)
         repairs[repair.path].append(repair)
-    sources, parsed = state.snapshot.sources, state.snapshot.parsed
-    files = [(sources[path], by_part(sources[path].text, parsed[path].facts, repairs[path])) for path in repairs]
-    for source, result in parser.rewrite(files):
-        if isinstance(result, ParsedFile):
-            sources[source.path] = source
+    _keep(state, _rewritten(state, parser, repairs), repairs)
 
 
 def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) -> None:
@@ -171,15 +169,11 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
 
     Where one cannot be made, or its result does not parse, its file is frozen and none is made.
     """
-    repairs: dict[str, dict[Repair, None]] = defaultdict(dict)
+    repairs: dict[str, dict[SourceRepair, None]] = defaultdict(dict)
     for finding in chosen:
         for repair in finding.repairs:
             repairs[repair.path][repair] = None
-    before = state.snapshot
-    sources = [before.sources[path] for path in repairs]
-    facts = [before.parsed[path].facts for path in repairs]
-    parts = [by_part(source.text, said, repairs[source.path]) for source, said in zip(sources, facts, strict=True)]
-    results = parser.rewrite(list(zip(sources, parts, strict=True)))
+    results = _rewritten(state, parser, repairs)
     broken = [result.path for _, result in results if isinstance(result, Problem)]
     if broken:
         state.frozen.update(broken)
@@ -190,10 +184,29 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
         state.together.add(frozenset(repair.path for repair in finding.repairs))
         for repair in finding.repairs:
             state.codes[repair.path].add(finding.code)
+    _keep(state, results, repairs)
+
+
+def _rewritten(
+    state: _RepairState, parser: FileParser, repairs: Mapping[str, Collection[SourceRepair]]
+) -> list[tuple[SourceFile, ParsedFile | Problem]]:
+    """The files after repairs of each, and what they say then."""
+    sources, parsed = state.snapshot.sources, state.snapshot.parsed
+    parts = {path: by_part(sources[path].text, parsed[path].facts, repairs[path]) for path in repairs}
+    return parser.rewrite([(sources[path], parts[path]) for path in repairs])
+
+
+def _keep(
+    state: _RepairState,
+    results: Sequence[tuple[SourceFile, ParsedFile | Problem]],
+    repairs: Mapping[str, Collection[SourceRepair]],
+) -> None:
+    """Take the files as they are after their repairs; one that does not parse then stays as it was."""
     for source, result in results:
-        state.snapshot.sources[source.path] = source
         if isinstance(result, ParsedFile):
+            state.snapshot.sources[source.path] = source
             state.snapshot.parsed[source.path] = result
+            state.made[source.path].append(tuple(repairs[source.path]))
 
 
 def _restore(state: _RepairState, paths: set[str]) -> None:
@@ -210,7 +223,9 @@ def _changes(state: _RepairState) -> list[FileChange]:
     for path, source in state.snapshot.sources.items():
         before = state.original[path].text
         if source.text != before:
-            changes.append(FileChange(path, before, source.text, tuple(sorted(state.codes[path]))))
+            changes.append(
+                FileChange(path, before, source.text, tuple(sorted(state.codes[path])), tuple(state.made[path]))
+            )
     return changes
 
 

@@ -4,7 +4,7 @@
 
 makes the safe repairs of every rule. Each rule with safe repairs has a command of its own, called after it:
 `PlainBlock` for `plain_block`. The decisions need the whole tree, so each worker process decides once for the
-folder a file lies in and then hands out its files.
+folder a file lies in and then runs the transformers on its files.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from libcst.codemod import CodemodCommand, SkipFile
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.declaration import RepairKind
+from ckpt_surgery.codemods.edits.rewrite import transformed
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.apply import apply
 
 
 @cache
-def _repaired(root: str, codes: tuple[str, ...]) -> dict[str, str]:
-    """New texts by resolved path. Only safe repairs: a worker may meet files that another one has changed."""
+def _decided(root: str, codes: tuple[str, ...]) -> dict[str, tuple[tuple[SourceRepair, ...], ...]]:
+    """Repairs by resolved path. Only safe ones: a worker may meet files that another one has changed."""
     result = apply([root], select=codes, write=False, jobs=1, cache=False)
-    return {str(Path(change.path).resolve()): change.after for change in result.changes}
+    return {str(Path(change.path).resolve()): change.repairs for change in result.changes}
 
 
 def tree_of(path: Path) -> Path:
@@ -48,8 +50,9 @@ class RepairAll(CodemodCommand):
         if self.context.filename is None:
             raise SkipFile("ckpt_surgery decides on files, and this module has no file name")
         path = Path(self.context.filename).resolve()
-        after = _repaired(str(tree_of(path)), self.codes).get(str(path))
-        return tree if after is None else cst.parse_module(after)
+        for repairs in _decided(str(tree_of(path)), self.codes).get(str(path), ()):
+            tree = transformed(tree, repairs)
+        return tree
 
 
 def command_name(rule: Rule) -> str:

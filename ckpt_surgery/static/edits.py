@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.parts import by_part
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
@@ -46,7 +46,7 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
         and finding.applicability in wanted
         and not any(repair.path in frozen for repair in finding.repairs)
     ]
-    taken: dict[str, set[Repair]] = defaultdict(set)
+    taken: dict[str, set[SourceRepair]] = defaultdict(set)
     chosen: list[Finding] = []
     # Signatures go first: what they ask of their callers must not be cut short by another repair there.
     for finding in sorted(repairable, key=_most_files_first):
@@ -72,7 +72,7 @@ def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, tuple[Edit, ...]]:
     files: dict[str, tuple[SourceFile, ParsedFile] | None] = {}
     edits: dict[Finding, tuple[Edit, ...]] = {}
     for finding in findings:
-        by_path: dict[str, list[Repair]] = defaultdict(list)
+        by_path: dict[str, list[SourceRepair]] = defaultdict(list)
         for repair in finding.repairs:
             by_path[repair.path].append(repair)
         for path in by_path.keys() - files.keys():
@@ -87,7 +87,7 @@ def _read(path: str) -> tuple[SourceFile, ParsedFile] | None:
     return (source, parsed) if isinstance(source, SourceFile) and isinstance(parsed, ParsedFile) else None
 
 
-def _edits(path: str, file: tuple[SourceFile, ParsedFile] | None, repairs: Collection[Repair]) -> Iterator[Edit]:
+def _edits(path: str, file: tuple[SourceFile, ParsedFile] | None, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
     if file is not None:
         source, parsed = file
         for part, after in rewritten_parts(source.text, by_part(source.text, parsed.facts, repairs)) or ():
@@ -120,7 +120,7 @@ def _most_files_first(finding: Finding) -> tuple[int, int]:
     return -len({repair.path for repair in finding.repairs}), -len(finding.repairs)
 
 
-def _overlaps(repair: Repair, taken: Collection[Repair]) -> bool:
+def _overlaps(repair: SourceRepair, taken: Collection[SourceRepair]) -> bool:
     """Whether a repair changes what another does that is not equal to it."""
     if repair in taken or repair.span is None:
         return False

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeGuard, TypeVar
 from ckpt_surgery import codemods
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
-from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
@@ -23,7 +23,7 @@ from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import NO_SUPPRESSIONS, Suppressions, read_suppressions
 
 _Entry: TypeAlias = tuple[FileFacts, Suppressions]
-_Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[Repair]]]
+_Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[SourceRepair]]]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
@@ -128,7 +128,7 @@ class FileParser:
             self.progress(step, done, total)
 
 
-def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[Repair]]) -> list[tuple[Part, str]] | None:
+def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
     """What takes the place of each part of a text; None where a repair cannot be made."""
     from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
 
@@ -137,7 +137,7 @@ def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[Repair]]) -> list
     return made if len(made) == len(parts) else None
 
 
-def _rewrite(source: SourceFile, repairs: Mapping[Part, Sequence[Repair]]) -> tuple[str, bytes | _Unparsed]:
+def _rewrite(source: SourceFile, repairs: Mapping[Part, Sequence[SourceRepair]]) -> tuple[str, bytes | _Unparsed]:
     """The text of a file after its repairs, and its pickled entry."""
     parts = rewritten_parts(source.text, repairs)
     if parts is None:

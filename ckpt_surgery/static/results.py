@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import SourceRepair
 
 FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 """The findings of these kinds make the exit code 1; the others inform."""
@@ -26,12 +27,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file before and after the repairs. `codes` are those of the rules that changed it."""
+    """One file before and after the repairs.
+
+    `codes` are those of the rules that changed it, and `repairs` what was changed, round by round.
+    """
 
     path: str
     before: str
     after: str
     codes: tuple[str, ...]
+    repairs: tuple[tuple[SourceRepair, ...], ...] = ()
 
     @property
     def diff(self) -> str:
@@ -82,7 +87,7 @@ class ApplyResult:
         findings: the findings before the changes.
         left: the findings after them, with those whose repair could not be written.
         notes: what the summary says besides: why a `# Copied from` comment was removed, why a file is left alone.
-        together: groups of paths that one repair edits at once; a part of such a group is half a repair.
+        together: groups of paths that one finding repairs at once; a part of such a group is half a repair.
         repaired: the findings that were repaired, round by round. Those of later rounds are not in `findings`, and
             their lines are those of the text in which they were found.
         unsafe: whether unsafe repairs were asked for.

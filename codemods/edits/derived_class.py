@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.imports import by_type, module_of, plain_statement
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetedTransformer, TargetError
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
 from ckpt_surgery.codemods.tree.classes import GCL
 
@@ -42,11 +42,11 @@ class DeriveFromImport(ModuleTransformer):
         """The module after the change.
 
         Raises:
-            TargetError: no statement under a guard imports the class, and nothing else, under that name.
+            PlaceError: no statement under a guard imports the class, and nothing else, under that name.
         """
         changed = super().transform_module(tree)
         if not self._done:
-            raise TargetError(f"no guarded statement imports {self._original} as {self._name} alone")
+            raise PlaceError(f"no guarded statement imports {self._original} as {self._name} alone")
         return changed
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:

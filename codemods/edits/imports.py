@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetError, code_of, squeezed
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, code_of, squeezed
 
 _Holder = TypeVar("_Holder", cst.Module, cst.IndentedBlock)
 _Line: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.BaseStatement
@@ -34,14 +34,14 @@ class AddImport(ModuleTransformer):
         """The module that imports the name.
 
         Raises:
-            TargetError: there is no such guard.
+            PlaceError: there is no such guard.
         """
         if not self._guard:
             return self._with_import(tree)
         guards = [node for node in tree.body if isinstance(node, cst.If) and squeezed(node.test) == self._guard]
         holder = next((node.body for node in guards if isinstance(node.body, cst.IndentedBlock)), None)
         if holder is None:
-            raise TargetError(f"there is no `if {self._guard}:` at module level")
+            raise PlaceError(f"there is no `if {self._guard}:` at module level")
         return cst.ensure_type(tree.deep_replace(holder, self._with_import(holder)), cst.Module)
 
     def _with_import(self, holder: _Holder) -> _Holder:
@@ -55,7 +55,7 @@ class AddImport(ModuleTransformer):
                 line = cst.ensure_type(body[at], cst.SimpleStatementLine)
                 body[at] = cst.ensure_type(line.deep_replace(imported, self._grown(imported)), cst.SimpleStatementLine)
                 return holder.with_changes(body=body)
-        return holder.with_changes(body=self._inserted(holder, body, early))
+        return holder.with_changes(body=self._inserted(_has_docstring(holder), body, early))
 
     def _may_grow(self, imported: cst.ImportFrom) -> bool:
         if module_of(imported) != self._module or isinstance(imported.names, cst.ImportStar):
@@ -69,7 +69,7 @@ class AddImport(ModuleTransformer):
         return _statement(self._module, [*_originals(imported), self._name], self._width, imported.lpar is not None)
 
     def _inserted(
-        self, holder: _Holder, body: list[_Line], early: Sequence[tuple[int, cst.Import | cst.ImportFrom]]
+        self, has_docstring: bool, body: list[_Line], early: Sequence[tuple[int, cst.Import | cst.ImportFrom]]
     ) -> list[_Line]:
         """The lines with one more, behind the last import that sorts before it."""
         line = cst.SimpleStatementLine([_statement(self._module, [self._name], self._width, False)])
@@ -88,7 +88,7 @@ class AddImport(ModuleTransformer):
             at = max(plain or [at for at, _ in early]) + 1
             line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         else:
-            return self._first(holder, body, line)
+            return _as_first(line, int(has_docstring), body)
         return [*body[:at], line, *body[at:]]
 
     def _same_section(self, imported: cst.ImportFrom) -> bool:
@@ -96,20 +96,6 @@ class AddImport(ModuleTransformer):
         if self._module.startswith("."):
             return module.startswith(".")
         return module.split(".")[0] == self._module.split(".")[0]
-
-    def _first(self, holder: _Holder, body: list[_Line], line: cst.SimpleStatementLine) -> list[_Line]:
-        """The file's first import: below its docstring, above everything else."""
-        at = int(_has_docstring(holder))
-        if at < len(body):
-            following = body[at]
-            lines = list(getattr(following, "leading_lines", ()))
-            above = [line for line in lines if line.comment is None] if at else []
-            gap = [cst.EmptyLine(indent=False)] * (2 if isinstance(following, cst.ClassDef | cst.FunctionDef) else 1)
-            body[at] = following.with_changes(leading_lines=[*gap, *lines[len(above) :]])
-            line = line.with_changes(leading_lines=above)
-        else:
-            line = line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        return [*body[:at], line, *body[at:]]
 
 
 class RemoveImports(ModuleTransformer):
@@ -172,6 +158,18 @@ class RemoveImports(ModuleTransformer):
 def _imports(line: _Line) -> Iterator[cst.Import | cst.ImportFrom]:
     if isinstance(line, cst.SimpleStatementLine):
         yield from (part for part in line.body if isinstance(part, cst.Import | cst.ImportFrom))
+
+
+def _as_first(line: cst.SimpleStatementLine, at: int, body: list[_Line]) -> list[_Line]:
+    """The file's first import: below its docstring, above everything else."""
+    if at == len(body):
+        return [*body, line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])]
+    following = body[at]
+    lines = list(getattr(following, "leading_lines", ()))
+    above = [empty for empty in lines if empty.comment is None] if at else []
+    gap = [cst.EmptyLine(indent=False)] * (2 if isinstance(following, cst.ClassDef | cst.FunctionDef) else 1)
+    moved = following.with_changes(leading_lines=[*gap, *lines[len(above) :]])
+    return [*body[:at], line.with_changes(leading_lines=above), moved, *body[at + 1 :]]
 
 
 def _has_docstring(holder: cst.Module | cst.IndentedBlock) -> bool:

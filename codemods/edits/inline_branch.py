@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.arguments import CallJoiner
-from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, TargetError
+from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Occurrence
 
 
@@ -110,7 +110,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
 
 def _else_of(branch: cst.If) -> cst.Else:
     if not isinstance(branch.orelse, cst.Else):
-        raise TargetError("the if has no else branch of its own that could stay")
+        raise PlaceError("the if has no else branch of its own that could stay")
     return branch.orelse
 
 

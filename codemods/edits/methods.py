@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, TargetError
+from ckpt_surgery.codemods.edits.targeted import PlaceError, TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
 
 
@@ -20,14 +20,14 @@ class RemoveMethod(TargetedTransformer):
         """The class without the method.
 
         Raises:
-            TargetError: the class has no such method of its own.
+            PlaceError: the class has no such method of its own.
         """
         if ".".join(self._scope) != self.definition.name or not isinstance(updated_node.body, cst.IndentedBlock):
             return updated_node
         body = list(updated_node.body.body)
         methods = [at for at, node in enumerate(body) if isinstance(node, cst.FunctionDef) and self._named(node)]
         if len(methods) <= self._index:
-            raise TargetError(f"{self.definition.name} has no method {self._name} of its own")
+            raise PlaceError(f"{self.definition.name} has no method {self._name} of its own")
         at = methods[self._index]
         above = _above(body.pop(at))
         if not body:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, TargetError
+from ckpt_surgery.codemods.edits.targeted import PlaceError, TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
 
 
@@ -24,7 +24,7 @@ class ReorderParameters(TargetedTransformer):
         """The method with its new signature; a function inside it stays as it is.
 
         Raises:
-            TargetError: these are not the method's first parameters.
+            PlaceError: these are not the method's first parameters.
         """
         if ".".join(self._scope) != self.definition.name:
             return updated_node
@@ -32,7 +32,7 @@ class ReorderParameters(TargetedTransformer):
         moved, others = rest[: len(self._names)], rest[len(self._names) :]
         by_name = {parameter.name.value: parameter for parameter in moved}
         if by_name.keys() != set(self._names) or len(moved) != len(self._names):
-            raise TargetError(
+            raise PlaceError(
                 f"the first parameters of {self.definition.name} after self are not {', '.join(self._names)}"
             )
         ordered = [

@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.edits.layer_base import LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveMethod
 from ckpt_surgery.codemods.edits.names import RenameOccurrence
 from ckpt_surgery.codemods.edits.parameters import ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, TargetError
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import (
     DeriveImportedLayer,
     DeriveLayer,
@@ -27,12 +27,12 @@ from ckpt_surgery.codemods.repair import (
     MakeLayer,
     OrderParameters,
     PassArguments,
-    Repair,
     ReplaceName,
+    SourceRepair,
 )
 
 
-def transformer_of(repair: Repair) -> ModuleTransformer:
+def transformer_of(repair: SourceRepair) -> ModuleTransformer:
     """The transformer that makes a repair.
 
     Raises:
@@ -64,26 +64,26 @@ def transformer_of(repair: Repair) -> ModuleTransformer:
     raise TypeError(f"no transformer makes a {type(repair).__name__}")
 
 
-def transformed(tree: cst.Module, repairs: Iterable[Repair]) -> cst.Module:
+def transformed(tree: cst.Module, repairs: Iterable[SourceRepair]) -> cst.Module:
     """A module after all its repairs, the last in the text first: what counts occurrences counts those before it.
 
     None of the repairs may change what another one changes.
 
     Raises:
-        TargetError: the module does not have what one of them is to change.
+        PlaceError: the module does not have what one of them is to change.
     """
     for repair in sorted(dict.fromkeys(repairs), key=_place, reverse=True):
         tree = transformer_of(repair).transform_module(tree)
     return tree
 
 
-def rewritten(text: str, repairs: Iterable[Repair]) -> str | None:
+def rewritten(text: str, repairs: Iterable[SourceRepair]) -> str | None:
     """A part of a file after its repairs; None where one of them cannot be made, which is a fault of ours."""
     try:
         return transformed(cst.parse_module(text), repairs).code
-    except (TargetError, cst.ParserSyntaxError):
+    except (PlaceError, cst.ParserSyntaxError):
         return None
 
 
-def _place(repair: Repair) -> tuple[int, int]:
+def _place(repair: SourceRepair) -> tuple[int, int]:
     return (repair.span.line, repair.span.column) if repair.span else (0, 0)

@@ -32,7 +32,7 @@ _SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLi
 """What holds nothing but white space and comments."""
 
 
-class TargetError(CkptSurgeryError, ValueError):
+class PlaceError(CkptSurgeryError, ValueError):
     """What a transformer is to change is not in the module, or is not of the form that it can change."""
 
 
@@ -43,7 +43,7 @@ class ModuleTransformer(cst.CSTTransformer):
         """The module after the change; the one that was given is not changed.
 
         Raises:
-            TargetError: the module does not have what is to be changed.
+            PlaceError: the module does not have what is to be changed.
         """
         return tree.visit(self)
 
@@ -63,11 +63,11 @@ class TargetedTransformer(ModuleTransformer):
         """The module after the change.
 
         Raises:
-            TargetError: the module has no such class or function, or not in it what is to be changed.
+            PlaceError: the module has no such class or function, or not in it what is to be changed.
         """
         changed = super().transform_module(tree)
         if not self._reached:
-            raise TargetError(f"{self.definition.name} is not in the module: name a class or function that it defines")
+            raise PlaceError(f"{self.definition.name} is not in the module: name a class or function that it defines")
         return changed
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -110,13 +110,13 @@ class OccurrenceTransformer(TargetedTransformer):
         """The module after the change.
 
         Raises:
-            TargetError: the module has no such target, or the target no such occurrence.
+            PlaceError: the module has no such target, or the target no such occurrence.
         """
         changed = super().transform_module(tree)
         if self.found is None:
             where = f"in {self.definition.name}" if self.definition.name else "in the module"
             what = f"{self._what} {self.occurrence.code}".strip()
-            raise TargetError(f"there is no {what} number {self.occurrence.index} {where}")
+            raise PlaceError(f"there is no {what} number {self.occurrence.index} {where}")
         return changed
 
     def visit_FormattedString(self, node: cst.FormattedString) -> bool:

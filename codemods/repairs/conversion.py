@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.repair import MakeLayer, Repair
+from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
@@ -58,7 +58,7 @@ Doubt = PastStateDoubt | SwitchDoubt
 class Conversion:
     """The repairs that make a class a layer, none where it is one. With a doubt they are not safe."""
 
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[SourceRepair, ...] = ()
     doubt: Doubt | None = None
 
 
@@ -80,7 +80,9 @@ def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
         for twin in tree.lineages.same(root)
         if twin is root or (_names_module(twin) and twin.path in tree.checked)
     ]
-    made: list[Repair] = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
+    made: list[SourceRepair] = [
+        repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))
+    ]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if model.cls.old_switch and not model.cls.old_switch.only_flags:

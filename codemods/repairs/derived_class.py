@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.file_facts import Import, Path
-from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, Repair
+from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.tree.classes import ClassRef
@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 
 
-def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[Repair, ...]:
+def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRepair, ...]:
     """A class that an availability guard imports under the block's name becomes a layer of that name.
 
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
@@ -36,7 +36,7 @@ def _guarded(tree: SourceTree, path: str) -> list[Import]:
     return [item for item in facts.imports if item.guard] if facts else []
 
 
-def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: ClassRef) -> tuple[Repair, ...]:
+def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: ClassRef) -> tuple[SourceRepair, ...]:
     """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)
@@ -45,7 +45,7 @@ def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: Clas
     name = derived[attribute]
     docstring = f"A [`{ref.name}`] that is a block of its own in `{owner.name}`."
     base = tree.places(ref.path).cls(ref.cls)
-    repairs: list[Repair] = [*layer_import(tree, ref.path), DeriveLayer(ref.path, None, base, name, docstring)]
+    repairs: list[SourceRepair] = [*layer_import(tree, ref.path), DeriveLayer(ref.path, None, base, name, docstring)]
     for _, built in tree.bases.attribute(owner, attribute):
         spans = [item.span for item in built.items if item.name == ref.name and item.span]
         repairs += [name_repair(tree, owner.path, span, name) for span in spans]

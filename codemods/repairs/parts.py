@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.repair import DropComment, DropImports, ImportName, Occurrence, Repair
+from ckpt_surgery.codemods.repair import DropComment, DropImports, ImportName, Occurrence, SourceRepair
 
 
 class Part(NamedTuple):
@@ -22,10 +22,10 @@ class Part(NamedTuple):
     end: int
 
 
-def by_part(text: str, facts: FileFacts, repairs: Collection[Repair]) -> Mapping[Part, Sequence[Repair]]:
+def by_part(text: str, facts: FileFacts, repairs: Collection[SourceRepair]) -> Mapping[Part, Sequence[SourceRepair]]:
     """The repairs of a file by the part of its text that they are made in. No two parts overlap."""
     parts = _Parts(text, facts)
-    grouped: dict[Part, list[Repair]] = defaultdict(list)
+    grouped: dict[Part, list[SourceRepair]] = defaultdict(list)
     for repair in repairs:
         grouped[parts.of(repair)].append(repair)
     return {parts.whole: list(repairs)} if parts.whole in grouped else dict(sorted(grouped.items()))
@@ -49,7 +49,7 @@ class _Parts:
         plain = bool(early) and early == imports and all(cls.span.column == 0 for cls in facts.classes)
         self._head = self._lines(1, first - 1) if plain else self.whole
 
-    def of(self, repair: Repair) -> Part:
+    def of(self, repair: SourceRepair) -> Part:
         """The class, the head of the file, or all of it."""
         if isinstance(repair, ImportName | DropImports):
             return self._head

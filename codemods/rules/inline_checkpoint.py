@@ -39,7 +39,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import KeepElseBranch, Repair
+from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
@@ -108,7 +108,7 @@ Reason = Hindrance | Refusal | Doubt
 class _BranchRepair:
     """The repairs that remove a branch, and why they are not safe, or not there; safe where there is no reason."""
 
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[SourceRepair, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
 
@@ -116,7 +116,7 @@ class _BranchRepair:
 class _Layers:
     """What makes the classes behind a checkpoint call layers."""
 
-    repairs: tuple[Repair, ...]
+    repairs: tuple[SourceRepair, ...]
     doubt: Doubt | None
 
 
@@ -263,7 +263,7 @@ def _conversion(
         return Hindrance(Obstacle.NOTHING_KNOWN, (checkpoint.callee,))
     if not refs:
         return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
-    made: list[Repair] = []
+    made: list[SourceRepair] = []
     doubts: list[Doubt] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)

@@ -38,7 +38,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import OldSwitch
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import Repair
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.old_switches import without_switch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
@@ -83,6 +83,6 @@ def _at(
     switch: OldSwitch,
     message: str,
     applicability: Applicability,
-    repairs: tuple[Repair, ...] = (),
+    repairs: tuple[SourceRepair, ...] = (),
 ) -> Finding:
     return context.finding(RULE, ref.path, switch.span, ref.name, message, applicability, repairs, switch.first_line)

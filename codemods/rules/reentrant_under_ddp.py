@@ -41,7 +41,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.launch_facts import Strategy
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import NewArgument, Repair
+from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, may_need_reentrance, setup_text
 from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
@@ -121,7 +121,7 @@ def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:
     return f"nothing here shows which of them runs the script ({sign_text(sign)})"
 
 
-def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> Repair:
+def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> SourceRepair:
     """`True` becomes `False`; where the option is left out it comes last."""
     if mode.mode == "reentrant":
         return name_repair(context.tree, path, mode.spot.span, "False")

@@ -34,7 +34,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, Repair
+from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.tree.arguments import reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite, meaning_of
@@ -118,7 +118,7 @@ def _finding(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocke
     owner = group[0]
     message = f"{owner.name}.forward takes {quoted(blocked[owner])} behind past state: no call can pass both correctly"
     unfollowed = _unfollowed(context, group, blocked)
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[SourceRepair, ...] = ()
     if unfollowed:
         message += f"; not repaired: {_WORDS[unfollowed.use].format(*unfollowed.names)}"
     else:
@@ -170,9 +170,9 @@ def _order(owner: ClassRef, forward: ForwardSignature, names: tuple[str, ...]) -
 
 def _repairs(
     context: RuleContext, group: tuple[ClassRef, ...], names: tuple[str, ...], callers: _Callers
-) -> tuple[Repair, ...]:
+) -> tuple[SourceRepair, ...]:
     """The new signatures and calls; nothing where one of them cannot be written."""
-    repairs: dict[Repair, None] = {}
+    repairs: dict[SourceRepair, None] = {}
     new_calls: dict[CallSite, tuple[NewArgument, ...]] = {}
     for owner in group:
         forward = owner.cls.forward

@@ -11,8 +11,8 @@ import pytest
 
 from ckpt_surgery.codemods import wording
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.edits.conversion import PastStateDoubt, Refusal, RefusalReason
 from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.repairs.conversion import PastStateDoubt, Refusal, RefusalReason
 from ckpt_surgery.codemods.rules import inline_checkpoint, signature_order
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, Unknown, UnknownReason
 from ckpt_surgery.static.check import check

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import stat
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import pytest
 
 from ckpt_surgery import apply
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import Definition, DeriveLayer, DropImports, SourceRepair
+from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static import apply as apply_module
-from ckpt_surgery.static.edits import apply_edits
+from ckpt_surgery.static import reading
 from ckpt_surgery.static.render.text import apply_lines
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
@@ -49,7 +51,11 @@ def test_a_repair_is_written_and_told(tmp_path: Path) -> None:
     result = repair(root)
     assert texts(root) == {FOO: FIXED}
     (change,) = result.changes
-    assert change == FileChange(str(root / FOO), INLINE, FIXED, ("CKPT002", "CKPT003"))
+    assert change == FileChange(str(root / FOO), INLINE, FIXED, ("CKPT002", "CKPT003"), change.repairs)
+    assert [{type(repair).__name__ for repair in made} for made in change.repairs] == [
+        {"ImportName", "MakeLayer", "KeepElseBranch"},
+        {"PassArguments"},
+    ]
     assert [finding.code for finding in result.findings] == ["CKPT002", "CKPT003"]
     assert (result.left, result.problems, result.notes, result.files, result.written) == ((), (), (), 1, True)
 
@@ -295,12 +301,13 @@ def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> N
 
 def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = apply_edits
+    real = reading.rewritten_parts
 
-    def broken(text: str, edits: list[Edit]) -> str:
-        return real(text, edits) + ("(" if text.startswith(INLINE[:400]) and "_func(" in text else "")
+    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
+        parts = real(text, repairs) or []
+        return [(part, after + ("(" if "_func(" in text else "")) for part, after in parts]
 
-    monkeypatch.setattr(apply_module, "apply_edits", broken)
+    monkeypatch.setattr(reading, "rewritten_parts", broken)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note.path and "parse" in note.text for note in result.notes)
@@ -309,11 +316,17 @@ def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch
 def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tree(tmp_path, INLINE)
-    monkeypatch.setattr(apply_module, "unused_imports", lambda path, *_: [Edit(path, 0, 0, "(")])
-    result = apply([root], jobs=1)
-    ast.parse(texts(root)[FOO])
-    assert result.changes == () or "(" not in result.changes[0].after[:1]
+    partial = "from functools import partial\n\n"
+    root = tree(tmp_path, partial + INLINE.replace("layer.__call__", "partial(layer.__call__)"))
+    real = reading.rewritten_parts
+
+    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
+        cleaned = any(isinstance(repair, DropImports) for made in repairs.values() for repair in made)
+        return [(part, "(") for part in repairs] if cleaned else real(text, repairs)
+
+    monkeypatch.setattr(reading, "rewritten_parts", broken)
+    apply([root], jobs=1)
+    assert texts(root)[FOO] == partial + FIXED
 
 
 def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +334,8 @@ def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch
     real = Snapshot.findings
 
     def restless(self: Snapshot, context: object) -> list[Finding]:
-        edit = Edit(str(root / FOO), 0, 0, "# again\n")
-        again = Finding("CKPT001", str(root / FOO), 1, 1, "Foo", "again", Applicability.SAFE, "foo", (edit,))
+        one_more = DeriveLayer(str(root / FOO), None, Definition("FooLayer"), "AgainLayer", "Again.")
+        again = Finding("CKPT001", str(root / FOO), 1, 1, "Foo", "again", Applicability.SAFE, "foo", (one_more,))
         return [*real(self, context), again]  # type: ignore[arg-type]
 
     monkeypatch.setattr(Snapshot, "findings", restless)

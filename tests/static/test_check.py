@@ -27,7 +27,7 @@ def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> N
     line = PLAIN.split("\n").index("class FooLayer(nn.Module):") + 1
     assert (finding.code, finding.path, finding.line, finding.column) == ("CKPT001", str(tmp_path / FOO), line, 1)
     assert (finding.class_name, finding.family, finding.applicability) == ("FooLayer", "foo", Applicability.SAFE)
-    assert finding.edits
+    assert finding.repairs
     assert result.faults == result.findings
     assert (result.files, result.problems, result.suppressed) == (1, (), 0)
 

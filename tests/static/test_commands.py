@@ -25,9 +25,9 @@ ROOT = Path(commands.__file__).parents[2]
 @pytest.fixture(autouse=True)
 def decided_anew() -> Iterator[None]:
     """A worker decides once for a folder; each test has its own."""
-    commands._repaired.cache_clear()
+    commands._decided.cache_clear()
     yield
-    commands._repaired.cache_clear()
+    commands._decided.cache_clear()
 
 
 def run(command: type[commands.RepairAll], path: Path) -> str:

@@ -1,24 +1,86 @@
-"""Imports that a repair leaves unused go; every other one stays as it is."""
+"""Imports: a name goes where isort puts it; those that a repair leaves unused go, every other one stays as it is."""
 
 from __future__ import annotations
 
 import ast
 
+import libcst as cst
 import pytest
 
-from ckpt_surgery.codemods.edits.imports import by_type, unused_imports
+from ckpt_surgery.codemods.edits.imports import AddImport, by_type
+from ckpt_surgery.codemods.edits.rewrite import transformed
+from ckpt_surgery.codemods.edits.targeted import PlaceError
 from ckpt_surgery.codemods.extract import extract
-from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 
 
 def tidied(before: str, after: str) -> str:
     """`after` without the imports that only `before` used."""
-    text = after
-    edits = unused_imports("models/foo/modeling_foo.py", extract(after), before, SourceText(after), 119)
-    for edit in sorted(edits, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
+    unused = unused_imports("models/foo/modeling_foo.py", extract(after), before, after, 119)
+    text = transformed(cst.parse_module(after), [unused]).code if unused else after
     ast.parse(text)
     return text
+
+
+def imported(text: str, module: str = "...layers", name: str = "Layer", guard: str = "") -> str:
+    """A text that imports a name."""
+    after = AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(text)).code
+    ast.parse(after)
+    assert AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(after)).code == after
+    return after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from ...layers import Act\n", "from ...layers import Act, Layer\n"),
+        ("from ...layers import Zoo\n", "from ...layers import Layer, Zoo\n"),
+        (
+            "from ...layers import Aaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbb\n",
+            "from ...layers import (\n    Aaaaaaaaaaaaaaaaaa,\n    Bbbbbbbbbbbbb,\n    Layer,\n)\n",
+        ),
+        (
+            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\n",
+            "from ...layers import (\n    Act,  # why\n    Layer,\n    Zoo,\n)\n",
+        ),
+        (
+            "from ...layers import (\n    Act,  # why\n)\n",
+            "from ...layers import (\n    Act,  # why\n    Layer,\n)\n",
+        ),
+        ("from ...aaa import b\nx = 1\n", "from ...aaa import b\nfrom ...layers import Layer\nx = 1\n"),
+        ("# about\nfrom .zoo import b\n", "# about\nfrom ...layers import Layer\nfrom .zoo import b\n"),
+        ("import os\n\nx = 1\n", "import os\n\nfrom ...layers import Layer\n\nx = 1\n"),
+        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\n\nclass A: ...\n'),
+        ("from ...layers import A as B\n", "from ...layers import A as B\nfrom ...layers import Layer\n"),
+        (
+            "from ...aaa import b\nclass A: ...\nfrom ...layers import C\n",
+            "from ...aaa import b\nfrom ...layers import Layer\nclass A: ...\nfrom ...layers import C\n",
+        ),
+    ],
+    ids=[
+        "it grows",
+        "in order",
+        "too long for a line",
+        "comments stay with their names",
+        "a comment on the last name",
+        "a line of its own",
+        "above the first",
+        "nothing of the kind",
+        "no import at all",
+        "an alias",
+        "below the first class is too late",
+    ],
+)
+def test_a_name_is_imported_where_isort_puts_it(before: str, after: str) -> None:
+    assert imported(before) == after
+
+
+def test_a_name_is_imported_under_a_guard() -> None:
+    text = "import os\n\nif is_torch_available():\n    import torch\n\n    from transformers.b import B\n"
+    after = text + "    from transformers.layers import Layer\n"
+    assert imported(text, "transformers.layers", guard="is_torch_available()") == after
+    with pytest.raises(PlaceError, match="is_tf_available"):
+        imported(text, guard="is_tf_available()")
 
 
 USE = "print(partial)\n"

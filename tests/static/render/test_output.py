@@ -19,7 +19,11 @@ import pysarif
 import pytest
 
 from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import Definition, MakeLayer
+from ckpt_surgery.static.edits import Edit
+from ckpt_surgery.static.render import json as json_module
+from ckpt_surgery.static.render import sarif as sarif_module
 from ckpt_surgery.static.render.github import to_github
 from ckpt_surgery.static.render.json import to_json
 from ckpt_surgery.static.render.report import CheckReport, check_report, display_path, statistics
@@ -64,6 +68,13 @@ def finding(code: str = "CKPT003", kind: Applicability = SAFE, **other: Any) -> 
     return Finding(code, applicability=kind, **values)
 
 
+@pytest.fixture(autouse=True)
+def edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of these findings are not there: their repairs make EDITS."""
+    for module in (json_module, sarif_module):
+        monkeypatch.setattr(module, "edits_of", lambda findings: {f: EDITS if f.repairs else () for f in findings})
+
+
 def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> CheckReport:
     return check_report(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
 
@@ -73,8 +84,10 @@ EDITS = (
     Edit("models/gpt2/modeling_gpt2.py", 10, 14, "\n"),
     Edit("models/other/modeling_other.py", 0, 3, ""),
 )
+REPAIRS = (MakeLayer("models/gpt2/modeling_gpt2.py", None, Definition("GPT2Block")),)
+"""Made by EDITS, as far as these tests go."""
 EVERY_KIND = (
-    finding("CKPT001", SAFE, edits=EDITS),
+    finding("CKPT001", SAFE, repairs=REPAIRS),
     finding("CKPT003", UNSAFE, class_name=""),
     finding("CKPT004", INFO, family="bert"),
     finding("CKPT004", UNKNOWN, path="/elsewhere/a b%[x].py"),
@@ -155,10 +168,10 @@ class TestText:
         ],
     )
     def test_the_summary_names_the_command_that_repairs(self, kinds: tuple[Applicability, ...], said: str) -> None:
-        got = shown(*(finding(kind=kind, edits=EDITS) for kind in kinds))
+        got = shown(*(finding(kind=kind, repairs=REPAIRS) for kind in kinds))
         assert said in summary_lines(got, width=200)
 
-    def test_a_finding_without_an_edit_is_not_called_repairable(self) -> None:
+    def test_a_finding_without_a_repair_is_not_called_repairable(self) -> None:
         assert not any("repaired" in line for line in summary_lines(shown(finding()), width=200))
 
     def test_statistics_give_count_rule_and_summary(self) -> None:
@@ -177,7 +190,12 @@ def applied(findings: tuple[Finding, ...], left: tuple[Finding, ...], **other: A
 
 class TestApplySummary:
     def test_it_counts_repaired_and_left_by_rule_and_says_why(self) -> None:
-        findings = (finding(), finding(line=2), finding("CKPT004", UNSAFE, edits=EDITS), finding("CKPT001", UNSAFE))
+        findings = (
+            finding(),
+            finding(line=2),
+            finding("CKPT004", UNSAFE, repairs=REPAIRS),
+            finding("CKPT001", UNSAFE),
+        )
         lines = apply_lines(
             applied(findings, findings[1:], notes=(Note("a.py", "the copy comment went"),)), RULES, width=200
         )
@@ -191,7 +209,7 @@ class TestApplySummary:
         ]
 
     def test_an_unsafe_repair_that_was_asked_for_and_not_made_is_named_so(self) -> None:
-        findings = (finding("CKPT004", UNSAFE, edits=EDITS),)
+        findings = (finding("CKPT004", UNSAFE, repairs=REPAIRS),)
         lines = apply_lines(applied(findings, findings, unsafe=True), RULES, width=200)
         assert lines[1:] == [
             "  CKPT004 positional_past_state: 0 repaired, left: 1 not repaired (see the notes and problems)"
@@ -221,7 +239,8 @@ class TestJson:
             "first_line": 0,
             "edits": [{"path": e.path, "start": e.start, "end": e.end, "text": e.text} for e in EDITS],
         }
-        assert set(document["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
+        names = {field.name for field in dataclasses.fields(Finding)}
+        assert set(document["findings"][0]) == names - {"repairs"} | {"edits"}
         assert document["hidden"] == {"info": 1, "unknown": 1}
         assert document["problems"][1] == {"path": "/gone", "message": "no such file or folder: check the path"}
         assert [(rule["code"], rule["count"]) for rule in document["statistics"]] == [("CKPT001", 1), ("CKPT003", 1)]

@@ -1,0 +1,16 @@
+"""How a test runs one transformer on a text."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer
+
+
+def transform(transformer: ModuleTransformer, text: str) -> str:
+    """The text after the transformer, which parses."""
+    after = transformer.transform_module(cst.parse_module(text)).code
+    ast.parse(after)
+    return after
