@@ -7,13 +7,14 @@ import io
 import re
 import subprocess
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks import releases
-from benchmarks.releases import ReleaseError, fetch, pinned_ruff
+from benchmarks.releases import ReleaseError, fetch, fetch_wheel, pinned_ruff
 
 VERSION = "9.9.9"
 FILES = {
@@ -213,3 +214,74 @@ def test_a_release_without_a_pinned_ruff_says_so(pin: Pin) -> None:
     pin(sdist({**FILES, "setup.py": 'deps = ["ruff>=0.13"]'}))
     with pytest.raises(ReleaseError, match="pins no version of ruff"):
         pinned_ruff(VERSION)
+
+
+WHEEL = "toy_models-1.0-py3-none-any"
+IN_A_WHEEL = {
+    "toy/__init__.py": "",
+    "toy/kernel.so": "not wanted",
+    "toy_models-1.0.dist-info/METADATA": "Name: toy-models\n",
+    "toy_models-1.0.dist-info/RECORD": "not wanted",
+}
+
+
+def lay_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
+    """Pin a wheel with these files and lay it into the cache."""
+    cache.mkdir(parents=True)
+    path = cache / f"{WHEEL}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    monkeypatch.setitem(releases.WHEEL_SHA256, WHEEL, hashlib.sha256(path.read_bytes()).hexdigest())
+    return path
+
+
+def test_of_a_wheel_the_source_and_the_metadata_are_unpacked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = lay_wheel(cache, monkeypatch, IN_A_WHEEL)
+    folder = fetch_wheel(WHEEL)
+    assert folder == cache / WHEEL
+    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert files == [".unpacked", "toy/__init__.py", "toy_models-1.0.dist-info/METADATA"]
+    archive.unlink()
+    assert fetch_wheel(WHEEL) == folder
+
+
+def test_a_wheel_with_another_hash_or_that_is_none_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = lay_wheel(cache, monkeypatch, IN_A_WHEEL)
+    archive.write_bytes(b"no archive at all")
+    with pytest.raises(ReleaseError, match="has the sha256"):
+        fetch_wheel(WHEEL)
+    monkeypatch.setitem(releases.WHEEL_SHA256, WHEEL, hashlib.sha256(archive.read_bytes()).hexdigest())
+    with pytest.raises(ReleaseError, match="cannot be unpacked"):
+        fetch_wheel(WHEEL)
+    assert [path.name for path in cache.iterdir()] == [archive.name]
+
+
+def test_a_path_that_leads_out_of_a_wheel_stays_inside(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_wheel(cache, monkeypatch, {**IN_A_WHEEL, "../../escaped.py": "boo"})
+    folder = fetch_wheel(WHEEL)
+    assert [path for path in cache.parent.rglob("escaped.py") if not path.is_relative_to(folder)] == []
+
+
+def test_a_wheel_without_a_pin_is_refused(cache: Path) -> None:
+    with pytest.raises(ReleaseError, match="toy-1-py3-none-any has no pinned hash: the pinned wheels are adapters-"):
+        fetch_wheel("toy-1-py3-none-any")
+
+
+def test_pip_is_asked_for_the_pinned_wheel_whatever_machine_it_runs_on(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(releases.WHEEL_SHA256, "toy-1.0-cp311-cp311-linux_x86_64", "0" * 64)
+    commands: list[list[str]] = []
+
+    def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: no network")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(ReleaseError, match=r"\(no network\): .*, or put its wheel at .*linux_x86_64.whl$"):
+        fetch_wheel("toy-1.0-cp311-cp311-linux_x86_64")
+    words = " ".join(commands[0])
+    assert "--only-binary :all:" in words
+    assert "--no-build-isolation" not in words
+    assert words.endswith("--abi cp311 --platform linux_x86_64 --implementation cp --python-version 311")
