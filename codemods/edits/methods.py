@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import PlaceError, TargetedTransformer
+from ckpt_surgery.codemods.edits.targeted import TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
 
 
@@ -12,34 +12,36 @@ class RemoveMethod(TargetedTransformer):
     """Takes a method out of its class, with the comments right above it; `pass` takes its place in an empty class."""
 
     def __init__(self, method: Definition) -> None:
-        owner, _, self._name = method.name.rpartition(".")
-        super().__init__(Definition(owner))
-        self._index = method.index
+        super().__init__(method)
+        self._method: cst.FunctionDef | None = None
 
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        """The class without the method.
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Keep it; it is not entered."""
+        self._method = self._method or node
+        return False
 
-        Raises:
-            PlaceError: the class has no such method of its own.
-        """
-        if ".".join(self._scope) != self.definition.name or not isinstance(updated_node.body, cst.IndentedBlock):
-            return updated_node
-        body = list(updated_node.body.body)
-        methods = [at for at, node in enumerate(body) if isinstance(node, cst.FunctionDef) and self._named(node)]
-        if len(methods) <= self._index:
-            raise PlaceError(f"{self.definition.name} has no method {self._name} of its own")
-        at = methods[self._index]
-        above = _above(body.pop(at))
-        if not body:
-            body.append(cst.SimpleStatementLine([cst.Pass()], leading_lines=above))
-        elif at == 0:
-            body[0] = body[0].with_changes(leading_lines=[*above, *_without_blank(_lines(body[0]))])
-        elif at < len(body):
-            body[at] = body[at].with_changes(leading_lines=[*above, *_lines(body[at])])
-        return updated_node.with_changes(body=updated_node.body.with_changes(body=body))
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """What takes the place of a node: of the block that holds the method, the block without it."""
+        left = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.IndentedBlock) and isinstance(updated_node, cst.IndentedBlock):
+            at = next((at for at, node in enumerate(original_node.body) if node is self._method), None)
+            if at is not None:
+                return updated_node.with_changes(body=_without(list(updated_node.body), at))
+        return left
 
-    def _named(self, node: cst.FunctionDef) -> bool:
-        return node.name.value == self._name
+
+def _without(body: list[cst.BaseStatement], at: int) -> list[cst.BaseStatement]:
+    """The statements without the one at `at`."""
+    above = _above(body.pop(at))
+    if not body:
+        return [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)]
+    if at < len(body):
+        own = _lines(body[at])
+        first = next((at for at, line in enumerate(own) if line.comment is not None), len(own))
+        body[at] = body[at].with_changes(leading_lines=[*above, *(own if at else own[first:])])
+    return body
 
 
 def _lines(node: cst.BaseStatement) -> list[cst.EmptyLine]:
@@ -54,8 +56,3 @@ def _above(method: cst.BaseStatement) -> list[cst.EmptyLine]:
     while lines and lines[-1].comment is None:
         lines.pop()
     return lines
-
-
-def _without_blank(lines: list[cst.EmptyLine]) -> list[cst.EmptyLine]:
-    first = next((at for at, line in enumerate(lines) if line.comment is not None), len(lines))
-    return lines[first:]

@@ -76,7 +76,7 @@ class TargetedTransformer(ModuleTransformer):
             return super().on_visit(node) if self._inside else isinstance(node, (cst.Module, *HOLDERS))
         self._scope.append(node.name.value)
         name = ".".join(self._scope)
-        if not self._inside and name == self.definition.name:
+        if not self._reached and name == self.definition.name:
             self._inside = self._reached = self._seen == self.definition.index
             self._seen += 1
         if self._inside:

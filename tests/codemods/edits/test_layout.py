@@ -9,6 +9,7 @@ from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from tests.codemods.edits.transforming import transform
 
 WIDTH = 40
+COMMENTED = "(\n            a + b  # why\n        )"
 ARGUMENTS = (NewArgument(0, None), NewArgument(1, None))
 
 
@@ -37,7 +38,7 @@ def rendered(
         ("f(x[1 :2], {'a':1})", None),
         ('f("""one\n two""", b)', 'f(\n        """one\n two""",\n        b,\n    )'),
         ("f(\n        (\n            a + b\n        ), c)", "f((a + b), c)"),
-        ("f(\n        (\n            a + b  # why\n        ), c)", "f(\n        (\n            a + b  # why\n        ),\n        c,\n    )"),
+        (f"f({COMMENTED}, c)", f"f(\n        {COMMENTED},\n        c,\n    )"),
     ],
     ids=[
         "as it is",

@@ -1,0 +1,165 @@
+"""Every transformer on the standard library and the installed packages: what is named is changed, and nothing else.
+
+The change is made a second time on the syntax tree, by position; both trees have to be equal, and no comment may go.
+A sample of the files is tried, or all with `CKPT_CORPUS=all`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import random
+import tokenize
+from collections.abc import Iterator
+
+import libcst as cst
+import pytest
+
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
+from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
+from ckpt_surgery.codemods.edits.layer_base import LayerBase
+from ckpt_surgery.codemods.edits.methods import RemoveMethod
+from ckpt_surgery.codemods.edits.names import RenameOccurrence
+from ckpt_surgery.codemods.edits.parameters import ReorderParameters
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer
+from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.facts.syntax import span_of
+from ckpt_surgery.codemods.repair import NewArgument
+from ckpt_surgery.codemods.tree.places import Places
+from tests.test_property import corpus
+
+SAMPLE = 40
+LONGEST = 40_000
+"""Characters: libcst takes its time, and long files are of no other kind."""
+MARK = "marked"
+
+
+class Substitution(ast.NodeTransformer):
+    """Another node, or several, in the place of one."""
+
+    def __init__(self, old: ast.AST, new: ast.AST | list[ast.stmt] | None) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
+def comments(text: str) -> set[str]:
+    return {
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    }
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those in f-strings, whose places Python 3.11 gets wrong."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.JoinedStr):
+            yield node
+            yield from nodes(node)
+
+
+def changed_call(node: ast.Call, places: Places) -> tuple[ModuleTransformer, ast.AST]:
+    mark = ast.Name(MARK, ast.Load())
+    transformer = RearrangeArguments(places.call(span_of(node)), [NewArgument(None, None, MARK)], width=100)
+    return transformer, ast.Call(node.func, [mark], [])
+
+
+def same_call(node: ast.Call, places: Places) -> tuple[ModuleTransformer, ast.AST]:
+    stars = [NewArgument(at, "*" if isinstance(arg, ast.Starred) else None) for at, arg in enumerate(node.args)]
+    named = [NewArgument(len(stars) + at, word.arg or "**") for at, word in enumerate(node.keywords)]
+    return RearrangeArguments(places.call(span_of(node)), [*stars, *named], width=100), node
+
+
+def renamed(node: ast.Name, places: Places) -> tuple[ModuleTransformer, ast.AST]:
+    return RenameOccurrence(places.name(span_of(node)), MARK), ast.Name(MARK, node.ctx)
+
+
+def without_branch(node: ast.If, places: Places) -> tuple[ModuleTransformer, list[ast.stmt]]:
+    return RemoveInlineBranch(places.branch(span_of(node)), width=100), node.orelse
+
+
+def as_layer(node: ast.ClassDef, places: Places) -> tuple[ModuleTransformer, ast.AST]:
+    layer = ast.Name("GradientCheckpointingLayer", ast.Load())
+    new = ast.ClassDef(node.name, [layer, *node.bases], node.keywords, node.body, node.decorator_list)
+    return LayerBase(places.definition(span_of(node))), new
+
+
+def reordered(node: ast.FunctionDef, places: Places) -> tuple[ModuleTransformer, ast.AST]:
+    first, *rest = node.args.args
+    args = ast.arguments(**{**dict(ast.iter_fields(node.args)), "args": [first, *rest[::-1]]})
+    new = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "args": args})
+    return ReorderParameters(places.definition(span_of(node)), [arg.arg for arg in rest[::-1]]), new
+
+
+def without_method(node: ast.FunctionDef, places: Places) -> tuple[ModuleTransformer, None]:
+    return RemoveMethod(places.definition(span_of(node))), None
+
+
+def in_a_statement_list(tree: ast.AST, branch: ast.If) -> bool:
+    """Whether a branch is no `elif`."""
+    return not any(isinstance(node, ast.If) and node.orelse[:1] == [branch] for node in ast.walk(tree))
+
+
+def candidates(tree: ast.Module, kind: str) -> list[ast.AST]:
+    found = list(nodes(tree))
+    calls = [node for node in found if isinstance(node, ast.Call)]
+    functions = [node for node in found if isinstance(node, ast.FunctionDef)]
+    classes = [node for node in found if isinstance(node, ast.ClassDef)]
+    match kind:
+        case "call":
+            return list(calls)
+        case "same call":
+            ordered = [c for c in calls if not any(isinstance(arg, ast.Starred) for arg in c.args)]
+            return [c for c in ordered if c.args or c.keywords]
+        case "name":
+            return [node for node in found if isinstance(node, ast.Name)]
+        case "branch":
+            branches = [node for node in found if isinstance(node, ast.If) and node.orelse]
+            plain = [node for node in branches if not isinstance(node.orelse[0], ast.If)]
+            inside = [node for function in functions for node in ast.walk(function) if node in plain]
+            return [node for node in inside if isinstance(node, ast.If) and in_a_statement_list(tree, node)]
+        case "class":
+            bases = [{ast.unparse(base).rpartition(".")[2] for base in node.bases} for node in classes]
+            return [node for node, names in zip(classes, bases, strict=True) if "Module" not in names]
+        case "parameters":
+            return [f for f in functions if len(f.args.args) > 2 and not f.args.defaults and not f.args.posonlyargs]
+    return [f for cls in classes for f in cls.body if isinstance(f, ast.FunctionDef) and len(cls.body) > 1]
+
+
+CHANGES = {
+    "call": changed_call,
+    "same call": same_call,
+    "name": renamed,
+    "branch": without_branch,
+    "class": as_layer,
+    "parameters": reordered,
+    "method": without_method,
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_is_named_is_changed_and_nothing_else(kind: str) -> None:
+    files = [path for path in corpus() if path.stat().st_size < LONGEST]
+    draw = random.Random(kind)
+    tried = 0
+    for path in draw.sample(files, min(SAMPLE, len(files))):
+        try:
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        found = candidates(tree, kind)
+        if not found:
+            continue
+        node = draw.choice(found)
+        transformer, new = CHANGES[kind](node, Places(SourceText(text), extract(text)))  # type: ignore[operator]
+        after = transformer.transform_module(cst.parse_module(text)).code
+        where = f"{path}:{getattr(node, 'lineno', 0)}"
+        assert ast.dump(ast.parse(after)) == ast.dump(Substitution(node, new).visit(tree)), where
+        if kind in ("same call", "branch", "class", "name"):
+            assert comments(text) == comments(after), where
+        tried += 1
+    assert tried > SAMPLE / 4
