@@ -32,7 +32,7 @@ class Training:
     meter: Meter | None = None
     steps: list[RunRecord] = field(default_factory=list)
     alive: list[int] = field(default_factory=list)
-    """The bytes alive after each step, without gradients."""
+    """The bytes alive after each step, without gradients and the copies of them."""
     part: StepPart = StepPart.FORWARD
     forwards: int = 0
 
@@ -68,7 +68,8 @@ class Training:
         """Note what is alive between two steps, where there is a meter."""
         if self.meter is None:
             return
-        self.alive.append(self.meter.left_bytes(gradients_of(self.setup.model)))
+        noted = (copy for step in self.steps for copy in step.gradients.values() if copy is not None)
+        self.alive.append(self.meter.left_bytes([*gradients_of(self.setup.model), *noted]))
 
     def fail(self, error: Exception) -> None:
         """Note what ended the loop."""
