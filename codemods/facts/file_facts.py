@@ -53,6 +53,10 @@ class ModuleCall:
     callee: str
     paths: tuple[Path, ...]
     args: tuple[Argument, ...]
+    reads_more_under: tuple[str, ...] = ()
+    """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
+    idle_caches: tuple[int, ...] = ()
+    """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.builds import Builder
+from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.file_facts import (
     Build,
     Class,
@@ -209,6 +210,8 @@ class FileReader:
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
                 reader = MethodReader(function.name, direct, frozenset(self.checkpoint_names))
                 reader.read(function)
+                if reader.calls and "cache" in text:
+                    reader.calls = list(with_cache_flow(function, reader.calls))
                 readers.append(reader)
         return readers
 

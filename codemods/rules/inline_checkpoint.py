@@ -22,10 +22,12 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 
 ## Fix safety
 Safe if the test is about checkpointing and training alone, the else branch calls the same blocks, and their classes
-can be made layers. The else branch is the truth: if the two disagree, the finding says how. A guard such as
-`if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other conditions, if
-the direct call needs another signature first (CKPT005), or if a call elsewhere needs one that passes past state by
-position to a block which the repair makes a layer.
+can be made layers. The else branch is the truth: if the two disagree, the finding says how. A mode that the branch
+sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard
+such as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other
+conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
+state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
+`use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why).
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, deriv
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
-from ckpt_surgery.codemods.wording import doubt_text, refusal_text
+from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
+from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text
 
 RULE = Declaration(
     code="CKPT002",
@@ -101,7 +104,7 @@ class Hindrance:
     names: tuple[str, ...] = ()
 
 
-Reason = Hindrance | Refusal | Doubt
+Reason = Hindrance | Refusal | Doubt | OutputRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class _Layers:
     """What makes the classes behind a checkpoint call layers."""
 
     repairs: tuple[SourceRepair, ...]
-    doubt: Doubt | None
+    doubt: Doubt | OutputRead | None
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -159,6 +162,8 @@ def _text(reason: Reason) -> str:
         return refusal_text(reason)
     if isinstance(reason, Hindrance):
         return _WORDS[reason.obstacle].format(*reason.names)
+    if isinstance(reason, OutputRead):
+        return read_text(reason)
     return doubt_text(reason)
 
 
@@ -264,7 +269,7 @@ def _conversion(
     if not refs:
         return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
     made: list[SourceRepair] = []
-    doubts: list[Doubt] = []
+    doubts: list[Doubt | OutputRead] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)
         if derived:
@@ -274,7 +279,7 @@ def _conversion(
         if isinstance(conversion, Refusal):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]
-        doubts += [conversion.doubt] if conversion.doubt else []
+        doubts += [doubt for doubt in (conversion.doubt, failing_read(tree, ref)) if doubt]
     return _Layers(tuple(made), doubts[0] if doubts else None)
 
 
