@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
+from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.output_reads import OutputRead
 from ckpt_surgery.text import listed
 
@@ -28,6 +29,11 @@ def quoted(names: Iterable[str]) -> str:
 def unknown_text(unknown: Unknown) -> str:
     """Why nobody can tell which argument reaches which parameter."""
     return _UNKNOWN[unknown.reason].format(", ".join(unknown.blocks))
+
+
+def replaced_text(ref: ClassRef) -> str:
+    """Why the forward that a class defines tells nothing."""
+    return f"another forward is assigned to {ref.name}, which is not read"
 
 
 def refusal_text(refusal: Refusal) -> str:

@@ -94,6 +94,13 @@ class InlineBranch:
     """Whether code after the branch reads that name."""
 
 
+class HandedOn(NamedTuple):
+    """Modules that a method gives to `function`, which may checkpoint them; an empty name stands for one that does."""
+
+    function: str
+    paths: tuple[Path, ...]
+
+
 class Parameter(NamedTuple):
     """A parameter of a block's forward. `default` and `annotation` are source text."""
 
@@ -187,6 +194,9 @@ class Class:
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
     old_switch: OldSwitch | None
+    handed_on: tuple[HandedOn, ...]
+    checkpointers: tuple[str, ...]
+    """Its methods and attributes that checkpoint what they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,5 +238,11 @@ class FileFacts:
     generated_from: str
     """The modular file named in a generated file's header; empty where there is none."""
     copies: tuple[CopiedFrom, ...]
+    functions: tuple[str, ...]
+    """The functions at module level."""
+    checkpointers: tuple[str, ...]
+    """Those of them that checkpoint what they are given."""
+    replaced_forwards: tuple[str, ...]
+    """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
     script: ScriptFacts | None
     """What it says as a training script; None where no rule about scripts has anything to look at."""

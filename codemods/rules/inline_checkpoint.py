@@ -48,7 +48,7 @@ from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
-from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text
+from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT002",
@@ -94,6 +94,10 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
 }
+
+
+_OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
+"""Keywords that torch's checkpoint function takes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +157,22 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
     if reasons:
         message += f"; {reasons}" if repair.repairs else f"; not repaired: {reasons}"
+    modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
+    if modes:
+        message += f"; `{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on"
+    if inline.method == "forward" and context.tree.bases.is_replaced(owner):
+        message += f"; {replaced_text(owner)}"
+        return context.finding(RULE, owner.path, inline.span, owner.name, message, Applicability.UNKNOWN)
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
+
+
+def _modes(inline: InlineBranch) -> Iterator[str]:
+    """The modes that the checkpoint calls of a branch set, as they are written."""
+    for checkpoint in inline.checkpoints:
+        for argument in checkpoint.args:
+            if argument.name == "use_reentrant":
+                yield f"use_reentrant={argument.text}"
 
 
 def _text(reason: Reason) -> str:
@@ -294,14 +312,14 @@ def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tup
 
 
 def _differences(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """How the arguments of the two branches differ, past state left out: that is dropped in both."""
+    """How the arguments of the two branches differ, past state and options of the checkpoint left out."""
     for checkpoint in inline.checkpoints:
         for call in inline.direct:
             site = context.tree.calls.of_any(owner, call)
             if site is None or not set(call.paths) & set(checkpoint.paths):
                 continue
             ref, forward = site.blocks[0]
-            past = meaning_of(ref).past_names(forward.params) | {"use_cache"}
+            past = meaning_of(ref).past_names(forward.params) | {"use_cache", *_OPTIONS}
             inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
             if isinstance(inside, Unknown) or isinstance(outside, Unknown):
                 continue

@@ -23,6 +23,9 @@ by position and only an unsafe repair (CKPT005) can make it a keyword: as a laye
 than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
 its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
 alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
+
+Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
+where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.output_reads import failing_read
-from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text
+from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT001",
@@ -56,7 +59,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for element in sorted(context.tree.blocks.elements(parts), key=_place):
         ref = element.element
         key = (ref, element.is_block)
-        if key in seen or ref.path not in context.tree.checked or ref in context.tree.blocks.checkpointed_inline:
+        if key in seen or ref.path not in context.tree.checked or context.tree.blocks.checkpointed_by_hand(ref):
             continue
         seen.add(key)
         if element.is_block:
@@ -76,6 +79,10 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
     )
     applicability = Applicability.SAFE
+    replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
+    if replaced:
+        message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
+        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
         applicability = Applicability.UNKNOWN
