@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.output_reads import OutputRead
 from ckpt_surgery.text import listed
 
 _REFUSALS: Mapping[RefusalReason, str] = {
@@ -29,6 +31,11 @@ def unknown_text(unknown: Unknown) -> str:
     return _UNKNOWN[unknown.reason].format(", ".join(unknown.blocks))
 
 
+def replaced_text(ref: ClassRef) -> str:
+    """Why the forward that a class defines tells nothing."""
+    return f"another forward is assigned to {ref.name}, which is not read"
+
+
 def refusal_text(refusal: Refusal) -> str:
     """Why a class is not made a layer."""
     return _REFUSALS[refusal.reason].format(*refusal.names)
@@ -43,3 +50,12 @@ def doubt_text(doubt: Doubt) -> str:
         return f"{passed} only CKPT005 can change, which is unsafe as well"
     why = unknown_text(doubt.plan.unknown) if doubt.plan.unknown else "a parameter in between has no default"
     return f"{passed} is not repaired: {why}"
+
+
+def read_text(read: OutputRead) -> str:
+    """Why a model fails once its block is a layer, and what to do about it."""
+    return (
+        f"{read.caller}.{read.method} reads more outputs of {read.layer} where `{read.switch}` is True, and a layer "
+        f"sets its own `use_cache` to False: first add `{read.switch} = False` under "
+        "`if self.gradient_checkpointing and self.training` to that method"
+    )

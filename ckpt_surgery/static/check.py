@@ -13,7 +13,14 @@ from time import perf_counter
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
 from ckpt_surgery.static.cache import load_entry, store_entry
-from ckpt_surgery.static.discover import SourceFile, discover, installed_models, read_source, read_sources
+from ckpt_surgery.static.discover import (
+    SourceFile,
+    discover,
+    installed_layers,
+    installed_models,
+    read_source,
+    read_sources,
+)
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import CheckResult, Problem, Progress
@@ -91,12 +98,13 @@ class _TreeResult:
 
 
 def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupported: bool) -> str:
-    """The cache key of a tree's result: paths, contents, and the options that decide what is found."""
+    """The cache key of a tree's result: paths, contents, where transformers is, and the options that decide."""
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
     width = line_length(sources[0].path) if sources else LINE_LENGTH
-    digest.update(f"{sorted(selected)} {include_unsupported} {width}".encode())
+    digest.update(f"{sorted(selected)} {include_unsupported} {width} ".encode())
+    digest.update(os.fsencode(installed_layers()))
     return digest.hexdigest()
 
 

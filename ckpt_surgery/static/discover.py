@@ -63,16 +63,29 @@ def installed_models() -> Path:
     Raises:
         TransformersNotFound: transformers is not installed, or what is installed has no such folder.
     """
-    try:
-        spec = find_spec("transformers")
-    except ValueError:  # a stand-in in sys.modules without a spec
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
+    package = _installed_package()
+    if package is None:
         raise TransformersNotFound("transformers is not installed here: name the files or folders to check")
-    package = Path(next(iter(spec.submodule_search_locations)))
     if not (package / "models").is_dir():
         raise TransformersNotFound(f"{package} has no models folder: name the files or folders to check")
     return package / "models"
+
+
+def installed_layers() -> str:
+    """The file of the installed transformers that defines GradientCheckpointingLayer; empty where there is none."""
+    package = _installed_package()
+    file = package / "modeling_layers.py" if package else None
+    return os.fspath(file) if file and file.is_file() else ""
+
+
+def _installed_package() -> Path | None:
+    """The folder of the installed transformers, which is not imported."""
+    try:
+        spec = find_spec("transformers")
+    except ValueError:  # a stand-in in sys.modules without a spec
+        return None
+    places = spec.submodule_search_locations if spec else None
+    return Path(next(iter(places))) if places else None
 
 
 def matches(path: str | Path, patterns: Collection[str]) -> bool:

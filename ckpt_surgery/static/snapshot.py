@@ -16,7 +16,7 @@ from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.static.discover import SourceFile, read_source
+from ckpt_surgery.static.discover import SourceFile, installed_layers, read_source
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.results import Problem, Progress
@@ -73,7 +73,7 @@ class Snapshot:
         """The rules' view of these files."""
         facts = {path: parsed.facts for path, parsed in self.parsed.items()}
         width = line_length(next(iter(facts))) if facts else LINE_LENGTH
-        tree = SourceTree(facts, self.load, self.text, width, self.configuration)
+        tree = SourceTree(facts, self.load, self.text, width, self.configuration, installed_layers())
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 

@@ -53,6 +53,10 @@ class ModuleCall:
     callee: str
     paths: tuple[Path, ...]
     args: tuple[Argument, ...]
+    reads_more_under: tuple[str, ...] = ()
+    """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
+    idle_caches: tuple[int, ...] = ()
+    """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,13 @@ class InlineBranch:
     """The name that a guard statement of the branch switches off (`use_cache`)."""
     guard_needed: bool = False
     """Whether code after the branch reads that name."""
+
+
+class HandedOn(NamedTuple):
+    """Modules that a method gives to `function`, which may checkpoint them; an empty name stands for one that does."""
+
+    function: str
+    paths: tuple[Path, ...]
 
 
 class Parameter(NamedTuple):
@@ -183,6 +194,9 @@ class Class:
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
     old_switch: OldSwitch | None
+    handed_on: tuple[HandedOn, ...]
+    checkpointers: tuple[str, ...]
+    """Its methods and attributes that checkpoint what they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,5 +238,11 @@ class FileFacts:
     generated_from: str
     """The modular file named in a generated file's header; empty where there is none."""
     copies: tuple[CopiedFrom, ...]
+    functions: tuple[str, ...]
+    """The functions at module level."""
+    checkpointers: tuple[str, ...]
+    """Those of them that checkpoint what they are given."""
+    replaced_forwards: tuple[str, ...]
+    """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
     script: ScriptFacts | None
     """What it says as a training script; None where no rule about scripts has anything to look at."""

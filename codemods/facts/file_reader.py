@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.builds import Builder
+from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_MODULES, CheckpointHelpers
 from ckpt_surgery.codemods.facts.file_facts import (
     Build,
     Class,
@@ -41,7 +43,6 @@ _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
 """Torch's own modules, which are in every model and say nothing about it."""
-_TORCH_CHECKPOINT = {"torch.utils.checkpoint", "deepspeed.checkpointing"}
 
 
 class FileReader:
@@ -56,12 +57,16 @@ class FileReader:
         self.values: list[tuple[str, Build]] = []
         self.checkpoint_names: set[str] = set()
         self.local_layers: set[str] = set()
-        self.places: list[tuple[int, Span]] = []
+        self.replaced: list[str] = []
+        self.helpers = CheckpointHelpers(frozenset())
 
     def facts(self, tree: ast.Module, script: ScriptFacts | None) -> FileFacts:
         """The facts of the file, given its tree and what it says as a training script."""
         names = (node.name for node in tree.body if isinstance(node, ast.ClassDef))
         self.local_layers.update(name for name in names if name.endswith(_LAYER_ENDINGS))
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        if "checkpoint" in self.source:
+            self._read_helpers(tree.body, functions)
         self._read(tree.body, guard="")
         generated = _GENERATED.search(self.source[:2000])
         return FileFacts(
@@ -72,8 +77,20 @@ class FileReader:
             cleared=self._cleared(tree),
             generated_from=generated.group(1) if generated else "",
             copies=tuple(self._copies(tree)),
+            functions=tuple(function.name for function in functions),
+            checkpointers=tuple(sorted(self.helpers.functions)),
+            replaced_forwards=tuple(self.replaced),
             script=script,
         )
+
+    def _read_helpers(self, statements: Iterable[ast.stmt], functions: Iterable[ast.FunctionDef]) -> None:
+        """The functions that checkpoint what they are given, under the names that the file's imports come to have."""
+        names: set[str] = set()
+        for statement in statements:
+            if isinstance(statement, ast.ImportFrom) and statement.module in CHECKPOINT_MODULES:
+                names.update(alias.asname or alias.name for alias in statement.names if alias.name == "checkpoint")
+        self.helpers = CheckpointHelpers(frozenset(names))
+        self.helpers.read(function for function in functions if self.helpers.may_be_in(self._text(function)))
 
     def _read(self, statements: Iterable[ast.stmt], guard: str) -> None:
         for statement in statements:
@@ -84,7 +101,7 @@ class FileReader:
                     for alias in statement.names:
                         name = alias.asname or alias.name.partition(".")[0]
                         self.imports.append(Import(name, alias.name, "", span_of(statement), guard))
-                        if alias.name in _TORCH_CHECKPOINT:
+                        if alias.name in CHECKPOINT_MODULES:
                             self.checkpoint_names.add(f"{alias.asname or alias.name}.checkpoint")
                 case ast.ClassDef():
                     self.classes.append(self._class(statement, guard))
@@ -92,6 +109,9 @@ class FileReader:
                     self._maker(statement)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._value(name, value)
+                case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
+                    if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
+                        self.replaced.append(dotted(owner))
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._value(name, value)
                 case ast.If(test=test, body=body, orelse=orelse):
@@ -111,7 +131,7 @@ class FileReader:
         for alias in statement.names:
             name = alias.asname or alias.name
             self.imports.append(Import(name, module, alias.name, span_of(statement), guard))
-            if module in _TORCH_CHECKPOINT and alias.name == "checkpoint":
+            if module in CHECKPOINT_MODULES and alias.name == "checkpoint":
                 self.checkpoint_names.add(name)
             elif module == "torch.utils" and alias.name == "checkpoint":
                 self.checkpoint_names.add(f"{name}.checkpoint")
@@ -181,7 +201,13 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
+            handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
+            checkpointers=self._checkpointers(functions),
         )
+
+    def _checkpointers(self, functions: list[ast.FunctionDef]) -> tuple[str, ...]:
+        methods = [function for function in functions if self.helpers.may_be_in(self._text(function))]
+        return tuple(dict.fromkeys(self.helpers.of_class(methods)))
 
     def _header(self, node: ast.ClassDef) -> Span:
         """From `class` to the end of the last base (or of the name, where there is none)."""
@@ -205,12 +231,17 @@ class FileReader:
         for function in functions:
             if function.name == "__init__":
                 continue
-            text = "\n".join(self.lines[function.lineno - 1 : function.end_lineno])
+            text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
                 reader = MethodReader(function.name, direct, frozenset(self.checkpoint_names))
                 reader.read(function)
+                if reader.calls and "cache" in text:
+                    reader.calls = list(with_cache_flow(function, reader.calls))
                 readers.append(reader)
         return readers
+
+    def _text(self, node: ast.stmt) -> str:
+        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
     # -- the rest of a file
 

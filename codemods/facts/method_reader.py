@@ -10,12 +10,14 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
     LOCAL,
     BranchStatement,
     CheckpointCall,
+    HandedOn,
     InlineBranch,
     ModuleCall,
     Path,
@@ -27,12 +29,11 @@ from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
-_CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
 
 
 @dataclass(slots=True)
 class MethodReader:
-    """Reads one method: fills `calls` and `inlines`."""
+    """Reads one method: fills `calls`, `inlines` and `handed_on`."""
 
     method: str
     direct: frozenset[str]
@@ -41,6 +42,7 @@ class MethodReader:
     """Names that this file imports a checkpoint function as."""
     calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
+    handed_on: list[HandedOn] = field(default_factory=list)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     _taken: set[int] = field(default_factory=set)
 
@@ -136,9 +138,10 @@ class MethodReader:
             for loop in loops:
                 bind_loop(loop.target, loop.iter, env)
         for call in calls:
-            if self._is_checkpoint(call.func):
+            if is_checkpoint(call.func, self.checkpoint_names):
                 self._bare(call, statement, env)
                 continue
+            self._hand_on(call, env)
             if isinstance(call.func, ast.Name) and call.func.id in self.functions:
                 self._enter(call, self.functions[call.func.id], env)
                 self._record(call, statement, frozenset({(LOCAL, call.func.id)}))
@@ -149,6 +152,15 @@ class MethodReader:
             wanted = frozenset(path for path in paths if self._wanted(path))
             if wanted:
                 self._record(call, statement, wanted)
+
+    def _hand_on(self, call: ast.Call, env: Env) -> None:
+        """Record the modules among a call's arguments: what is called may checkpoint them."""
+        values = (*call.args, *(keyword.value for keyword in call.keywords))
+        modules = [v for v in values if isinstance(v, ast.Name | ast.Attribute | ast.Subscript)]
+        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
+        name = dotted(call.func)
+        if paths and name:
+            self.handed_on.append(HandedOn(name, tuple(sorted(paths))))
 
     def _wanted(self, path: Path) -> bool:
         return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self.direct))
@@ -178,17 +190,24 @@ class MethodReader:
             inner[name] = value_of(node, env)
         self._block(function.body, inner)
 
-    # -- inline branches
+    def _made_by(self, function: ast.FunctionDef, env: Env) -> None:
+        """Record what the function runs that a local function makes to be checkpointed."""
+        reader = MethodReader(self.method, self.direct, self.checkpoint_names)
+        inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
+        reader._block([statement for node in inner for statement in node.body], dict(env))
+        paths = {path for call in reader.calls for path in call.paths if path[0] != LOCAL}
+        if paths:
+            self.handed_on.append(HandedOn("", tuple(sorted(paths))))
 
-    def _is_checkpoint(self, function: ast.expr) -> bool:
-        if isinstance(function, ast.Attribute) and function.attr in _CHECKPOINT_ATTRIBUTES:
-            return True
-        name = dotted(function)
-        return name in self.checkpoint_names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
+    # -- inline branches
 
     def _checkpoints(self, statements: Iterable[ast.stmt]) -> list[ast.Call]:
         nodes = (inner for statement in statements for inner in ast.walk(statement))
-        return [inner for inner in nodes if isinstance(inner, ast.Call) and self._is_checkpoint(inner.func)]
+        return [
+            inner
+            for inner in nodes
+            if isinstance(inner, ast.Call) and is_checkpoint(inner.func, self.checkpoint_names)
+        ]
 
     def _inline_head(self, statement: ast.If) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this `if` is one and none has taken them yet."""
@@ -207,6 +226,9 @@ class MethodReader:
 
     def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
         paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
+        match call.args:
+            case [ast.Call(func=ast.Name(id=name)), *_] if name in self.functions and not paths:
+                self._made_by(self.functions[name], env)
         return CheckpointCall(
             callee=ast.unparse(call.args[0]) if call.args else "",
             paths=tuple(sorted(path for path in paths if path)),

@@ -22,10 +22,12 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 
 ## Fix safety
 Safe if the test is about checkpointing and training alone, the else branch calls the same blocks, and their classes
-can be made layers. The else branch is the truth: if the two disagree, the finding says how. A guard such as
-`if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other conditions, if
-the direct call needs another signature first (CKPT005), or if a call elsewhere needs one that passes past state by
-position to a block which the repair makes a layer.
+can be made layers. The else branch is the truth: if the two disagree, the finding says how. A mode that the branch
+sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard
+such as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other
+conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
+state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
+`use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why).
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, deriv
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
-from ckpt_surgery.codemods.wording import doubt_text, refusal_text
+from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
+from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT002",
@@ -93,6 +96,10 @@ _WORDS: Mapping[Obstacle, str] = {
 }
 
 
+_OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
+"""Keywords that torch's checkpoint function takes itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hindrance:
     """An obstacle, and the names that it is about."""
@@ -101,7 +108,7 @@ class Hindrance:
     names: tuple[str, ...] = ()
 
 
-Reason = Hindrance | Refusal | Doubt
+Reason = Hindrance | Refusal | Doubt | OutputRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ class _Layers:
     """What makes the classes behind a checkpoint call layers."""
 
     repairs: tuple[SourceRepair, ...]
-    doubt: Doubt | None
+    doubt: Doubt | OutputRead | None
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -150,8 +157,22 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
     if reasons:
         message += f"; {reasons}" if repair.repairs else f"; not repaired: {reasons}"
+    modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
+    if modes:
+        message += f"; `{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on"
+    if inline.method == "forward" and context.tree.bases.is_replaced(owner):
+        message += f"; {replaced_text(owner)}"
+        return context.finding(RULE, owner.path, inline.span, owner.name, message, Applicability.UNKNOWN)
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
+
+
+def _modes(inline: InlineBranch) -> Iterator[str]:
+    """The modes that the checkpoint calls of a branch set, as they are written."""
+    for checkpoint in inline.checkpoints:
+        for argument in checkpoint.args:
+            if argument.name == "use_reentrant":
+                yield f"use_reentrant={argument.text}"
 
 
 def _text(reason: Reason) -> str:
@@ -159,6 +180,8 @@ def _text(reason: Reason) -> str:
         return refusal_text(reason)
     if isinstance(reason, Hindrance):
         return _WORDS[reason.obstacle].format(*reason.names)
+    if isinstance(reason, OutputRead):
+        return read_text(reason)
     return doubt_text(reason)
 
 
@@ -264,7 +287,7 @@ def _conversion(
     if not refs:
         return Hindrance(Obstacle.TORCH_MODULE, (externals[0].name,))
     made: list[SourceRepair] = []
-    doubts: list[Doubt] = []
+    doubts: list[Doubt | OutputRead] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)
         if derived:
@@ -274,7 +297,7 @@ def _conversion(
         if isinstance(conversion, Refusal):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]
-        doubts += [conversion.doubt] if conversion.doubt else []
+        doubts += [doubt for doubt in (conversion.doubt, failing_read(tree, ref)) if doubt]
     return _Layers(tuple(made), doubts[0] if doubts else None)
 
 
@@ -289,14 +312,14 @@ def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tup
 
 
 def _differences(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """How the arguments of the two branches differ, past state left out: that is dropped in both."""
+    """How the arguments of the two branches differ, past state and options of the checkpoint left out."""
     for checkpoint in inline.checkpoints:
         for call in inline.direct:
             site = context.tree.calls.of_any(owner, call)
             if site is None or not set(call.paths) & set(checkpoint.paths):
                 continue
             ref, forward = site.blocks[0]
-            past = meaning_of(ref).past_names(forward.params) | {"use_cache"}
+            past = meaning_of(ref).past_names(forward.params) | {"use_cache", *_OPTIONS}
             inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
             if isinstance(inside, Unknown) or isinstance(outside, Unknown):
                 continue

@@ -31,7 +31,7 @@ from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.call_sites import CallSite
-from ckpt_surgery.codemods.wording import quoted, unknown_text
+from ckpt_surgery.codemods.wording import quoted, replaced_text, unknown_text
 
 RULE = Declaration(
     code="CKPT003",
@@ -53,6 +53,10 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every call of a block with gradient arguments by keyword."""
     for site in context.tree.calls.all():
         yield from _findings(context, site)
+    for owner, call, ref in context.tree.calls.replaced():
+        message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref)}"
+        line = call.statement.line
+        yield context.finding(RULE, owner.path, call.span, owner.name, message, Applicability.UNKNOWN, first_line=line)
 
 
 def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:

@@ -20,7 +20,12 @@ class FooLayer(GradientCheckpointingLayer): ...   # after
 Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing is enabled.
 A base class from another package stays, with the layer in front of it. Unsafe if a call in the tree passes past state
 by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer alone, the block would be worse off
-than without checkpointing. `--unsafe` repairs both.
+than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
+its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
+alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
+
+Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
+where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ from ckpt_surgery.codemods.repairs.conversion import Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
-from ckpt_surgery.codemods.wording import doubt_text, refusal_text
+from ckpt_surgery.codemods.tree.output_reads import failing_read
+from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT001",
@@ -53,7 +59,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for element in sorted(context.tree.blocks.elements(parts), key=_place):
         ref = element.element
         key = (ref, element.is_block)
-        if key in seen or ref.path not in context.tree.checked or ref in context.tree.blocks.checkpointed_inline:
+        if key in seen or ref.path not in context.tree.checked or context.tree.blocks.checkpointed_by_hand(ref):
             continue
         seen.add(key)
         if element.is_block:
@@ -73,6 +79,10 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
     )
     applicability = Applicability.SAFE
+    replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
+    if replaced:
+        message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
+        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
         applicability = Applicability.UNKNOWN
@@ -83,6 +93,10 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=line)
     if conversion.doubt and applicability is Applicability.SAFE:
         message += f"; {doubt_text(conversion.doubt)}"
+        applicability = Applicability.UNSAFE
+    read = failing_read(context.tree, ref)
+    if read and applicability is not Applicability.UNKNOWN:
+        message += f"; {read_text(read)}"
         applicability = Applicability.UNSAFE
     repairs = (*conversion.repairs, *aliased(context.tree, element.holder, ref))
     return context.class_finding(RULE, ref, message, applicability, repairs, first_line=ref.cls.first_line)

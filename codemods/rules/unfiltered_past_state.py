@@ -1,9 +1,12 @@
 """Past state is passed under a keyword that the release's GradientCheckpointingLayer does not clear.
 
 ## What it does
-Reads the keywords that the tree's own `GradientCheckpointingLayer` clears and reports calls of blocks that
-pass past state under another one: `state`, `cache_params`, `shared_kv_states`, and `past_key_value` on
-late 5.x, which no longer clears it.
+Reads the keywords that the `GradientCheckpointingLayer` at hand clears: that of the tree, else that of the installed
+transformers, else that of late releases. Reports calls of blocks that pass past state under another keyword: `state`,
+`cache_params`, `shared_kv_states`, and `past_key_value` on late 5.x, which no longer clears it.
+
+Where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to False first, or
+asks for `not self.training`), the fault is met only with a cache that a caller passes or asks for: information only.
 
 ## Why is this bad?
 Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
@@ -30,7 +33,6 @@ from ckpt_surgery.codemods.tree.call_sites import meaning_of
 RULE = Declaration(
     code="CKPT008",
     repair=RepairKind.NONE,
-    applicability=Applicability.UNSAFE,
 )
 
 
@@ -41,11 +43,18 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if context.tree.bases.flag(block, "_can_checkpoint_with_cache") == "True":
             continue
         past = meaning_of(block).past_names(forward.params)
-        cleared = context.tree.cleared(site.owner.path)
-        for argument in site.call.args:
-            if argument.name in past and argument.name not in cleared and argument.is_value:
-                message = (
-                    f"{block.name} gets past state as `{argument.name}`, which this release's "
-                    f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
-                )
-                yield context.call_finding(RULE, site, message, span=argument.span)
+        for position, argument in enumerate(site.call.args):
+            if argument.name not in past or not argument.is_value:
+                continue
+            cleared = context.tree.cleared(block.path)
+            if argument.name in cleared:
+                continue
+            message = (
+                f"{block.name} gets past state as `{argument.name}`, which this release's "
+                f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
+            )
+            applicability = Applicability.UNSAFE
+            if position in site.call.idle_caches:
+                message += f"; {site.owner.name}.{site.call.method} makes none in training unless a caller asks for it"
+                applicability = Applicability.INFO
+            yield context.call_finding(RULE, site, message, applicability, span=argument.span)

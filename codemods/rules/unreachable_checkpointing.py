@@ -80,7 +80,8 @@ def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
                 doubt = True
             elif isinstance(part, ClassRef) and part not in seen:
                 seen.add(part)
-                if context.tree.bases.is_layer(part) is Answer.YES or part in context.tree.blocks.plain:
+                blocks = context.tree.blocks
+                if blocks.checkpoints(part) or part in blocks.checkpointed_by_helper:
                     return Answer.YES
                 if part.name in family_facts(part.path).not_blocks:
                     return Answer.YES  # it stays plain on purpose

@@ -66,7 +66,7 @@ class BaseChains:
         """Whether the class is a GradientCheckpointingLayer."""
         if ref not in self._layers:
             externals = [target for target in self.chain(ref) if isinstance(target, External)]
-            if any(external.name == GCL for external in externals):
+            if any(target.name == GCL for target in self.chain(ref)):
                 self._layers[ref] = Answer.YES
             elif all(map(is_plain_external, externals)):
                 self._layers[ref] = Answer.NO
@@ -98,8 +98,28 @@ class BaseChains:
                     return value
         return None
 
+    @cached_property
+    def replaced(self) -> frozenset[ClassRef]:
+        """The classes that get another forward somewhere at module level: what their own says is not what runs."""
+        targets = (
+            target
+            for path in self.names.checked
+            for name in self.names.files[path].replaced_forwards
+            for target in self.names.named(path, name)
+        )
+        return frozenset(target for target in targets if isinstance(target, ClassRef))
+
+    def is_replaced(self, ref: ClassRef) -> bool:
+        """Whether the forward that runs is one that was assigned to the class, or to the one it has it from."""
+        for ancestor in self.lineage(ref):
+            if ancestor in self.replaced or ancestor.cls.forward:
+                return ancestor in self.replaced
+        return False
+
     def forward(self, ref: ClassRef) -> tuple[ClassRef, ForwardSignature] | None:
-        """The forward that runs, and the class that defines it."""
+        """The forward that runs, and the class that defines it; None where the files do not show it."""
+        if self.is_replaced(ref):
+            return None
         for ancestor in self.lineage(ref):
             if ancestor.cls.forward:
                 return ancestor, ancestor.cls.forward

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Build, ModuleCall
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
@@ -44,7 +44,7 @@ class Blocks:
         """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint."""
         blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
         plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO}
-        return frozenset(plain | self.checkpointed_inline)
+        return frozenset((plain - self.checkpointed_by_helper) | self.checkpointed_inline)
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
@@ -60,7 +60,8 @@ class Blocks:
     @cached_property
     def with_inlines(self) -> tuple[ClassRef, ...]:
         """The checked classes that checkpoint by hand."""
-        return tuple(ref for ref in self.bases.names.checked_classes() if ref.cls.inlines)
+        classes = self.bases.names.checked_classes()
+        return tuple(ref for ref in classes if ref.cls.inlines and ref.name != GCL)
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
@@ -72,6 +73,31 @@ class Blocks:
                     for path in checkpoint.paths:
                         classes.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))
         return frozenset(classes)
+
+    @cached_property
+    def checkpointed_by_helper(self) -> frozenset[ClassRef]:
+        """The classes of the tree that a method gives to a function, method or attribute which checkpoints them.
+
+        Among them are those that checkpoint a function of their own forward: they are their own helper.
+        """
+        classes: set[ClassRef] = {
+            ref
+            for ref in self.with_inlines
+            if any(call.wrapping == "closure" for inline in ref.cls.inlines for call in inline.checkpoints)
+        }
+        for owner in self.bases.names.checked_classes():
+            for handed in owner.cls.handed_on:
+                if self._is_checkpointer(owner, handed.function):
+                    classes.update(self.containers.classes_at(owner, handed.paths))
+        return frozenset(classes)
+
+    def _is_checkpointer(self, owner: ClassRef, name: str) -> bool:
+        base, _, attribute = name.rpartition(".")
+        if base == "self":
+            return any(attribute in ancestor.cls.checkpointers for ancestor in self.bases.lineage(owner))
+        place = self.bases.names.function(owner.path, name)
+        facts = self.bases.names.facts(place[0]) if place else None
+        return not name or (place is not None and facts is not None and place[1] in facts.checkpointers)
 
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
         """The stack elements in these parts of models that are not layers, outermost only."""
@@ -131,6 +157,10 @@ class Blocks:
         """Whether a class is a layer, or a plain block that should be one."""
         return self.bases.is_layer(ref) is Answer.YES or ref in self.plain
 
+    def checkpointed_by_hand(self, ref: ClassRef) -> bool:
+        """Whether a checkpoint call runs a class, here or in a helper."""
+        return ref in self.checkpointed_inline or ref in self.checkpointed_by_helper
+
     def mixes(self, ref: ClassRef) -> bool:
         """Whether a class holds attention, recurrence or a state space model, at any depth."""
         if ref not in self._mixes:
@@ -147,7 +177,7 @@ class Blocks:
         if ref not in self._holds_layer:
             self._holds_layer[ref] = False
             self._holds_layer[ref] = any(
-                self.bases.is_layer(part) is Answer.YES or part in self.checkpointed_inline or self.holds_layer(part)
+                self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) or self.holds_layer(part)
                 for part in self.containers.parts(ref)
             )
         return self._holds_layer[ref]

@@ -31,6 +31,7 @@ class BuildResolver:
         """What is being followed: builds that are made of one another end here."""
         self._items: dict[tuple[ClassRef, ClassRef, Build], tuple[tuple[ClassRef, Build], ...]] = {}
         self._classes: dict[tuple[ClassRef, ClassRef, Build], tuple[Target, ...]] = {}
+        self._elsewhere: dict[tuple[ClassRef, str], ClassRef] = {}
 
     def begin(self) -> None:
         """A new question has all the steps that a question may take."""
@@ -126,13 +127,23 @@ class BuildResolver:
                     if name == built.name:
                         yield ancestor, value
             return
+        place = self.names.function(owner.path, built.name)
+        if place:
+            path, function = place
+            there = self.names.facts(path)
+            for maker in there.makers if there else ():
+                if maker.name == function:
+                    yield self._in_file(owner, path), _called(maker, built)
         facts = self.names.facts(owner.path)
-        for maker in facts.makers if facts else ():
-            if maker.name == built.name:
-                yield owner, _called(maker, built)
         for name, value in facts.values if facts else ():
             if name == built.name:
                 yield owner, value
+
+    def _in_file(self, owner: ClassRef, path: str) -> ClassRef:
+        """The owner of what a function of another file returns: names mean there what that file says."""
+        if path == owner.path:
+            return owner
+        return self._elsewhere.setdefault((owner, path), ClassRef(path, owner.cls))
 
     def _renamed(self, user: ClassRef, owner: ClassRef, name: str) -> tuple[Target, ...]:
         """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""

@@ -61,7 +61,22 @@ class CallSites:
         """A call of any classes of the tree, blocks or not."""
         return self._site(owner, call, self._containers.classes_at(owner, call.paths))
 
+    def replaced(self) -> Iterator[tuple[ClassRef, ModuleCall, ClassRef]]:
+        """The calls of layers or blocks of which another forward is assigned to one of the two classes: that class."""
+        for owner in self._bases.names.checked_classes():
+            for call in owner.cls.calls:
+                refs = self._containers.classes_at(owner, call.paths)
+                found = self._replaced(owner, call, refs) if any(map(self._blocks.checkpoints, refs)) else None
+                if found:
+                    yield owner, call, found
+
+    def _replaced(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> ClassRef | None:
+        called = (owner, *refs) if call.method == "forward" else refs
+        return next((ref for ref in called if self._bases.is_replaced(ref)), None)
+
     def _site(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> CallSite | None:
+        if self._replaced(owner, call, refs):
+            return None
         blocks = tuple((ref, forward[1]) for ref in refs if (forward := self._bases.forward(ref)))
         return CallSite(owner, call, blocks) if blocks else None
 

@@ -90,6 +90,19 @@ class TreeNames:
                 if value_name == name:
                     yield from self._of_value(path, built)
 
+    def function(self, path: str, name: str, depth: int = 0) -> tuple[str, str] | None:
+        """The file that defines the function which `name` means at module level of a file, and its name there."""
+        facts = self.facts(path)
+        if facts is None or depth > _DEEPEST:
+            return None
+        if name in facts.functions:
+            return path, name
+        for item in facts.imports:
+            target = self._module_file(path, item.module) if item.name == name and item.original else None
+            if target and (found := self.function(target, item.original, depth + 1)):
+                return found
+        return None
+
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
         target = self._module_file(path, module)
         if target and self.facts(target) is not None:
@@ -97,6 +110,8 @@ class TreeNames:
             if targets:
                 yield from targets
                 return
+            if self.function(target, name):
+                return  # no class, and `BuildResolver` follows what it returns
         yield External(name, module)
 
     def _module_file(self, path: str, module: str) -> str | None:

@@ -19,6 +19,9 @@ from ckpt_surgery.codemods.tree.places import Places
 LINE_LENGTH = 119
 """The line length of transformers."""
 _CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
+_LAYERS = "modeling_layers.py"
+_FOLDERS_ABOVE = 3
+"""How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
 
 
 class SourceTree:
@@ -31,6 +34,7 @@ class SourceTree:
         width: the line length of the tree's formatter.
         configuration: the text of a configuration file, by the script that names it and the name; None where it cannot
             be read.
+        installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class SourceTree:
         text: Callable[[str], str],
         width: int = LINE_LENGTH,
         configuration: Callable[[str, str], str | None] = lambda path, name: None,
+        installed_layers: str = "",
     ) -> None:
         self.names = TreeNames(files, load)
         self.bases = BaseChains(self.names)
@@ -50,8 +55,10 @@ class SourceTree:
         self.text = text
         self.width = width
         self.configuration = configuration
+        self.installed_layers = installed_layers
         self._sources: dict[str, SourceText] = {}
         self._places: dict[str, Places] = {}
+        self._cleared: dict[str, tuple[str, ...]] = {}
 
     @property
     def checked(self) -> tuple[str, ...]:
@@ -80,10 +87,24 @@ class SourceTree:
                 yield path, script
 
     def cleared(self, path: str) -> tuple[str, ...]:
-        """The keywords that this tree's GradientCheckpointingLayer clears before it checkpoints."""
+        """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
+
+        That class is the tree's own, else that of the installed transformers.
+        """
+        folder = os.path.dirname(path)
+        if folder not in self._cleared:
+            found = (facts.cleared for place in self._layer_files(path) if (facts := self.names.facts(place)))
+            self._cleared[folder] = next((cleared for cleared in found if cleared is not None), _CLEARED_BY_DEFAULT)
+        return self._cleared[folder]
+
+    def _layer_files(self, path: str) -> Iterator[str]:
+        """Where the layer class of a file's blocks may be defined, the likeliest place first."""
         position = path.rfind(f"{os.sep}models{os.sep}")
         if position >= 0:
-            facts = self.names.facts(os.path.join(path[:position], "modeling_layers.py"))
-            if facts and facts.cleared is not None:
-                return facts.cleared
-        return _CLEARED_BY_DEFAULT
+            yield os.path.join(path[:position], _LAYERS)
+        folder = path
+        for _ in range(_FOLDERS_ABOVE):
+            folder = os.path.dirname(folder)
+            yield os.path.join(folder, _LAYERS)
+        if self.installed_layers:
+            yield self.installed_layers

@@ -1,10 +1,12 @@
-"""Every test of the rules has a cache of its own."""
+"""Every test of the rules has a cache of its own, and no transformers installed: cases say what they need."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from ckpt_surgery.static import discover
 
 pytest.register_assert_rewrite("tests.codemods.tools")
 
@@ -15,3 +17,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CKPT_SURGERY_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No transformers to read the layer class from."""
+    monkeypatch.setattr(discover, "find_spec", lambda name: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -128,6 +129,52 @@ def test_the_finding_of_an_imported_block_is_in_its_own_file(tmp_path: Path) -> 
     root = tree(tmp_path, {FOO: CHILD, BAR: PARENT})
     (finding,) = check([root], jobs=1).findings
     assert (finding.path, finding.class_name, finding.family) == (str(root / BAR), "BarLayer", "bar")
+
+
+REMOTE = """
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+class FooLayer(GradientCheckpointingLayer):
+    def forward(self, hidden_states, past_key_value=None):
+        return hidden_states
+
+class FooModel(PreTrainedModel):
+    def __init__(self, config):
+        self.layers = nn.ModuleList([FooLayer() for _ in range(2)])
+
+    def forward(self, hidden_states, past_key_values=None):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, past_key_value=past_key_values)
+        return hidden_states
+"""
+LAYER_CLASS = """
+class GradientCheckpointingLayer:
+    def __call__(self, *args, **kwargs):
+        if "NAME" in kwargs:
+            kwargs["NAME"] = None
+"""
+
+
+def test_the_installed_layer_class_counts_where_the_tree_has_none_and_its_change_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path / "remote", {"modeling_foo.py": REMOTE})
+    for place in ("old", "new"):
+        tree(tmp_path / place, {"transformers/__init__.py": "raise RuntimeError('imported')\n"})
+    layers = "transformers/modeling_layers.py"
+    tree(tmp_path / "old", {layers: LAYER_CLASS.replace("NAME", "past_key_value")})
+    tree(tmp_path / "new", {layers: LAYER_CLASS.replace("NAME", "past_key_values")})
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    for place, expected in (("old", []), ("new", ["CKPT008"]), ("old", []), ("none", ["CKPT008"])):
+        monkeypatch.setattr(sys, "path", [str(tmp_path / place)])
+        assert codes(root) == expected
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "old")])
+    tree(tmp_path / "old", {layers: LAYER_CLASS.replace("NAME", "past_key_values")})
+    assert codes(root) == ["CKPT008"]
+    tree(tmp_path / "remote", {"modeling_layers.py": LAYER_CLASS.replace("NAME", "past_key_value")})
+    assert codes(root) == []
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["whole tree", "child alone"])

@@ -91,3 +91,13 @@ def test_the_callers_of_a_class_are_found_through_its_stack() -> None:
     ((owner, call),) = tree.blocks.callers[class_named(tree, "FooLayer")]
     assert (owner.name, len(call.args)) == ("FooModel", 1)
     assert class_named(tree, "FooAttention") not in tree.blocks.callers
+
+
+@pytest.mark.parametrize("returned", ["FooTower(config)", "registry[config.name](config)"], ids=["a class", "unknown"])
+def test_what_a_function_of_another_file_makes_is_not_from_another_package(returned: str) -> None:
+    model = "class FooModel(PreTrainedModel):\n    def __init__(self, config):\n        self.tower = build(config)\n"
+    builder = f"class FooTower(nn.Module): ...\ndef build(config):\n    return {returned}\n"
+    tree = source_tree({FOO: f"{HEAD}from .builder import build\n{model}", "/t/models/foo/builder.py": HEAD + builder})
+    assert list(tree.blocks.foreign(class_named(tree, "FooModel"))) == []
+    parts = {part.name for part in tree.containers.parts(class_named(tree, "FooModel"))}
+    assert parts == ({"FooTower"} if "Tower" in returned else set())

@@ -1,0 +1,122 @@
+"""Functions, methods and attributes of a file that checkpoint what they are given.
+
+`def run(block, x): return checkpoint(block, x)`, `self._checkpoint_fn = partial(checkpoint, use_reentrant=False)`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ckpt_surgery.codemods.facts.syntax import dotted
+
+CHECKPOINT_MODULES = frozenset({"torch.utils.checkpoint", "deepspeed.checkpointing"})
+_CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
+_SIGNS = ("gradient_checkpointing_func", "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
+"""What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
+
+
+def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
+    """Whether a call's function is a checkpoint function; `names` are those that the file has for one."""
+    if isinstance(function, ast.Attribute) and function.attr in _CHECKPOINT_ATTRIBUTES:
+        return True
+    name = dotted(function)
+    return name in names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
+
+
+@dataclass(slots=True)
+class CheckpointHelpers:
+    """The helpers of one file. `names` are those that the file imports a checkpoint function as, at module level."""
+
+    names: frozenset[str]
+    functions: set[str] = field(default_factory=set)
+    """Functions that checkpoint one of their parameters."""
+    makers: set[str] = field(default_factory=set)
+    """Functions that return a checkpoint function."""
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether a function's text is worth reading: most of them name no checkpoint function."""
+        return any(sign in text for sign in (*_SIGNS, *self.names, *self.functions, *self.makers))
+
+    def read(self, functions: Iterable[ast.FunctionDef]) -> None:
+        """Find the helpers among a file's functions."""
+        for function in functions:
+            if _hands_on(function, self._names(function)):
+                self.functions.add(function.name)
+            elif any(self._is_function(value, self._names(function)) for value in _returned(function)):
+                self.makers.add(function.name)
+
+    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
+        """The methods and attributes of a class that checkpoint what they are given."""
+        for method in methods:
+            names = self._names(method)
+            if _hands_on(method, names):
+                yield method.name
+            for node in ast.walk(method):
+                match node:
+                    case (
+                        ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
+                        | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
+                    ) if value is not None and self._is_function(value, names):
+                        yield name
+
+    def _names(self, function: ast.FunctionDef) -> set[str]:
+        return {*self.names, *self.functions, *_imported(function)}
+
+    def _is_function(self, value: ast.expr, names: Collection[str]) -> bool:
+        """Whether a value is a checkpoint function, or one with some arguments filled in."""
+        match value:
+            case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+                return self._is_function(inner, names)
+            case ast.Call(func=ast.Name(id=name)):
+                return name in self.makers
+            case ast.BoolOp(values=values):
+                return any(self._is_function(inner, names) for inner in values)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self._is_function(body, names) or self._is_function(orelse, names)
+            case ast.Name() | ast.Attribute():
+                return is_checkpoint(value, names)
+        return False
+
+
+def _hands_on(function: ast.FunctionDef, names: Collection[str]) -> bool:
+    """Whether a function gives one of its parameters to a checkpoint function to run."""
+    arguments = function.args
+    parameters = {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
+    inner = {node.name: node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and node.args and is_checkpoint(node.func, names):
+            run = set(_run(node.args[0]))
+            for name in run & inner.keys():
+                run.update(_called(inner[name]))
+            if run & parameters:
+                return True
+    return False
+
+
+def _run(node: ast.expr) -> Iterator[str]:
+    """The names of what a checkpoint function runs, as its first argument says."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
+            yield name
+        case ast.Lambda():
+            yield from _called(node)
+        case ast.Call(args=arguments):
+            yield from (argument.id for argument in arguments if isinstance(argument, ast.Name))
+
+
+def _called(function: ast.Lambda | ast.FunctionDef) -> Iterator[str]:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return (called.id for called in calls if isinstance(called, ast.Name))
+
+
+def _imported(function: ast.FunctionDef) -> Iterator[str]:
+    """The names that a function itself imports a checkpoint function as."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.ImportFrom) and node.module in CHECKPOINT_MODULES:
+            yield from (alias.asname or alias.name for alias in node.names if alias.name == "checkpoint")
+
+
+def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    return (node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None)

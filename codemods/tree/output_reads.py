@@ -1,0 +1,60 @@
+"""Outputs that a model reads from its blocks for a cache, and that a GradientCheckpointingLayer does not return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
+from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+
+_SWITCH = "use_cache"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRead:
+    """A method that reads more than the first output of a block where its own `switch` is True.
+
+    A layer sets its `use_cache` to False under checkpointing, so that the block returns less, and the read fails.
+    """
+
+    caller: str
+    method: str
+    layer: str
+    switch: str
+
+
+def failing_read(tree: SourceTree, ref: ClassRef) -> OutputRead | None:
+    """The first read that fails once `ref` is a layer; None if there is none."""
+    for layer in _becoming(tree, ref):
+        forward = tree.bases.forward(layer)
+        for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
+            switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
+            if switch in call.reads_more_under and _SWITCH in tree.cleared(layer.path):
+                return OutputRead(owner.name, call.method, layer.name, switch)
+    return None
+
+
+def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
+    """The class, and the blocks that may become layers with it: copies, heirs, and those of the same base class."""
+    seen: dict[ClassRef, None] = {}
+    for ancestor in tree.bases.lineage(ref):
+        for twin in tree.lineages.same(ancestor):
+            seen.update(dict.fromkeys((twin, *tree.bases.heirs(twin))))
+    yield ref
+    yield from (other for other in seen if other is not ref and tree.blocks.checkpoints(other))
+
+
+def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
+    """What the call passes as `use_cache` where a layer clears it: as a keyword, now or after a repair of the call."""
+    argument = next((argument for argument in call.args if argument.name == _SWITCH), None)
+    if argument is None:
+        bound = bind(call.args, forward)
+        position = None if isinstance(bound, Unknown) else bound.get(_SWITCH)
+        site = tree.calls.of_any(owner, call)
+        repaired = tree.calls.plan(site).arguments if site else None
+        if position is not None and any(new.keyword == _SWITCH for new in repaired or ()):
+            argument = call.args[position]
+    return argument.text if argument and argument.is_value else ""
