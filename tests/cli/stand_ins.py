@@ -8,7 +8,8 @@ from typing import Any
 
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Edit, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import Definition, MakeLayer
 from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Problem
 
 
@@ -32,7 +33,8 @@ CODES = tuple(rule.code for rule in RULES)
 
 
 def finding(kind: Applicability = Applicability.SAFE, code: str = "CKPT003", line: int = 3) -> Finding:
-    return Finding(code, "models/m.py", line, 5, "Block", "is wrong", kind, "m", (Edit("models/m.py", 0, 1, "x"),))
+    repair = MakeLayer("models/m.py", None, Definition("Block"))
+    return Finding(code, "models/m.py", line, 5, "Block", "is wrong", kind, "m", (repair,))
 
 
 INFO, UNKNOWN = finding(Applicability.INFO, line=7), finding(Applicability.UNKNOWN, line=9)
