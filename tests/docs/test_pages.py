@@ -17,6 +17,9 @@ from benchmarks.releases import CACHE_VARIABLE
 from ckpt_surgery.cli.config import Config, OutputFormat
 from ckpt_surgery.cli.verify import VerifyFormat
 from ckpt_surgery.codemods import RULES
+from ckpt_surgery.codemods.commands import TargetedCommand
+from ckpt_surgery.codemods.edits import rewrite
+from ckpt_surgery.codemods.tree.classes import GCL
 from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
 from tests.codemods.rules.test_new_rule import CASE as MADE_UP_CASE
@@ -188,8 +191,13 @@ def test_every_option_key_and_format_is_documented() -> None:
 
 def test_the_libcst_commands_are_those_that_exist() -> None:
     (section,) = re.findall(r"^## As libcst codemods\n(.*)", read(SOURCE), re.DOTALL | re.MULTILINE)
-    existing = {libcst_commands.RepairAll.__name__, *libcst_commands.COMMANDS}
-    assert set(re.findall(r"`([A-Z]\w+)`", section)) == existing
+    named = set(re.findall(r"`([A-Z]\w+)`", section))
+    targeted = {command.__name__ for command in TargetedCommand.__subclasses__()}
+    assert {name for name in named if name.endswith("Command")} == targeted
+    transformers = {name for name in named if hasattr(rewrite, name)}
+    assert len(transformers) >= len(targeted)
+    decided = {libcst_commands.RepairAll.__name__, *libcst_commands.COMMANDS}
+    assert named - targeted - transformers - {GCL} == decided
 
 
 def test_the_figures_of_the_front_page_are_those_of_the_coverage_page() -> None:
