@@ -17,6 +17,10 @@ from typing import Any, cast
 Decisions = dict[str, Any]
 
 
+def type_name(value: object) -> str:
+    return type(value).__name__
+
+
 def static(messages: list[str]) -> Decisions:
     """Findings and repairs of every third case of the rules, and the exit codes of the commands."""
     from ckpt_surgery.static.apply import apply
@@ -34,7 +38,15 @@ def static(messages: list[str]) -> Decisions:
             messages += [*map(str, result.notes), *map(str, result.problems)]
             decisions[f"{case.parent.name}/{case.name}"] = {
                 "findings": [
-                    (f.code, Path(f.path).name, f.line, f.column, f.class_name, f.applicability, f.repairs)
+                    (
+                        f.code,
+                        Path(f.path).name,
+                        f.line,
+                        f.column,
+                        f.class_name,
+                        f.applicability,
+                        [*map(type_name, f.repairs)],
+                    )
                     for f in findings
                 ],
                 "texts": texts(root),

@@ -42,6 +42,7 @@ class AddImport(ModuleTransformer):
         holder = next((node.body for node in guards if isinstance(node.body, cst.IndentedBlock)), None)
         if holder is None:
             raise PlaceError(f"there is no `if {self._guard}:` at module level")
+        self._width -= len(tree.default_indent)
         return cst.ensure_type(tree.deep_replace(holder, self._with_import(holder)), cst.Module)
 
     def _with_import(self, holder: _Holder) -> _Holder:
