@@ -16,9 +16,12 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 FORWARD, BACKWARD = 0, 1
+ENDLESS = 500
+"""So many recomputes of one call, and a backward goes round in circles: the slowest of these take the whole night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Entries:
     forward: int
     backward: int
     direct: bool = False
+
+
+class EndlessBackward(CkptSurgeryError):
+    """A backward runs a block so often that nobody will see its end."""
 
 
 @dataclass(slots=True)
@@ -66,6 +73,7 @@ class EntryCounter:
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called as
     the recompute of another block begins, apart from those of blocks inside others.
+    A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises ValueError if a block is not a module of `model`.
     """
 
@@ -123,6 +131,9 @@ class EntryCounter:
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         counts[self._phase] += 1
         if self._phase == BACKWARD:
+            if counts[BACKWARD] > ENDLESS * max(counts[FORWARD], 1):
+                name = type(tally.block).__name__
+                raise EndlessBackward(f"{name} had run {counts[BACKWARD] - 1:,} times in it when it was stopped")
             self._note_recompute(tally.block)
         tally.rng_states.setdefault((self._phase, probe), set()).add(generator_state(self._devices))
 

@@ -201,6 +201,7 @@ def _nested(block: Block, case: Case) -> Explanation:
 _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], Explanation | None]] = {
     FaultKind.REFERENCE_RAISED: _gradients,
     FaultKind.STEP_RAISED: _gradients,
+    FaultKind.BACKWARD_UNFINISHED: _gradients,
     FaultKind.NO_BLOCKS: _unreachable,
     FaultKind.NOT_RECOMPUTED: _not_recomputed,
     FaultKind.RECOMPUTE_COUNT: _recompute_count,

@@ -182,6 +182,8 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
 
 
 def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    if checkpointed.error and checkpointed.error.endless:
+        return [Fault(FaultKind.BACKWARD_UNFINISHED, details={"error": checkpointed.error.message})]
     runs = ((FaultKind.REFERENCE_RAISED, reference), (FaultKind.STEP_RAISED, checkpointed))
     return [Fault(kind, details={"error": str(run.error)}) for kind, run in runs if run.error]
 

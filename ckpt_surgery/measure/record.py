@@ -9,7 +9,7 @@ from enum import StrEnum
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.measure.block_entries import Entries
+from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Mode, Timeline
 from ckpt_surgery.text import one_line
@@ -34,13 +34,15 @@ class StepPart(StrEnum):
 class StepError:
     """What ended a step: the part, the class of the exception, and its message on one line.
 
-    `refusal` tells that a surgery raised it, rather than get a call wrong.
+    `refusal` tells that a surgery raised it, rather than get a call wrong, and `endless` that the backward was stopped
+    because it would not have ended.
     """
 
     part: StepPart
     exception: str
     message: str
     refusal: bool = False
+    endless: bool = False
 
     def __str__(self) -> str:
         text = self.message.partition(". ")[0] if len(self.message) > _LONG else self.message
@@ -49,7 +51,8 @@ class StepError:
 
 def step_error(part: StepPart, error: Exception) -> StepError:
     """What is kept of an exception that a step raised."""
-    return StepError(part, type(error).__name__, one_line(error), isinstance(error, SurgeryError))
+    refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
+    return StepError(part, type(error).__name__, one_line(error), refusal, endless)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.measure.block_entries import Entries, EntryCounter
+from ckpt_surgery.measure.block_entries import ENDLESS, EndlessBackward, Entries, EntryCounter
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure.toys import (
@@ -235,3 +235,17 @@ def test_a_part_that_runs_several_times_an_entry_does_not_multiply_it() -> None:
     original = layer.forward
     layer.forward = lambda hidden_states: checkpoint(original, hidden_states, use_reentrant=False)
     assert run(model).entries == {"0": Entries(1, 1)}
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_backward_that_runs_a_block_without_end_is_stopped(calls: int) -> None:
+    model = model_of(PlainLayer)
+    (block,) = model.layers
+    with EntryCounter(model, {"0": block}) as counter:
+        for _ in range(calls):
+            block(torch.zeros(1, WIDTH))
+        counter.start_backward()
+        for _ in range(calls * ENDLESS):
+            block(torch.zeros(1, WIDTH))
+        with pytest.raises(EndlessBackward, match=f"PlainLayer had run {calls * ENDLESS:,} times"):
+            block(torch.zeros(1, WIDTH))
