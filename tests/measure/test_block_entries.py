@@ -243,9 +243,9 @@ def test_a_backward_that_runs_a_block_without_end_is_stopped(calls: int) -> None
     (block,) = model.layers
     with EntryCounter(model, {"0": block}) as counter:
         for _ in range(calls):
-            block(torch.zeros(1, WIDTH))
+            block(torch.zeros(1, WIDTH, dtype=torch.float64))
         counter.start_backward()
         for _ in range(calls * ENDLESS):
-            block(torch.zeros(1, WIDTH))
+            block(torch.zeros(1, WIDTH, dtype=torch.float64))
         with pytest.raises(EndlessBackward, match=f"PlainLayer had run {calls * ENDLESS:,} times"):
-            block(torch.zeros(1, WIDTH))
+            block(torch.zeros(1, WIDTH, dtype=torch.float64))
