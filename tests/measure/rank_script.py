@@ -6,6 +6,7 @@ come back is the test's business.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -252,6 +253,7 @@ def run_rank(rank: int, size: int, meeting: str, result: str) -> None:
 
 def main(result: str) -> int:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    gc.freeze()  # so that a collection, of which the level "ranks" makes one a mode, sees only objects of its rank
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
         context = mp.get_context("fork")

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from benchmarks.fuzz_cases.case import MODES, Case
 from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome, judge
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 CHUNK = 50
 FIRST_SEEDS = range(7_000_000, 7_000_600, CHUNK)

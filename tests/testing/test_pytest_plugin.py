@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from ckpt_surgery.measure import TIMEOUT
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 
 PLAN = """

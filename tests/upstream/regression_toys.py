@@ -90,6 +90,14 @@ class ElmIntegrationTest(unittest.TestCase):
     def test_nothing(self):
         pass
 """
+EXCUSED = """\
+    # It has no loss.
+    @pytest.mark.xfail(reason="not a block of this class")
+    def test_gradient_checkpointing_enable_disable(self):
+        super().test_gradient_checkpointing_enable_disable()
+
+"""
+"""The part of `TEST_TEXT` that keeps a generic test from elm."""
 MODELING_TEXT = """\
 import torch
 from torch import nn

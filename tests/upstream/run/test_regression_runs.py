@@ -18,6 +18,7 @@ from tests.upstream.regression_toys import (
     COMMON,
     COMMON_TEXT,
     ELM,
+    EXCUSED,
     FORGETFUL,
     KEYWORD,
     MODEL,
@@ -92,8 +93,8 @@ def test_a_whole_regression_with_excuses_taken_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
-    free = COMMON_TEXT.replace('["elm"]', '["oak"]')
-    trees = make(tmp_path, NESTED, files={COMMON: free})
+    free, unexcused = COMMON_TEXT.replace('["elm"]', '["oak"]'), TEST_TEXT.replace(EXCUSED, "")
+    trees = make(tmp_path, NESTED, files={COMMON: free, ELM: unexcused})
     before = trees.tests(trees.base)
     outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
     assert (outcome.kind, outcome.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
