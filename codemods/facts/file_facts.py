@@ -43,6 +43,18 @@ one of `items`. `element`: something that `items` hold. `spread`: all that `item
 given under `name`."""
 
 
+class CarriedArgument(NamedTuple):
+    """An argument of a call that holds what other calls, or an earlier pass of its loop, returned.
+
+    `position` is its position among the call's arguments, `paths` lead to what returned it. With `in_container` it is
+    a list, tuple or dict that holds such results.
+    """
+
+    position: int
+    paths: tuple[Path, ...]
+    in_container: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
     """A call of something reached from `self`: perhaps a block."""
@@ -57,6 +69,7 @@ class ModuleCall:
     """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
     idle_caches: tuple[int, ...] = ()
     """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
+    carried: tuple[CarriedArgument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
