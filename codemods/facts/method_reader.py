@@ -247,6 +247,7 @@ class MethodReader:
             paths=tuple(sorted(path for path in paths if path)),
             args=arguments_of(call, skip=1),
             wrapping=wrapping,
+            span=span_of(call),
         )
 
     def _inline(

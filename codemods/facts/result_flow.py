@@ -44,16 +44,20 @@ _Env: TypeAlias = dict[str, Held]
 class ResultFlow:
     """Follows the results of some calls, given by their places, through one function.
 
-    `held` tells for each of these calls what its arguments hold, by position in source order, keywords last.
+    `held` tells for each of these calls what its arguments hold, by position in source order, keywords last, and
+    `names` what all names hold there.
     """
 
     def __init__(self, calls: Mapping[Span, Paths]) -> None:
         self._calls = calls
         self.held: dict[Span, list[Held]] = {}
+        self.names: dict[Span, dict[str, Held]] = {}
 
     def read(self, function: ast.FunctionDef) -> None:
-        """Follow the whole function."""
-        self._block(function.body, {})
+        """Follow the function from the first of the calls to the last: before it there is no result yet."""
+        first, last = min(place.line for place in self._calls), max(place.line for place in self._calls)
+        body = (inner for inner in function.body if inner.lineno <= last and (inner.end_lineno or first) >= first)
+        self._block(body, {})
 
     def carried(self, call: Span) -> tuple[CarriedArgument, ...]:
         """The arguments of a call that hold results."""
@@ -71,6 +75,8 @@ class ResultFlow:
 
     def _statement(self, statement: ast.stmt, env: _Env) -> None:
         match statement:
+            case ast.Assign(targets=targets, value=value):
+                self._assignment(targets, value, env)
             case ast.For(target=target, iter=iterable, body=body, orelse=orelse):
                 items = self._value(iterable, env)
                 for _ in range(2):
@@ -101,8 +107,6 @@ class ResultFlow:
                 self._value(subject, env)
                 for case in cases:
                     self._branch(case.body, env)
-            case ast.Assign(targets=targets, value=value):
-                self._assignment(targets, value, env)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assignment([target], value, env)
             case ast.AugAssign(target=ast.Name(id=name), value=value):
@@ -133,6 +137,8 @@ class ResultFlow:
 
     def _value(self, node: ast.expr, env: _Env) -> Held:
         """What an expression holds; the calls inside it are recorded."""
+        if node.__class__ is ast.Constant:  # most expressions are constants, names and calls
+            return NOTHING
         match node:
             case ast.Name(id=name):
                 return env.get(name, NOTHING)
@@ -162,7 +168,7 @@ class ResultFlow:
             case ast.NamedExpr(target=target, value=value):
                 _assign(target, held := self._value(value, env), env)
                 return held
-            case ast.Lambda() | ast.Constant():
+            case ast.Lambda():
                 return NOTHING
         for inner in ast.iter_child_nodes(node):
             if isinstance(inner, ast.expr):
@@ -183,6 +189,7 @@ class ResultFlow:
         if paths is not None:
             before = self.held.get(place, [NOTHING] * len(given))
             self.held[place] = [old | new for old, new in zip(before, given, strict=True)]
+            _join(self.names.setdefault(place, {}), env)
             return Held(paths)
         match call.func:
             case ast.Name(id=name) if name in _CONTAINERS and given:
