@@ -84,8 +84,21 @@ and in none carry only masks, positions or sizes."""
 
 _GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
 _SWITCHES = ("output_", "return_", "use_")
-_NO_TENSORS = ("mask", "_ids", "_idx", "_index", "config")
-_PLAIN_TYPES = ("bool", "int", "float", "str")
+_NO_TENSORS = (
+    "mask",
+    "_ids",
+    "_idx",
+    "_index",
+    "_indices",
+    "_positions",
+    "config",
+    "_dimensions",
+    "_size",
+    "_shape",
+    "_shapes",
+)
+_PLAIN_TYPES = frozenset({"bool", "int", "float", "str"})
+_TYPE_FORMS = frozenset({"Optional", "Union", "None", "typing", "list", "List", "tuple", "Tuple", "Sequence"})
 
 
 def is_past_state(name: str) -> bool:
@@ -105,12 +118,25 @@ def is_gradient(name: str, annotation: str = "") -> bool:
 
 
 def is_switch(name: str, annotation: str = "") -> bool:
-    """Whether a parameter is surely no gradient: an option, a mask, indices, or of a plain type."""
-    if "LongTensor" in annotation or annotation.removeprefix("Optional[").split(" ")[0].strip("]") in _PLAIN_TYPES:
+    """Whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
+    types = set(_WORD.findall(annotation)) - _TYPE_FORMS
+    if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
         return True
     return name.startswith(_SWITCHES) or name.endswith(_NO_TENSORS)
 
 
+def may_be_state(name: str) -> bool:
+    """Whether a parameter of this name is recurrent state in some models, so that what it is given proves nothing."""
+    return name in ("state", "states", "memory", "inference_params") or name.endswith(("_state", "_cache"))
+
+
+def is_container(annotation: str) -> bool:
+    """Whether an annotation (its source text) is that of a list, tuple or dict."""
+    return _CONTAINER.search(annotation) is not None
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CONTAINER = re.compile(r"\b(?:[Ll]ist|[Tt]uple|[Dd]ict|Sequence|Iterable|Mapping)\b")
 _MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
 _NO_BLOCKS = re.compile(
     r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter|Merger"

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from ckpt_surgery.codemods.facts.syntax import dotted
 
 CHECKPOINT_MODULES = frozenset({"torch.utils.checkpoint", "deepspeed.checkpointing"})
-_CHECKPOINT_ATTRIBUTES = {"_gradient_checkpointing_func", "gradient_checkpointing_func"}
+CHECKPOINT_ATTRIBUTES = frozenset({"_gradient_checkpointing_func", "gradient_checkpointing_func"})
+"""Attributes of transformers' models that hold a checkpoint function, its mode included."""
 _SIGNS = ("gradient_checkpointing_func", "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
 
 
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
     """Whether a call's function is a checkpoint function; `names` are those that the file has for one."""
-    if isinstance(function, ast.Attribute) and function.attr in _CHECKPOINT_ATTRIBUTES:
+    if isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES:
         return True
     name = dotted(function)
     return name in names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))

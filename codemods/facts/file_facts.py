@@ -28,6 +28,10 @@ Wrapping: TypeAlias = Literal["plain", "partial", "custom", "closure"]
 """How a checkpoint function is given what it runs: as it is, in a `functools.partial`, as what a helper such as
 `create_custom_forward` returns, or as a function that the method defines."""
 
+ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
+"""What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
+the function is a model's own, which transformers sets together with the option."""
+
 BranchStatement: TypeAlias = Literal["checkpoint", "guard", "past", "function", "mirrored", "log", "other"]
 """What a statement of an inline branch does: it checkpoints, switches a name off that checkpointing cannot go with,
 drops past state, defines a function, does what the else branch does too, logs, or something else."""
@@ -41,6 +45,18 @@ BuildKind: TypeAlias = Literal[
 one of `items`. `element`: something that `items` hold. `spread`: all that `items` hold, inside a container.
 `attribute`: `self.<name>`. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is
 given under `name`."""
+
+
+class CarriedArgument(NamedTuple):
+    """An argument of a call that holds what other calls, or an earlier pass of its loop, returned.
+
+    `position` is its position among the call's arguments, `paths` lead to what returned it. With `in_container` it is
+    a list, tuple or dict that holds such results.
+    """
+
+    position: int
+    paths: tuple[Path, ...]
+    in_container: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +73,36 @@ class ModuleCall:
     """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
     idle_caches: tuple[int, ...] = ()
     """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
+    carried: tuple[CarriedArgument, ...] = ()
+
+
+class Capture(NamedTuple):
+    """A name that a checkpointed function takes from around it instead of as an argument."""
+
+    name: str
+    rebound: bool
+    """Whether the function looks it up when it runs, and the loop around the call gives it another value."""
+    holds_result: bool
+    """Whether it may hold what a checkpoint call returned."""
+    passed_on: bool
+    """Whether the function hands it to a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointedFunction:
+    """A call of a checkpoint function on a function of this file. `args` begin with that function."""
+
+    scope: str
+    span: Span
+    first_line: int
+    callee: str
+    option: ReentrantOption
+    args: tuple[Argument, ...]
+    captures: tuple[Capture, ...]
+    containers: tuple[int, ...] = ()
+    """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
+    dropped: tuple[str, ...] = ()
+    """Names that are None where the call stands, or may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +113,7 @@ class CheckpointCall:
     paths: tuple[Path, ...]
     args: tuple[Argument, ...]
     wrapping: Wrapping
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,5 +291,6 @@ class FileFacts:
     """Those of them that checkpoint what they are given."""
     replaced_forwards: tuple[str, ...]
     """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
+    checkpointed: tuple[CheckpointedFunction, ...]
     script: ScriptFacts | None
     """What it says as a training script; None where no rule about scripts has anything to look at."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_MODULES, CheckpointHelpers
+from ckpt_surgery.codemods.facts.checkpointed_functions import checkpointed_functions
 from ckpt_surgery.codemods.facts.file_facts import (
     Build,
     Class,
@@ -80,6 +81,7 @@ class FileReader:
             functions=tuple(function.name for function in functions),
             checkpointers=tuple(sorted(self.helpers.functions)),
             replaced_forwards=tuple(self.replaced),
+            checkpointed=checkpointed_functions(tree, self.source),
             script=script,
         )
 

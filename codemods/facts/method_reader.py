@@ -25,6 +25,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.result_flow import ResultFlow
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
@@ -49,8 +50,20 @@ class MethodReader:
     def read(self, function: ast.FunctionDef) -> None:
         """Read the whole method."""
         self._block(function.body, {"self": SELF})
+        if self.calls:
+            self._follow_results(function)
         if self.inlines:
             self._guards(function)
+
+    def _follow_results(self, function: ast.FunctionDef) -> None:
+        """Fill in which arguments of the calls hold what calls returned."""
+        flow = ResultFlow({call.span: frozenset(call.paths) for call in self.calls})
+        flow.read(function)
+        followed = {call: replace(call, carried=flow.carried(call.span)) for call in self.calls}
+        self.calls = list(followed.values())
+        for position, inline in enumerate(self.inlines):
+            direct = tuple(followed.get(call, call) for call in inline.direct)
+            self.inlines[position] = replace(inline, direct=direct)
 
     # -- statements
 
@@ -234,6 +247,7 @@ class MethodReader:
             paths=tuple(sorted(path for path in paths if path)),
             args=arguments_of(call, skip=1),
             wrapping=wrapping,
+            span=span_of(call),
         )
 
     def _inline(

@@ -1,8 +1,8 @@
 """Gradient tensors reach a block inside a list, tuple or dict.
 
 ## What it does
-Reports calls of blocks that pass a literal list, tuple or dict for a gradient parameter, or anything for a parameter
-that is known to hold gradient tensors in a container.
+Reports calls of blocks that pass a literal list, tuple or dict for a gradient parameter, a list of what earlier blocks
+returned, or anything for a parameter that is known to hold gradient tensors in a container.
 
 ## Why is this bad?
 With `use_reentrant=True` the checkpoint sees a tensor only if it is an argument itself: tensors inside a container

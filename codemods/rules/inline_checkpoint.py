@@ -2,8 +2,8 @@
 
 ## What it does
 Finds `if self.gradient_checkpointing and self.training: ... checkpoint(layer, ...) ... else: layer(...)` in
-all its spellings, and checkpoint calls that stand alone. The direct call of the else branch stays, the
-branch goes, and the block's class becomes a `GradientCheckpointingLayer`.
+all its spellings, and checkpoint calls that stand alone; functions with no module behind them are left to CKPT012. The
+direct call of the else branch stays, the branch goes, and the block's class becomes a `GradientCheckpointingLayer`.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different
@@ -38,7 +38,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
@@ -46,6 +46,7 @@ from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
+from ckpt_surgery.codemods.tree.checkpointed import paths_behind, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
 from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
@@ -129,7 +130,12 @@ class _Layers:
 
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every inline branch and every checkpoint call that stands alone."""
-    places = [(owner, inline) for owner in context.tree.blocks.with_inlines for inline in owner.cls.inlines]
+    places = [
+        (owner, inline)
+        for owner in context.tree.blocks.with_inlines
+        for inline in owner.cls.inlines
+        if not runs_functions(context.tree, owner, inline)
+    ]
     repairs = [_repair(context, owner, inline) for owner, inline in places]
     staying: set[ClassRef] = set()
     for (owner, inline), repair in zip(places, repairs, strict=True):
@@ -271,10 +277,7 @@ def _conversion(
 ) -> _Layers | Hindrance | Refusal:
     """What makes the callee's classes layers, or why they are not made such."""
     tree = context.tree
-    paths = checkpoint.paths
-    if checkpoint.wrapping == "closure":
-        calls = [call for call in owner.cls.calls if call.method == inline.method]
-        paths = tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
+    paths = paths_behind(owner, inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)
     externals = [t for path in paths for t in tree.containers.reached(owner, path) if isinstance(t, External)]
     aliases = {alias.original for ref in refs if (alias := alias_of(tree, owner.path, ref.name))}

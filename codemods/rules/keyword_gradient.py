@@ -1,9 +1,10 @@
 """A tensor that carries gradient reaches a block as a keyword argument.
 
 ## What it does
-Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword.
-The repair makes them positional: the prefix of the signature up to the last gradient parameter. A gap in that prefix
-is filled with the parameter's default and a comment that names the parameter.
+Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword,
+and what a block returned that is passed on to the next, under whatever name. The repair makes them
+positional: the prefix of the signature up to the last gradient parameter. A gap in that prefix is filled with the
+parameter's default and a comment that names the parameter.
 
 ## Why is this bad?
 A `GradientCheckpointingLayer` passes keyword arguments on in a `functools.partial`, where autograd does not see them.

@@ -36,8 +36,8 @@ from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.tree.arguments import reordered
-from ckpt_surgery.codemods.tree.call_sites import CallSite, meaning_of
+from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
+from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import quoted
 
@@ -158,9 +158,8 @@ def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) ->
             yield _Unfollowed(UnfollowedUse.UNBOUND_CALL, (owner.name, path))
 
 
-def _order(owner: ClassRef, forward: ForwardSignature, names: tuple[str, ...]) -> list[Parameter]:
+def _order(meaning: Meaning, forward: ForwardSignature, names: tuple[str, ...]) -> list[Parameter]:
     """The positional parameters with the gradient ones moved in front of the first past state."""
-    meaning = meaning_of(owner)
     params = [parameter for parameter in forward.params if parameter.kind == "positional"]
     moved = [parameter for parameter in params if parameter.name in names]
     rest = [parameter for parameter in params if parameter.name not in names]
@@ -178,13 +177,14 @@ def _repairs(
         forward = owner.cls.forward
         if forward is None or owner.path not in context.tree.checked:
             return ()
-        params = _order(owner, forward, names)
+        meaning = context.tree.calls.meaning(owner)
+        params = _order(meaning, forward, names)
         signature = _signature(context, owner, forward, params)
         if signature is None:
             return ()
         repairs[signature] = None
         for site in callers[owner]:
-            arguments = reordered(site.call.args, forward, params, meaning_of(owner))
+            arguments = reordered(site.call.args, forward, params, meaning)
             if arguments is None or new_calls.setdefault(site, arguments) != arguments:
                 return ()
     for site, arguments in new_calls.items():

@@ -10,12 +10,13 @@ import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.repair import NewArgument
 from ckpt_surgery.model_patches.family import FamilyFacts
-from ckpt_surgery.model_patches.vocabulary import is_gradient, is_past_state, is_switch
+from ckpt_surgery.model_patches.vocabulary import is_container, is_gradient, is_past_state, is_switch, may_be_state
 
 
 class ArgumentRepair(Enum):
@@ -47,19 +48,47 @@ class Unknown:
     blocks: tuple[str, ...] = ()
 
 
+class GivenResults(NamedTuple):
+    """The parameters of a block's forward that calls give what blocks returned: as it is, or in a container."""
+
+    tensors: frozenset[str] = frozenset()
+    containers: frozenset[str] = frozenset()
+
+
+NO_RESULTS = GivenResults()
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What the parameters of one block's forward mean."""
 
     block: str
     family: FamilyFacts
+    given: GivenResults = NO_RESULTS
 
     def gradient(self, parameter: Parameter) -> bool:
-        """Whether the parameter can carry gradient."""
+        """Whether the parameter can carry gradient: by its name, or by what calls give it."""
         names = {parameter.name, f"{self.block}.{parameter.name}"}
         if names & self.family.not_gradient or self.past(parameter):
             return False
-        return bool(names & self.family.gradient) or is_gradient(parameter.name, parameter.annotation)
+        if names & self.family.gradient or is_gradient(parameter.name, parameter.annotation):
+            return True
+        return self._is_given(parameter) and not self.container(parameter)
+
+    def container(self, parameter: Parameter) -> bool:
+        """Whether calls give the parameter a list, tuple or dict of what blocks returned.
+
+        The annotation tells for a name that says nothing; GPT-2's `hidden_states: tuple[torch.Tensor]` is a tensor.
+        """
+        if parameter.name in self.family.not_gradient or self.past(parameter) or not self._is_given(parameter):
+            return False
+        annotated = is_container(parameter.annotation) and not is_gradient(parameter.name, parameter.annotation)
+        return annotated or parameter.name in self.given.containers
+
+    def _is_given(self, parameter: Parameter) -> bool:
+        if is_switch(parameter.name, parameter.annotation) or may_be_state(parameter.name):
+            return False
+        return parameter.name in self.given.tensors | self.given.containers
 
     def carriers(self, params: Sequence[Parameter]) -> set[str]:
         """The names of the gradient parameters. The first parameter is one: it is what a block transforms."""
@@ -94,7 +123,7 @@ class ArgumentPlan:
     blocked: tuple[str, ...] = ()
     """Gradient parameters that stand behind past state the call passes: no call can pass both correctly."""
     containers: tuple[int, ...] = ()
-    """Positions of arguments that are list, tuple or dict displays for a gradient parameter."""
+    """Positions of arguments that are lists, tuples or dicts of gradient tensors."""
     hidden: tuple[str, ...] = ()
     """Gradient parameters that an unpacked `**` argument may hold."""
     arguments: tuple[NewArgument, ...] | None = None
@@ -148,6 +177,7 @@ def plan_arguments(
     if (gradient and movable) or (past_state and free_past):
         positional = {name for name in carriers if gradient or arguments[bound[name]].name is None}
         new = _new_arguments(arguments, params, bound, positional, past, free_past if past_state else set())
+    holding = {parameter.name for parameter in forward.params if meaning.container(parameter)}
     unpacked = any(argument.name == "**" for argument in arguments)
     return ArgumentPlan(
         keyword_gradient=by_keyword,
@@ -156,7 +186,8 @@ def plan_arguments(
         containers=tuple(
             position
             for name, position in bound.items()
-            if name in gradient_names and arguments[position].shape in ("list", "tuple", "dict")
+            if (name in gradient_names and arguments[position].shape in ("list", "tuple", "dict"))
+            or (name in holding and arguments[position].is_value)
         ),
         hidden=tuple(p.name for p in params if unpacked and p.name in gradient_names and p.name not in bound),
         arguments=new,

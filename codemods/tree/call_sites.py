@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.tree.arguments import (
     ALL_REPAIRS,
+    NO_RESULTS,
     ArgumentPlan,
     ArgumentRepair,
+    GivenResults,
     Meaning,
     Unknown,
     UnknownReason,
+    bind,
     plan_arguments,
 )
 from ckpt_surgery.codemods.tree.bases import BaseChains
@@ -32,7 +36,7 @@ class CallSite:
 
 
 def meaning_of(block: ClassRef) -> Meaning:
-    """What the parameters of a block's forward mean: its own family's facts."""
+    """What the parameters of a block's forward mean by their names and its family's facts."""
     return Meaning(block.name, family_facts(block.path))
 
 
@@ -80,9 +84,44 @@ class CallSites:
         blocks = tuple((ref, forward[1]) for ref in refs if (forward := self._bases.forward(ref)))
         return CallSite(owner, call, blocks) if blocks else None
 
+    def meaning(self, block: ClassRef) -> Meaning:
+        """What the parameters of a block's forward mean: also by what calls give them."""
+        forward = self._bases.forward(block)
+        return replace(meaning_of(block), given=self._given.get(forward[0], NO_RESULTS) if forward else NO_RESULTS)
+
+    @cached_property
+    def _given(self) -> dict[ClassRef, GivenResults]:
+        """For each class with a forward, which of its parameters calls give what blocks returned."""
+        given: dict[ClassRef, GivenResults] = {}
+        for owner in self._bases.names.checked_classes():
+            for call in owner.cls.calls:
+                site = self.of(owner, call) if call.carried else None
+                for block, signature in site.blocks if site else ():
+                    forward = self._bases.forward(block)
+                    if forward:
+                        before = given.get(forward[0], NO_RESULTS)
+                        results = self._results(owner, call, signature)
+                        given[forward[0]] = GivenResults(*map(frozenset.union, before, results))
+        return given
+
+    def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
+        """The parameters that one call gives what blocks returned."""
+        bound = bind(call.args, forward)
+        names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        given = [
+            (names[carried.position], carried.in_container)
+            for carried in call.carried
+            if carried.position in names
+            and any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+        ]
+        return GivenResults(
+            frozenset(name for name, in_container in given if not in_container),
+            frozenset(name for name, in_container in given if in_container),
+        )
+
     def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """The plan for a call; with several block classes, one that is right for each of them."""
-        plans = [plan_arguments(site.call.args, forward, meaning_of(ref), repairs) for ref, forward in site.blocks]
+        plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
         if len({plan.arguments for plan in plans}) == 1:
             return plans[0]
         first = next(plan for plan in plans if plan.arguments is not None)

@@ -104,7 +104,25 @@ def test_no_name_is_both_gradient_and_past_state() -> None:
         ("hidden_states", "torch.Tensor", False),
         ("states", "Optional[torch.FloatTensor]", False),
         ("interest", "Interval", False),
+        ("input_dimensions", "", True),
+        ("topk_indices", "", True),
+        ("sizes", "tuple[int, int] | None", True),
+        ("sizes", "Optional[Tuple[int, ...]]", True),
+        ("pair", "tuple[torch.Tensor, int]", False),
     ],
 )
 def test_options_masks_and_indices_are_switches(name: str, annotation: str, expected: bool) -> None:
     assert vocabulary.is_switch(name, annotation) is expected
+
+
+def test_a_name_that_is_recurrent_state_somewhere_proves_nothing() -> None:
+    assert [name for name in ("state", "ssm_state", "conv_cache", "v_first") if vocabulary.may_be_state(name)] == [
+        "state",
+        "ssm_state",
+        "conv_cache",
+    ]
+
+
+def test_containers_are_known_by_their_annotation() -> None:
+    annotations = ("list[torch.Tensor]", "Optional[Tuple[torch.Tensor]]", "torch.Tensor | None", "Listener", "")
+    assert list(map(vocabulary.is_container, annotations)) == [True, True, False, False, False]

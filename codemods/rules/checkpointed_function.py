@@ -1,0 +1,178 @@
+"""A function is checkpointed in a way that loses gradient, or runs on other values when it is recomputed.
+
+## What it does
+Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. It
+finds arguments by keyword where the call is reentrant, gradient tensors that the function captures or gets inside a
+list, past state that it writes twice, and names that the loop around the call rebinds. A helper that hands what it is
+given to torch's function counts as a checkpoint call. A call of torch's function without `use_reentrant` is
+information.
+
+## Why is this bad?
+The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
+value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
+equal loss, in both modes.
+
+A reentrant checkpoint sees the tensors that are arguments themselves. A captured one loses its gradient, or the
+backward pass fails or never ends. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without
+`use_reentrant` is reentrant.
+
+## Example
+```python
+for layer in self.layers:                                                                         # before
+    hidden_states = checkpoint(lambda x: layer(x, mask), hidden_states, use_reentrant=False)
+
+for layer in self.layers:                                                                         # by hand
+    hidden_states = checkpoint(lambda x, layer=layer: layer(x, mask), hidden_states, use_reentrant=False)
+```
+
+## Fix safety
+Safe for keyword arguments: the call gets `use_reentrant=False`, which takes them; before, it raised. All else is
+reported only. Pass gradient tensors as arguments and bind the rest as defaults, as in the example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.context import RuleContext
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
+from ckpt_surgery.codemods.facts.file_facts import CheckpointedFunction
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.scripts.signs import data_parallel
+from ckpt_surgery.codemods.tree.checkpointed import beside_direct_calls
+from ckpt_surgery.codemods.wording import quoted
+from ckpt_surgery.model_patches.vocabulary import is_gradient, is_past_state
+
+RULE = Declaration(
+    code="CKPT012",
+    repair=RepairKind.SAFE,
+    commit="{}: the checkpoint call takes keyword arguments",
+)
+_OPTION = "use_reentrant"
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def find(context: RuleContext) -> Iterator[Finding]:
+    """The findings of every checkpoint call on a function that no repair of CKPT002 takes away."""
+    for path in context.tree.checked:
+        facts = context.tree.names.facts(path)
+        functions = facts.checkpointed if facts else ()
+        blocks = set(beside_direct_calls(context.tree, path)) if functions else set()
+        for function in functions:
+            if function.span not in blocks:
+                yield from _findings(context, path, function)
+
+
+def _findings(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[Finding]:
+    reentrant = function.option in ("reentrant", "default")
+    keywords = _keywords(function) if reentrant else ()
+    faults = list(_faults(function, reentrant=function.option != "non_reentrant" and not keywords))
+    if keywords:
+        message = (
+            f"{function.callee} gets {quoted(keywords)} by keyword, which a checkpoint {_said(function)} refuses: "
+            "use_reentrant=False takes it"
+        )
+        repairs = (_repair(context, path, function),)
+        yield _finding(context, path, function, message, Applicability.SAFE, repairs)
+    if faults:
+        yield _finding(context, path, function, "; ".join(faults), Applicability.UNSAFE)
+    elif function.option == "default" and not keywords and not _is_distributed(context, path):
+        message = f"{function.callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
+        yield _finding(context, path, function, message, Applicability.INFO)
+
+
+def _finding(
+    context: RuleContext,
+    path: str,
+    function: CheckpointedFunction,
+    message: str,
+    applicability: Applicability,
+    repairs: tuple[SourceRepair, ...] = (),
+) -> Finding:
+    return context.finding(
+        RULE, path, function.span, function.scope, message, applicability, repairs, function.first_line
+    )
+
+
+def _faults(function: CheckpointedFunction, *, reentrant: bool) -> Iterator[str]:
+    """What is wrong with a call besides keywords, as far as it depends on no mode or on the reentrant one."""
+    rebound = tuple(capture.name for capture in function.captures if capture.rebound)
+    if rebound:
+        yield (
+            f"{function.callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last "
+            "value: the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
+        )
+    past = _past(function)
+    if past:
+        yield (
+            f"{function.callee} is given {quoted(past)}, past state that the recompute writes again: "
+            "pass None while checkpointing"
+        )
+    if reentrant:
+        yield from _lost(function, rebound)
+
+
+def _lost(function: CheckpointedFunction, rebound: tuple[str, ...]) -> Iterator[str]:
+    captured = tuple(
+        capture.name
+        for capture in function.captures
+        if capture.name not in rebound and (capture.holds_result or is_gradient(capture.name))
+    )
+    if captured:
+        yield (
+            f"{function.callee} captures {quoted(captured)}, whose gradient is lost with use_reentrant=True: "
+            "pass it as an argument, or use_reentrant=False"
+        )
+    containers = tuple(
+        argument.text
+        for position, argument in enumerate(function.args)
+        if position in function.containers
+        or (argument.shape in ("list", "tuple", "dict") and any(map(is_gradient, _NAME.findall(argument.text))))
+    )
+    if containers:
+        yield (
+            f"{function.callee} gets gradient tensors inside {quoted(containers)}, where use_reentrant=True sees "
+            "none: pass each as an argument, or use_reentrant=False"
+        )
+
+
+def _keywords(function: CheckpointedFunction) -> tuple[str, ...]:
+    """The keywords that torch hands on to the function."""
+    given = (argument.name for argument in function.args)
+    return tuple(name for name in given if name and name not in ("*", "**") and name not in TORCH_OPTIONS)
+
+
+def _past(function: CheckpointedFunction) -> tuple[str, ...]:
+    """Past state that the function gets, or captures and hands to a call."""
+    names = [
+        argument.text
+        for argument in function.args[1:]
+        if argument.is_value and any(name and is_past_state(name) for name in (argument.name, argument.text))
+    ]
+    names += [capture.name for capture in function.captures if capture.passed_on and is_past_state(capture.name)]
+    return tuple(dict.fromkeys(name for name in names if name not in function.dropped))
+
+
+def _said(function: CheckpointedFunction) -> str:
+    return "with use_reentrant=True" if function.option == "reentrant" else "without use_reentrant"
+
+
+def _is_distributed(context: RuleContext, path: str) -> bool:
+    """Whether CKPT104 looks at the call."""
+    script = context.tree.names.files[path].script
+    return script is not None and data_parallel(script) is not None
+
+
+def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> SourceRepair:
+    """The same call with `use_reentrant=False`."""
+    option = NewArgument(None, _OPTION, "False")
+    arguments = [
+        option if argument.name == _OPTION else NewArgument(position, argument.name)
+        for position, argument in enumerate(function.args)
+    ]
+    made = arguments if option in arguments else [*arguments, option]
+    return call_repair(context.tree, path, function.span, tuple(made))

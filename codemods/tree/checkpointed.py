@@ -1,0 +1,38 @@
+"""What the checkpoint calls of methods run: blocks, or functions that are no blocks at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+
+
+def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
+    """The paths to what a checkpoint call runs; for a local function, to all that its method calls."""
+    if checkpoint.wrapping != "closure":
+        return checkpoint.paths
+    calls = (call for call in owner.cls.calls if call.method == inline.method)
+    return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
+
+
+def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
+    """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
+    facts = tree.names.facts(owner.path)
+    functions = {function.span for function in (facts.checkpointed if facts else ()) if function.option != "model"}
+    return all(
+        checkpoint.span in functions
+        and not any(tree.containers.reached(owner, path) for path in paths_behind(owner, inline, checkpoint))
+        for checkpoint in inline.checkpoints
+    )
+
+
+def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
+    """The checkpoint calls of a file that run blocks and stand beside a direct call of the same: CKPT002 has these."""
+    for owner in tree.names.classes(path):
+        for inline in owner.cls.inlines:
+            for checkpoint in inline.checkpoints if inline.orelse else ():
+                if tree.containers.classes_at(owner, paths_behind(owner, inline, checkpoint)):
+                    yield checkpoint.span

@@ -1,0 +1,13 @@
+# CKPT012 unsafe | checkpoint(lambda | looks up `layer`, which the loop rebinds
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def run_layer(layer, hidden_states, aux=None):
+    return layer(hidden_states), aux
+
+
+def forward(layers, hidden_states):
+    for layer in layers:
+        hidden_states = checkpoint(lambda states: layer(states), hidden_states, use_reentrant=False)
+    return hidden_states

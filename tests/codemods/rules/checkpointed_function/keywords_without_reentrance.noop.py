@@ -1,0 +1,14 @@
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def run_layer(layer, hidden_states, aux=None):
+    return layer(hidden_states), aux
+
+
+def forward(layers, hidden_states, aux):
+    for layer in layers:
+        hidden_states, aux = checkpoint(
+            run_layer, layer, hidden_states, aux=aux, use_reentrant=False, preserve_rng_state=False
+        )
+    return hidden_states, aux
