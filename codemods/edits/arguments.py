@@ -12,6 +12,15 @@ from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
 """Stands for a call where the rest of its line is measured. No code has a name like it."""
+_STATEMENTS = (
+    cst.BaseStatement,
+    cst.Else,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.Finally,
+    cst.MatchCase,
+)
+"""What begins a line of its own."""
 
 
 class RearrangeArguments(OccurrenceTransformer):
@@ -48,7 +57,7 @@ class RearrangeArguments(OccurrenceTransformer):
         """Keep the statement that is being visited, and how far it is indented."""
         if isinstance(node, cst.IndentedBlock):
             self._margins.append(len(self._indent if node.indent is None else node.indent))
-        if isinstance(node, cst.BaseStatement):
+        if isinstance(node, _STATEMENTS):
             self._statements.append(node)
         elif isinstance(node, cst.Module):
             self._indent = node.default_indent
@@ -60,7 +69,7 @@ class RearrangeArguments(OccurrenceTransformer):
         """What takes the node's place."""
         if isinstance(original_node, cst.IndentedBlock):
             self._margins.pop()
-        if isinstance(original_node, cst.BaseStatement):
+        if isinstance(original_node, _STATEMENTS):
             self._statements.pop()
         return super().on_leave(original_node, updated_node)
 
@@ -68,7 +77,7 @@ class RearrangeArguments(OccurrenceTransformer):
 def place_of(call: cst.Call, statement: cst.CSTNode, margin: int, width: int) -> Place:
     """Where a call of a statement stands. A compound statement counts without its body."""
     bare: dict[str, object] = {"leading_lines": ()} if hasattr(statement, "leading_lines") else {}
-    if hasattr(statement, "body") and isinstance(statement.body, cst.BaseSuite):
+    if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
         bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
     if getattr(statement, "orelse", None) is not None:
         bare["orelse"] = None

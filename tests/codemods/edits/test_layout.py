@@ -87,6 +87,27 @@ def test_a_call_under_a_condition_or_in_a_loop_is_measured_without_what_follows(
         assert made == body.replace("a=a, b=b", "a, b")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    if f(a=a, b=b): pass\n",
+        "    if x: f(a=a, b=b)\n",
+        "    if x: pass\n    else: f(a=a, b=b)\n",
+        "    if x: pass\n    elif f(a=a, b=b): pass\n",
+        "    try: f(a=a, b=b)\n    finally: pass\n",
+        "    try: pass\n    except f(a=a, b=b): pass\n",
+        "    try: pass\n    finally: f(a=a, b=b)\n",
+        "    with f(a=a, b=b): pass\n",
+        "    match x:\n        case 1 if f(a=a, b=b): pass\n",
+        "    @f(a=a, b=b)\n    def h(): pass\n",
+    ],
+)
+def test_a_call_on_the_line_of_another_statement_is_measured_there(body: str) -> None:
+    text = f"def g():\n{body}"
+    made = transform(RearrangeArguments(Occurrence(Definition("g"), "f"), ARGUMENTS, width=WIDTH), text)
+    assert made == text.replace("a=a, b=b", "a, b")
+
+
 def test_the_line_ending_is_that_of_the_file() -> None:
     text = "def g():\r\n    f(\r\n        a=a,\r\n        b=b,\r\n    )\r\n"
     made = transform(RearrangeArguments(Occurrence(Definition("g"), "f"), ARGUMENTS, width=WIDTH), text)
