@@ -43,18 +43,21 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            if _hands_on(function, self._names(function)):
+            nodes = list(ast.walk(function))
+            names = self._names(nodes)
+            if _hands_on(function, nodes, names):
                 self.functions.add(function.name)
-            elif any(self._is_function(value, self._names(function)) for value in _returned(function)):
+            elif any(self._is_function(value, names) for value in _returned(nodes)):
                 self.makers.add(function.name)
 
     def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
         """The methods and attributes of a class that checkpoint what they are given."""
         for method in methods:
-            names = self._names(method)
-            if _hands_on(method, names):
+            nodes = list(ast.walk(method))
+            names = self._names(nodes)
+            if _hands_on(method, nodes, names):
                 yield method.name
-            for node in ast.walk(method):
+            for node in nodes:
                 match node:
                     case (
                         ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
@@ -62,8 +65,8 @@ class CheckpointHelpers:
                     ) if value is not None and self._is_function(value, names):
                         yield name
 
-    def _names(self, function: ast.FunctionDef) -> set[str]:
-        return {*self.names, *self.functions, *_imported(function)}
+    def _names(self, nodes: Iterable[ast.AST]) -> set[str]:
+        return {*self.names, *self.functions, *_imported(nodes)}
 
     def _is_function(self, value: ast.expr, names: Collection[str]) -> bool:
         """Whether a value is a checkpoint function, or one with some arguments filled in."""
@@ -81,12 +84,12 @@ class CheckpointHelpers:
         return False
 
 
-def _hands_on(function: ast.FunctionDef, names: Collection[str]) -> bool:
+def _hands_on(function: ast.FunctionDef, nodes: Iterable[ast.AST], names: Collection[str]) -> bool:
     """Whether a function gives one of its parameters to a checkpoint function to run."""
     arguments = function.args
     parameters = {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
-    inner = {node.name: node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(function):
+    inner = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
         if isinstance(node, ast.Call) and node.args and is_checkpoint(node.func, names):
             run = set(_run(node.args[0]))
             for name in run & inner.keys():
@@ -112,12 +115,12 @@ def _called(function: ast.Lambda | ast.FunctionDef) -> Iterator[str]:
     return (called.id for called in calls if isinstance(called, ast.Name))
 
 
-def _imported(function: ast.FunctionDef) -> Iterator[str]:
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that a function itself imports a checkpoint function as."""
-    for node in ast.walk(function):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in CHECKPOINT_MODULES:
             yield from (alias.asname or alias.name for alias in node.names if alias.name == "checkpoint")
 
 
-def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    return (node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None)
+def _returned(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
+    return (node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None)

@@ -8,6 +8,8 @@ are not the subject: `method_reader.py` has what is checkpointed by way of `self
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -23,6 +25,7 @@ TORCH_OPTIONS = frozenset(
 """The keywords that torch's checkpoint function keeps for itself."""
 
 _TORCH = "torch.utils.checkpoint"
+_IMPORTS = re.compile(r"^[ \t]*((?:from[ \t]+torch\.utils\b|import[ \t])[^\n;#(]*(?:\([^)]*\))?)", re.M)
 _Function: TypeAlias = ast.FunctionDef | ast.Lambda
 _RESULT = frozenset({("<checkpoint>",)})
 
@@ -38,7 +41,7 @@ class _Place:
 
 def checkpointed_functions(tree: ast.Module, source: str) -> tuple[CheckpointedFunction, ...]:
     """The checkpoint calls on functions of one file."""
-    names = set(_torch_names(tree)) if "checkpoint" in source and "torch.utils" in source else set()
+    names = set(_torch_names(source)) if "checkpoint" in source and "torch.utils" in source else set()
     if not any(f"{name}(" in source for name in (*names, *CHECKPOINT_ATTRIBUTES)):
         return ()
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -57,15 +60,25 @@ def checkpointed_functions(tree: ast.Module, source: str) -> tuple[CheckpointedF
     return reader.result()
 
 
-def _torch_names(tree: ast.Module) -> Iterator[str]:
-    """What a file calls torch's checkpoint function, functions that import it themselves included."""
+def _torch_names(source: str) -> Iterator[str]:
+    """What a file calls torch's checkpoint function, functions that import it themselves included.
+
+    The import statements are looked for in the text: a walk over the tree takes a fourth of the time of reading it.
+    """
     yield f"{_TORCH}.checkpoint"
-    for node in ast.walk(tree):
+    for node in itertools.chain.from_iterable(map(_statements, _IMPORTS.findall(source))):
         if isinstance(node, ast.Import):
             yield from (f"{alias.asname or alias.name}.checkpoint" for alias in node.names if alias.name == _TORCH)
         elif isinstance(node, ast.ImportFrom) and node.module in (_TORCH, "torch.utils"):
             dots = "" if node.module == _TORCH else ".checkpoint"
             yield from (f"{alias.asname or alias.name}{dots}" for alias in node.names if alias.name == "checkpoint")
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except SyntaxError:  # the text was no statement: a sentence of a docstring
+        return []
 
 
 class _Reader:
@@ -82,6 +95,8 @@ class _Reader:
         self._found: list[CheckpointedFunction] = []
         self._helpers: dict[str, ReentrantOption] = {}
         self._in_helpers: dict[str, CheckpointedFunction] = {}
+        self._learned: dict[int, list[_Place]] = {}
+        """The calls of each function, before any helper was known."""
         self._running: dict[str, bool] = {}
         """For each helper that is called, whether it runs functions alone."""
 
@@ -98,7 +113,8 @@ class _Reader:
         """See whether a function is a helper; to be done for all of a file before any is read."""
         parameters = [argument.arg for argument in function.args.args]
         first = next((name for name in parameters if name != "self"), "")
-        for place in self._places(function.body, ()):
+        self._learned[id(function)] = places = list(self._places(function.body, ()))
+        for place in places:
             match place.call.args[0]:
                 case ast.Name(id=name) if name == first:
                     helper = f"self.{function.name}" if methods else function.name
@@ -112,7 +128,8 @@ class _Reader:
                 self._scope(inner, scope, methods)
 
     def _scope(self, function: ast.FunctionDef, scope: str, methods: Collection[str]) -> None:
-        places = list(self._places(function.body, ()))
+        learned = None if self._helpers else self._learned.get(id(function))
+        places = list(self._places(function.body, ())) if learned is None else learned
         if not places:
             return
         reader = _Scope(function, self._functions, methods, places)
