@@ -147,7 +147,14 @@ def _lost(branch: cst.If, without: cst.If | None = None) -> Collection[str]:
 
 
 def _comments(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[str]:
+    """The comments in some code, but for those behind a constant argument: they say what it stands for."""
     if isinstance(part, cst.Comment):
         yield part.value
+    if (
+        isinstance(part, cst.Arg)
+        and isinstance(part.value, cst.Name)
+        and part.value.value in ("None", "True", "False")
+    ):
+        return
     for inner in part.children if isinstance(part, cst.CSTNode) else part:
         yield from _comments(inner)

@@ -106,3 +106,19 @@ def test_what_is_in_an_f_string_is_no_occurrence() -> None:
     text = 'def f():\n    g(f"{run(1)}", run(2))\n'
     call = Occurrence(Definition("f"), "run")
     assert transform(RearrangeArguments(call, (), width=80), text) == text.replace("run(2)", "run()")
+
+
+def test_a_comment_on_a_constant_goes_with_it_and_others_stay() -> None:
+    text = """\
+def f(x):
+    if a:
+        x = checkpoint(
+            run,  # what runs
+            x,
+            None,  # past_key_values is always None here
+        )
+    else:
+        x = run(x)
+"""
+    made = transform(RemoveInlineBranch(Occurrence(Definition("f")), width=80), text)
+    assert made == "def f(x):\n    # what runs\n    x = run(x)\n"
