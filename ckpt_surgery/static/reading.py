@@ -132,9 +132,13 @@ def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -
     """What takes the place of each part of a text; None where a repair cannot be made."""
     from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
 
-    parts = [(part, rewritten(text[part.start : part.end], repairs[part])) for part in repairs]
-    made = [(part, after) for part, after in parts if after is not None]
-    return made if len(made) == len(parts) else None
+    made: list[tuple[Part, str]] = []
+    for part in repairs:
+        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part])
+        if after is None:
+            return None
+        made.append((part, after.removeprefix(part.before).removesuffix(part.after)))
+    return made
 
 
 def _rewrite(source: SourceFile, repairs: Mapping[Part, Sequence[SourceRepair]]) -> tuple[str, bytes | _Unparsed]:

@@ -10,6 +10,8 @@ from ckpt_surgery.codemods.edits.arguments import CallJoiner
 from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Occurrence
 
+_CONSTANTS = ("None", "True", "False")
+
 
 class RemoveInlineBranch(OccurrenceTransformer):
     """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
@@ -150,11 +152,7 @@ def _comments(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[str]:
     """The comments in some code, but for those behind a constant argument: they say what it stands for."""
     if isinstance(part, cst.Comment):
         yield part.value
-    if (
-        isinstance(part, cst.Arg)
-        and isinstance(part.value, cst.Name)
-        and part.value.value in ("None", "True", "False")
-    ):
+    if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:
         return
     for inner in part.children if isinstance(part, cst.CSTNode) else part:
         yield from _comments(inner)

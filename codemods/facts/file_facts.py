@@ -201,6 +201,14 @@ class Maker:
     returns: Build
 
 
+class Method(NamedTuple):
+    """A method and its lines, decorators included."""
+
+    name: str
+    first_line: int
+    end_line: int
+
+
 class OldSwitch(NamedTuple):
     """A method `_set_gradient_checkpointing(self, module, value=False)`, the form of transformers before 4.35.
 
@@ -237,7 +245,7 @@ class Class:
     """`self.x = ...` of any method, in order."""
     makers: tuple[Maker, ...]
     forward: ForwardSignature | None
-    methods: tuple[str, ...]
+    methods: tuple[Method, ...]
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
     old_switch: OldSwitch | None

@@ -18,6 +18,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ForwardSignature,
     Import,
     Maker,
+    Method,
     Parameter,
     ParameterKind,
 )
@@ -192,14 +193,14 @@ class FileReader:
             header=self._header(node),
             bases=bases,
             base_spans=tuple(map(span_of, node.bases)),
-            first_line=min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
+            first_line=_first_line(node),
             guard=guard,
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
             makers=tuple(makers),
             forward=forward,
-            methods=tuple(function.name for function in functions),
+            methods=tuple(Method(node.name, _first_line(node), node.end_lineno or node.lineno) for node in functions),
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
@@ -268,6 +269,11 @@ class FileReader:
                 yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
 
 
+def _first_line(node: ast.ClassDef | ast.FunctionDef) -> int:
+    """The line of the first decorator, or of the definition where there is none."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
 def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
@@ -279,7 +285,7 @@ def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
     """First line (decorators included) and place of every class and function, methods included."""
     for statement in statements:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            first = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)])
+            first = _first_line(statement)
             end = statement.end_lineno or statement.lineno
             yield first, Span(first, statement.col_offset, end, statement.end_col_offset or 0)
             if isinstance(statement, ast.ClassDef):

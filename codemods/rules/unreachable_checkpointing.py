@@ -42,7 +42,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         ref
         for ref in context.tree.names.checked_classes()
         if context.tree.bases.flag(ref, "supports_gradient_checkpointing") == "True"
-        and any(name == "__init__" for name in ref.cls.methods)
+        and any(method.name == "__init__" for method in ref.cls.methods)
         and ref.cls.attributes
     ]
     bare = {ref: answer for ref in models if (answer := _reaches(context, ref)) is not Answer.YES}

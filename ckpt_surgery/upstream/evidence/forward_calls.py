@@ -155,7 +155,7 @@ def _called(method: ast.FunctionDef, names: Sequence[str]) -> Iterator[tuple[ast
 
 
 def _having(classes: Iterable[ClassRef], method: str) -> Iterator[ClassRef]:
-    return (ref for ref in classes if method in ref.cls.methods)
+    return (ref for ref in classes if any(own.name == method for own in ref.cls.methods))
 
 
 def _add_unbound(top: Path, callers: Callers) -> None:
