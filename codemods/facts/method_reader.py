@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint
+from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint, is_given
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
@@ -248,6 +248,7 @@ class MethodReader:
             args=arguments_of(call, skip=1),
             wrapping=wrapping,
             span=span_of(call),
+            is_given=is_given(call.func),
         )
 
     def _inline(
