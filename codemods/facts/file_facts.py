@@ -121,7 +121,10 @@ class CheckpointCall:
 
 @dataclass(frozen=True, slots=True)
 class InlineBranch:
-    """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test."""
+    """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test.
+
+    `checkpoint(...) if <checkpointing> else ...` is one, too, with two expressions in the place of statements.
+    """
 
     method: str
     span: Span
@@ -131,6 +134,7 @@ class InlineBranch:
     conditions: tuple[str, ...] = ()
     """The terms of the test that are not about checkpointing or training."""
     is_elif: bool = False
+    is_expression: bool = False
     body: tuple[Span, ...] = ()
     body_kinds: tuple[BranchStatement, ...] = ()
     """One for each statement of the body."""

@@ -63,6 +63,8 @@ class Obstacle(Enum):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "no branch"
+    FUNCTION = "function"
+    EXPRESSION = "expression"
     NO_ELSE = "no else"
     ELIF_WITH_GUARD = "elif with guard"
     NOT_CALLED = "not called"
@@ -79,6 +81,8 @@ class Obstacle(Enum):
 
 _WORDS: Mapping[Obstacle, str] = {
     Obstacle.NO_BRANCH: "there is no else branch with a direct call to keep",
+    Obstacle.FUNCTION: "{} is a function and no block",
+    Obstacle.EXPRESSION: "the branch is a conditional expression: put what follows its else in its place",
     Obstacle.NO_ELSE: "the branch has no else of its own",
     Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
     Obstacle.NOT_CALLED: "the else branch does not call {}",
@@ -153,7 +157,7 @@ def _blocks(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tupl
 
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _BranchRepair) -> Finding:
     names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    message = f"{names} is checkpointed by {'a direct call' if inline.test is None else 'an inline branch'}"
+    message = f"{names} is checkpointed by {_form(inline)}"
     differences = list(dict.fromkeys(_differences(context, owner, inline)))
     if differences:
         message += f"; the branches disagree: {'; '.join(differences)}"
@@ -172,9 +176,17 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
 
 
+def _form(inline: InlineBranch) -> str:
+    if inline.test is None:
+        return "a direct call"
+    return "a conditional expression" if inline.is_expression else "an inline branch"
+
+
 def _needs_branch(reason: Reason) -> bool:
-    """Whether the branch is the right way to checkpoint, because nothing would switch a layer on."""
-    return isinstance(reason, MissingSwitch)
+    """Whether the branch is the right way to checkpoint: no block, or nothing that would switch a layer on."""
+    return isinstance(reason, MissingSwitch) or (
+        isinstance(reason, Hindrance) and reason.obstacle is Obstacle.FUNCTION
+    )
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
@@ -205,8 +217,13 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
     missing = context.tree.switches.of_branches(owner)
     if missing and missing.is_certain:
         return _BranchRepair(reasons=(missing,))
+    function = next((call.callee for call in inline.checkpoints if _is_function(context, owner, call)), None)
+    if function:
+        return _refused(Obstacle.FUNCTION, function)
     if inline.test is None:
         return _refused(Obstacle.NO_BRANCH)
+    if inline.is_expression:
+        return _refused(Obstacle.EXPRESSION)
     if not inline.orelse or inline.orelse_is_elif:
         return _refused(Obstacle.NO_ELSE)
     if inline.is_elif and inline.guard_needed and inline.guard:
@@ -253,6 +270,15 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Hindrance(Obstacle.SIGNATURE_ORDER, (", ".join(blocked),))
     else:
         yield from (part.doubt for part in layers if part.doubt)
+
+
+def _is_function(context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
+    """Whether a checkpoint call runs a function that the file defines or imports."""
+    facts = context.tree.names.facts(owner.path)
+    if facts is None or checkpoint.paths or checkpoint.wrapping != "plain":
+        return False
+    imported = {item.name for item in facts.imports if item.original and item.name.islower()}
+    return checkpoint.callee in imported or checkpoint.callee in facts.functions
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
