@@ -63,7 +63,6 @@ class Obstacle(Enum):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "no branch"
-    FUNCTION = "function"
     EXPRESSION = "expression"
     NO_ELSE = "no else"
     ELIF_WITH_GUARD = "elif with guard"
@@ -81,7 +80,6 @@ class Obstacle(Enum):
 
 _WORDS: Mapping[Obstacle, str] = {
     Obstacle.NO_BRANCH: "there is no else branch with a direct call to keep",
-    Obstacle.FUNCTION: "{} is a function and no block",
     Obstacle.EXPRESSION: "the branch is a conditional expression: put what follows its else in its place",
     Obstacle.NO_ELSE: "the branch has no else of its own",
     Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
@@ -171,7 +169,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         message += f"; {replaced_text(owner)}"
         return context.finding(RULE, owner.path, inline.span, owner.name, message, Applicability.UNKNOWN)
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not differences and not repair.repairs and any(map(_needs_branch, repair.reasons)):
+    if not differences and not repair.repairs and any(isinstance(reason, MissingSwitch) for reason in repair.reasons):
         applicability = Applicability.INFO
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
 
@@ -180,13 +178,6 @@ def _form(inline: InlineBranch) -> str:
     if inline.test is None:
         return "a direct call"
     return "a conditional expression" if inline.is_expression else "an inline branch"
-
-
-def _needs_branch(reason: Reason) -> bool:
-    """Whether the branch is the right way to checkpoint: no block, or nothing that would switch a layer on."""
-    return isinstance(reason, MissingSwitch) or (
-        isinstance(reason, Hindrance) and reason.obstacle is Obstacle.FUNCTION
-    )
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
@@ -217,9 +208,6 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
     missing = context.tree.switches.of_branches(owner)
     if missing and missing.is_certain:
         return _BranchRepair(reasons=(missing,))
-    function = next((call.callee for call in inline.checkpoints if _is_function(context, owner, call)), None)
-    if function:
-        return _refused(Obstacle.FUNCTION, function)
     if inline.test is None:
         return _refused(Obstacle.NO_BRANCH)
     if inline.is_expression:
@@ -270,15 +258,6 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Hindrance(Obstacle.SIGNATURE_ORDER, (", ".join(blocked),))
     else:
         yield from (part.doubt for part in layers if part.doubt)
-
-
-def _is_function(context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
-    """Whether a checkpoint call runs a function that the file defines or imports."""
-    facts = context.tree.names.facts(owner.path)
-    if facts is None or checkpoint.paths or checkpoint.wrapping != "plain":
-        return False
-    imported = {item.name for item in facts.imports if item.original and item.name.islower()}
-    return checkpoint.callee in imported or checkpoint.callee in facts.functions
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:

@@ -49,7 +49,9 @@ class Blocks:
         """
         blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
         plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO and not self.switches.of_layer(ref)}
-        return frozenset((plain - self.checkpointed_by_helper) | self._inline(switched=True))
+        return frozenset(
+            (plain - self.checkpointed_by_helper - self.checkpointed_inline) | self._inline(switched=True)
+        )
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.tree.names import TreeNames
@@ -101,10 +101,10 @@ def admits_releases_without_layers(requirement: str) -> bool:
     """
     try:
         specifiers = list(Requirement(requirement).specifier)
-    except InvalidRequirement:
+        lowest = [_release(item.version) for item in specifiers if item.operator in _LOWER]
+        highest = [(_release(item.version), item.operator) for item in specifiers if item.operator in _UPPER]
+    except (InvalidRequirement, InvalidVersion):
         return False
-    lowest = [_release(item.version) for item in specifiers if item.operator in _LOWER]
-    highest = [(_release(item.version), item.operator) for item in specifiers if item.operator in _UPPER]
     too_low = bool(lowest) and max(lowest)[:2] < _FIRST
     return too_low or any(
         release[:2] < _FIRST or (operator == "<" and release == _FIRST) for release, operator in highest

@@ -1,4 +1,4 @@
-"""Remote code that switches its inline branches itself, and a stack grown by `+=`: trained before and after `apply`."""
+"""Remote code that switches its inline branches itself, or grows its stack by `+=`: before and after `apply`."""
 
 from __future__ import annotations
 
@@ -93,8 +93,9 @@ def gradient(file: Path, *, checkpointed: bool) -> torch.Tensor:
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": True})
     model(torch.ones(2, 5, 4, dtype=torch.float64)).sum().backward()
-    assert model.first.weight.grad is not None
-    return model.first.weight.grad
+    gradient = model.first.weight.grad
+    assert isinstance(gradient, torch.Tensor)
+    return gradient
 
 
 def test_the_blocks_of_a_grown_list_are_trained_right_after_the_repair(file: Path) -> None:
