@@ -24,7 +24,10 @@ _MISSING: Mapping[Missing, str] = {
         "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
         "the way to checkpoint there"
     ),
-    Missing.MODEL: "no model of transformers that holds {} is among the files: see that one switches it on",
+    Missing.MODEL: (
+        "no model of transformers that holds {} and claims gradient checkpointing is among the files: see that one "
+        "switches it on"
+    ),
     Missing.FLAG: (
         "{} does not claim gradient checkpointing, so nothing would switch a layer on: first set "
         "`supports_gradient_checkpointing = True`"

@@ -28,6 +28,12 @@ such as `if use_cache: ... use_cache = False` stays if later code reads the name
 conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
 state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
 `use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why).
+
+The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
+would switch a layer on: no model of transformers holds the class, the model does not say
+`supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself. It
+stays, too, where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is unsafe
+only if it disagrees with the direct call. A conditional expression is reported and left to a person.
 """
 
 from __future__ import annotations

@@ -22,7 +22,11 @@ A base class from another package stays, with the layer in front of it. Unsafe i
 by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer alone, the block would be worse off
 than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
 its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
-alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
+alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add. And
+unsafe if no call of the block was found: what it is given by keyword would lose its gradient.
+
+Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
+models that import transformers under a condition hold the block.
 
 Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
 where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).

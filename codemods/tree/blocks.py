@@ -42,16 +42,19 @@ class Blocks:
         self._holds_layer: dict[ClassRef, bool] = {}
 
     @cached_property
+    def in_stacks(self) -> frozenset[ClassRef]:
+        """The plain blocks of stacks, without those that are checkpointed by hand. Not each of them can be a layer."""
+        blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
+        plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO}
+        return frozenset(plain - self.checkpointed_by_helper - self.checkpointed_inline)
+
+    @cached_property
     def plain(self) -> frozenset[ClassRef]:
         """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint.
 
         Those that cannot be layers, or that nothing would switch on, are not among them.
         """
-        blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
-        plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO and not self.switches.of_layer(ref)}
-        return frozenset(
-            (plain - self.checkpointed_by_helper - self.checkpointed_inline) | self._inline(switched=True)
-        )
+        return self._inline(switched=True).union(ref for ref in self.in_stacks if not self.switches.of_layer(ref))
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:

@@ -6,6 +6,7 @@ that switches its inline branches by itself, would lose its checkpointing with t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,8 @@ from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 
 _FLAG = "supports_gradient_checkpointing"
+_BASE = "PreTrainedModel"
+_MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
 
 class Missing(Enum):
@@ -64,20 +67,21 @@ class Switches:
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
         """Why the file of a class cannot have layers; None where it can."""
-        requirement = self._layers.outdated(ref.path)
-        if requirement:
-            return MissingSwitch(Missing.RELEASE, (requirement,))
-        if self._layers.uses_transformers(ref.path):
-            return None
         files = {model.path for model in self._above(ref) if self._claims(model)}
-        if any(self._layers.needs_transformers(path) for path in files):
-            return None
-        return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
+        if not self._layers.uses_transformers(ref.path) and not any(map(self._layers.needs_transformers, files)):
+            return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
+        return self._release(ref)
+
+    def _release(self, ref: ClassRef) -> MissingSwitch | None:
+        requirement = self._layers.outdated(ref.path)
+        return MissingSwitch(Missing.RELEASE, (requirement,)) if requirement else None
 
     def _of_branches(self, owner: ClassRef) -> MissingSwitch | None:
-        requirement = self._layers.outdated(owner.path)
-        if requirement:
-            return MissingSwitch(Missing.RELEASE, (requirement,))
+        missing = self._by_models(owner)
+        return missing if missing and missing.is_certain else self._release(owner) or missing
+
+    def _by_models(self, owner: ClassRef) -> MissingSwitch | None:
+        """What is missing of the models that hold a class."""
         above = self._above(owner)
         claims = {ref: claim for ref in above if (claim := self._claims(ref))}
         if not claims:
@@ -86,9 +90,7 @@ class Switches:
         own = self._own_switch(owner, above)
         if own:
             return own
-        if Answer.YES in claims.values():
-            return self._without_flag(owner, claims)
-        if Answer.NO in claims.values():
+        if {Answer.YES, Answer.NO} & set(claims.values()):
             return self._without_flag(owner, claims)
         if not claims and (self._is_foreign(owner) or not self._layers.uses_transformers(owner.path)):
             return MissingSwitch(Missing.TRANSFORMERS, (owner.name,))
@@ -102,8 +104,7 @@ class Switches:
         if all(call.is_given for inline in owner.cls.inlines for call in inline.checkpoints):
             return None
         for ref, claim in claims.items():
-            heirs_and_holders = self._above(ref)
-            if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in heirs_and_holders):
+            if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
                 return MissingSwitch(Missing.FLAG, (ref.name,))
         return None
 
@@ -124,9 +125,8 @@ class Switches:
     def _claims(self, ref: ClassRef) -> Answer | None:
         """Whether a model of transformers claims gradient checkpointing; None for what is no such model."""
         externals = [target for target in self._bases.chain(ref) if isinstance(target, External)]
-        models = [target for target in externals if target.module.startswith("transformers.models.")]
-        others = [target for target in externals if target.name.endswith("PreTrainedModel")]
-        if not (models or others):
+        models = [target for target in externals if _is_finished_model(target)]
+        if not models and not any(target.name.endswith(_BASE) for target in externals):
             return None
         flag = self._bases.flag(ref, _FLAG)
         if flag is not None:
@@ -157,3 +157,9 @@ class Switches:
         for holder in self._bases.names.checked_classes():
             for part in self._containers.parts(holder):
                 yield holder, part
+
+
+def _is_finished_model(target: External) -> bool:
+    """Whether an external class is a model of one of transformers' families."""
+    name = target.name.rpartition(".")[2]
+    return target.module.partition(".")[0] == "transformers" and name != _BASE and _MODEL.search(name) is not None

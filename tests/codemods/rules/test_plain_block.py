@@ -18,6 +18,11 @@ blocks = []
         for _ in range(config.num_hidden_layers):
             {}
         self.layers = nn.ModuleList(blocks)"""
+MAKER = """\
+    def made(self, config):
+        return [FooLayer(config)]
+
+"""
 
 
 @pytest.mark.parametrize(
@@ -25,10 +30,9 @@ blocks = []
     ["blocks += [FooLayer(config)]", "blocks.extend([FooLayer(config)])", "blocks += self.made(config)"],
 )
 def test_the_calls_of_a_list_that_grows_are_seen(tmp_path: Path, line: str) -> None:
-    maker = "    def made(self, config):\n        return [FooLayer(config)]\n\n    def forward(self, hidden_states, attention_mask=None, past"
     start = PLAIN.index("class FooModel")
     model = PLAIN[start:].replace(STACK, GROWN.format(line)).replace(CALL, f"layer(hidden_states={CALL[6:]}")
-    model = model.replace("    def forward(self, hidden_states, attention_mask=None, past", maker)
+    model = model.replace("    def forward(", MAKER + "    def forward(")
     model = model.replace("hidden_states=hidden_states, attention_mask)", "hidden_states=hidden_states)")
     tree(tmp_path, {FILE: PLAIN[:start] + model})
     found = check([tmp_path], jobs=1).findings
