@@ -175,7 +175,7 @@ class Builder:
         if last == "dict" and call.keywords:
             return self._container([keyword.value for keyword in call.keywords])
         if last in _CONTAINERS:
-            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), tuple(self._unpacked(call.args)))
+            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), tuple(self._unpacked(_held_by(call))))
         if last in _FROM_CONFIG and isinstance(call.func, ast.Attribute):
             return self.of(call.func.value)
         if last == "deepcopy" and call.args:
@@ -210,6 +210,11 @@ class Builder:
 def _spread(built: Build) -> list[Build]:
     """What a container holds, to be held by another one."""
     return list(built.items) if built.kind == "container" else [Build("spread", items=(built,))]
+
+
+def _held_by(call: ast.Call) -> list[ast.expr]:
+    """What the call of a container gives it to hold: `nn.ModuleList(modules=...)` has a name for it."""
+    return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "modules")]
 
 
 def _is_constructor(call: ast.Call) -> bool:
