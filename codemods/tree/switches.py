@@ -18,6 +18,7 @@ from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 
 _FLAG = "supports_gradient_checkpointing"
+_SWITCH = "gradient_checkpointing"
 _BASE = "PreTrainedModel"
 _MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
@@ -110,6 +111,9 @@ class Switches:
 
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
         """What a class, one that it inherits, or a model that holds it sets by itself."""
+        value = self._bases.flag(owner, _SWITCH)
+        if value not in (None, "False"):
+            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, _SWITCH, str(value)))
         family = {*self._bases.lineage(owner), *self._bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self._bases.lineage(owner), *above]):
             for switch in ref.cls.own_switches:

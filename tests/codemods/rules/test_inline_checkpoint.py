@@ -61,6 +61,10 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
             "by itself (`self.grad",
         ),
         (
+            DIRECT.replace(CLAIM, f"{CLAIM}    gradient_checkpointing = True\n"),
+            "itself (`gradient_checkpointing = True`)",
+        ),
+        (
             DIRECT.replace(START, f"        self.gradient_checkpointing = config.recompute\n{START}"),
             "FooModel switches its checkpointing by itself (`self.gradient_checkpointing = config.recompute`)",
         ),
@@ -83,6 +87,7 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
         "a flag that is False",
         "a part of a model without the flag",
         "always on",
+        "always on by a class attribute",
         "from the configuration",
         "an own function",
         "an own method",
