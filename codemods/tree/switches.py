@@ -100,9 +100,12 @@ class Switches:
     def _without_flag(self, owner: ClassRef, claims: dict[ClassRef, Answer]) -> MissingSwitch | None:
         """The first model without the flag that nothing with the flag is or holds.
 
-        Its branches cannot run either where they need the function that transformers gives with the flag alone.
+        Nothing is lost where branches need the function that transformers gives with the flag alone, nor in the tree of
+        transformers itself, whose users do not set `gradient_checkpointing` by hand.
         """
-        if all(call.is_given for inline in owner.cls.inlines for call in inline.checkpoints):
+        if self._layers.is_core(owner.path) or all(
+            call.is_given for inline in owner.cls.inlines for call in inline.checkpoints
+        ):
             return None
         for ref, claim in claims.items():
             if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
