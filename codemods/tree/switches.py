@@ -100,7 +100,7 @@ class Switches:
     def _without_flag(self, owner: ClassRef, claims: dict[ClassRef, Answer]) -> MissingSwitch | None:
         """The first model without the flag that nothing with the flag is or holds.
 
-        Nothing is lost where branches need the function that transformers gives with the flag alone, nor in the tree of
+        Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree of
         transformers itself, whose users do not set `gradient_checkpointing` by hand.
         """
         if self._layers.is_core(owner.path) or all(
