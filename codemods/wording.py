@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, RefusalReason, SwitchDoubt
+from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Doubt, Refusal, RefusalReason, SwitchDoubt
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.output_reads import OutputRead
+from ckpt_surgery.codemods.tree.switches import Missing, MissingSwitch
 from ckpt_surgery.text import listed
 
 _REFUSALS: Mapping[RefusalReason, str] = {
     RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
     RefusalReason.NOT_CHECKED: "{} is defined in {}, which is not among the checked files",
+}
+_MISSING: Mapping[Missing, str] = {
+    Missing.RELEASE: (
+        "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
+        "raise the requirement"
+    ),
+    Missing.TRANSFORMERS: (
+        "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
+        "the way to checkpoint there"
+    ),
+    Missing.MODEL: (
+        "no model of transformers that holds {} and claims gradient checkpointing is among the files: see that one "
+        "switches it on"
+    ),
+    Missing.FLAG: (
+        "{} does not claim gradient checkpointing, so nothing would switch a layer on: first set "
+        "`supports_gradient_checkpointing = True`"
+    ),
+    Missing.OWN_SWITCH: "{} switches its checkpointing by itself ({}), which would reach no layer",
 }
 _UNKNOWN: Mapping[UnknownReason, str] = {
     UnknownReason.UNPACKED: "an unpacked `*` argument may hold anything",
@@ -36,6 +56,15 @@ def replaced_text(ref: ClassRef) -> str:
     return f"another forward is assigned to {ref.name}, which is not read"
 
 
+def missing_text(missing: MissingSwitch) -> str:
+    """Why nothing would switch a layer on, and what to do about it."""
+    if missing.reason is Missing.OWN_SWITCH:
+        model, target, value = missing.names
+        how = f"`{target} = {value}`" if value else f"`{target.removeprefix('self.')}`"
+        return _MISSING[missing.reason].format(model, how)
+    return _MISSING[missing.reason].format(*missing.names)
+
+
 def refusal_text(refusal: Refusal) -> str:
     """Why a class is not made a layer."""
     return _REFUSALS[refusal.reason].format(*refusal.names)
@@ -45,6 +74,8 @@ def doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
     if isinstance(doubt, SwitchDoubt):
         return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
+    if isinstance(doubt, CallDoubt):
+        return f"no call of {doubt.layer} was found: see that gradient tensors reach it by position"
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
     if doubt.plan.blocked:
         return f"{passed} only CKPT005 can change, which is unsafe as well"

@@ -19,6 +19,7 @@ from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, installed_layers, read_source
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
+from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import without_ignored
 
@@ -61,19 +62,30 @@ class Snapshot:
             return None
         for folder in islice(Path(path).absolute().parents, _FOLDERS_ABOVE):
             place = os.path.normpath(folder / name)
-            read = read_source(place) if os.path.isfile(place) else None
-            self.imported[place] = read if isinstance(read, SourceFile) else None
-            if read is not None:
-                return read.text if isinstance(read, SourceFile) else None
+            text = self._beside(place)
+            if text is not None or os.path.isfile(place):
+                return text
             if (folder / ".git").exists():
                 break
         return None
+
+    def required(self, path: str) -> tuple[str, ...]:
+        """The requirements on transformers of the package that a file is in."""
+        return required_transformers(path, self._beside)
+
+    def _beside(self, path: str) -> str | None:
+        """The text of a file that is no source; the result depends on it, or on its absence."""
+        if path not in self.imported:
+            read = read_source(path) if os.path.isfile(path) else None
+            self.imported[path] = read if isinstance(read, SourceFile) else None
+        source = self.imported[path]
+        return source.text if source else None
 
     def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
         """The rules' view of these files."""
         facts = {path: parsed.facts for path, parsed in self.parsed.items()}
         width = line_length(next(iter(facts))) if facts else LINE_LENGTH
-        tree = SourceTree(facts, self.load, self.text, width, self.configuration, installed_layers())
+        tree = SourceTree(facts, self.load, self.text, width, self.configuration, installed_layers(), self.required)
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 

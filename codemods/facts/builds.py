@@ -12,6 +12,8 @@ from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of
 
 _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
+SEQUENTIAL = "Sequential"
+"""The name of a container that calls what it holds."""
 _FROM_CONFIG = {"_from_config", "from_config", "from_pretrained"}
 _ITERATORS = {"iter", "next"}
 _UNKNOWN = Build("unknown")
@@ -40,7 +42,7 @@ class Builder:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, value)
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
-                self._extend(target, [self.of(value)])
+                self._extend(target, _spread(self.of(value)))
             case ast.Expr(value=ast.Call() as call):
                 self._call(call)
             case ast.Return(value=ast.expr() as value):
@@ -94,7 +96,7 @@ class Builder:
         match container:
             case ast.Name(id=name):
                 before = self.locals.get(name, _UNKNOWN)
-                built = Build("container", items=(*before.items, *items))
+                built = Build("container", before.name * (before.kind == "container"), (*before.items, *items))
                 self.locals[name] = before if built.is_large() else built
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 self.attributes.setdefault(name, []).append(grown)
@@ -112,7 +114,7 @@ class Builder:
             ):
                 self._extend(container, [self.of(value)])
             case ast.Call(func=ast.Attribute(value=container, attr="extend"), args=[value]):
-                self._extend(container, list(self.of(value).items))
+                self._extend(container, _spread(self.of(value)))
 
     def of(self, node: ast.expr) -> Build:
         """What an expression builds."""
@@ -173,7 +175,7 @@ class Builder:
         if last == "dict" and call.keywords:
             return self._container([keyword.value for keyword in call.keywords])
         if last in _CONTAINERS:
-            return Build("container", items=tuple(self._unpacked(call.args)))
+            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), tuple(self._unpacked(_held_by(call))))
         if last in _FROM_CONFIG and isinstance(call.func, ast.Attribute):
             return self.of(call.func.value)
         if last == "deepcopy" and call.args:
@@ -203,6 +205,16 @@ class Builder:
                 yield built
             else:
                 yield Build("spread", items=(built,))
+
+
+def _spread(built: Build) -> list[Build]:
+    """What a container holds, to be held by another one."""
+    return list(built.items) if built.kind == "container" else [Build("spread", items=(built,))]
+
+
+def _held_by(call: ast.Call) -> list[ast.expr]:
+    """What the call of a container gives it to hold: `nn.ModuleList(modules=...)` has a name for it."""
+    return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "modules")]
 
 
 def _is_constructor(call: ast.Call) -> bool:

@@ -20,10 +20,15 @@ _SIGNS = ("gradient_checkpointing_func", "checkpoint.checkpoint", "checkpointing
 
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
     """Whether a call's function is a checkpoint function; `names` are those that the file has for one."""
-    if isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES:
+    if is_given(function):
         return True
     name = dotted(function)
     return name in names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
+
+
+def is_given(function: ast.expr) -> bool:
+    """Whether a call's function is the one that transformers gives a module when it switches checkpointing on."""
+    return isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES
 
 
 @dataclass(slots=True)

@@ -41,7 +41,8 @@ ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 BuildKind: TypeAlias = Literal[
     "class", "container", "choice", "element", "spread", "attribute", "maker", "param", "unknown"
 ]
-"""`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`. `choice`:
+"""`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`, and calls
+them itself if its `name` is that of torch's Sequential. `choice`:
 one of `items`. `element`: something that `items` hold. `spread`: all that `items` hold, inside a container.
 `attribute`: `self.<name>`. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is
 given under `name`."""
@@ -114,11 +115,16 @@ class CheckpointCall:
     args: tuple[Argument, ...]
     wrapping: Wrapping
     span: Span
+    is_given: bool = False
+    """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineBranch:
-    """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test."""
+    """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test.
+
+    `checkpoint(...) if <checkpointing> else ...` is one, too, with two expressions in the place of statements.
+    """
 
     method: str
     span: Span
@@ -128,6 +134,7 @@ class InlineBranch:
     conditions: tuple[str, ...] = ()
     """The terms of the test that are not about checkpointing or training."""
     is_elif: bool = False
+    is_expression: bool = False
     body: tuple[Span, ...] = ()
     body_kinds: tuple[BranchStatement, ...] = ()
     """One for each statement of the body."""
@@ -184,6 +191,10 @@ class Build(NamedTuple):
             waiting.extend(waiting.pop().items)
         return seen > _LARGEST
 
+    def is_sequential(self) -> bool:
+        """Whether it is, or holds, a container that calls what it holds."""
+        return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)
+
     def class_names(self) -> Iterator[str]:
         """Every class name that it mentions."""
         if self.kind == "class":
@@ -224,6 +235,13 @@ class OldSwitch(NamedTuple):
     """Whether the class holds nothing else."""
 
 
+class OwnSwitch(NamedTuple):
+    """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
+
+    target: str
+    value: str
+
+
 @dataclass(frozen=True, slots=True)
 class Class:
     """A class: where it stands, what it inherits, what it holds and what it calls."""
@@ -249,6 +267,7 @@ class Class:
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
     old_switch: OldSwitch | None
+    own_switches: tuple[OwnSwitch, ...]
     handed_on: tuple[HandedOn, ...]
     checkpointers: tuple[str, ...]
     """Its methods and attributes that checkpoint what they are given."""

@@ -24,6 +24,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.old_switches import old_switch
+from ckpt_surgery.codemods.facts.own_switches import SIGN, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
 
@@ -204,6 +205,7 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
+            own_switches=tuple(own_switches(inner for inner in functions if SIGN in self._text(inner))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
         )
@@ -401,6 +403,8 @@ def _useful(built: Build) -> bool:
     """Whether an attribute's build can matter: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
         return True
+    if built.is_sequential() and not built.items:
+        return True  # it is filled later
     if built.kind == "class":
         return built.name not in _COMMON and not built.name.startswith(_NOT_MODULES)
     return any(map(_useful, built.items))

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint
+from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint, is_given
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
@@ -111,7 +111,7 @@ class MethodReader:
                         env.pop(item.optional_vars.id, None)
 
     def _if(self, statement: ast.If, env: Env) -> None:
-        inline = self._inline_head(statement)
+        inline = self._inline_head(statement.test, statement.body)
         self._expressions(statement.test, statement, env)
         before = dict(env)
         first = len(self.calls)
@@ -143,7 +143,9 @@ class MethodReader:
 
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
-        calls, loops, named = _calls_and_loops(node)
+        calls, loops, named, choices = _calls_and_loops(node)
+        heads = [self._inline_head(choice.test, [choice.body]) for choice in choices]
+        first = len(self.calls)
         for walrus in named:
             bind(walrus.target, walrus.value, env)
         if loops:
@@ -165,6 +167,10 @@ class MethodReader:
             wanted = frozenset(path for path in paths if self._wanted(path))
             if wanted:
                 self._record(call, statement, wanted)
+
+        for choice, head in zip(choices, heads, strict=True):
+            if head:
+                self._choice(choice, head, env, self.calls[first:])
 
     def _hand_on(self, call: ast.Call, env: Env) -> None:
         """Record the modules among a call's arguments: what is called may checkpoint them."""
@@ -214,19 +220,19 @@ class MethodReader:
 
     # -- inline branches
 
-    def _checkpoints(self, statements: Iterable[ast.stmt]) -> list[ast.Call]:
-        nodes = (inner for statement in statements for inner in ast.walk(statement))
+    def _checkpoints(self, parts: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
+        nodes = (inner for part in parts for inner in ast.walk(part))
         return [
             inner
             for inner in nodes
             if isinstance(inner, ast.Call) and is_checkpoint(inner.func, self.checkpoint_names)
         ]
 
-    def _inline_head(self, statement: ast.If) -> list[ast.Call]:
-        """The checkpoint calls of an inline branch, when this `if` is one and none has taken them yet."""
-        if "checkpoint" not in ast.unparse(statement.test):
+    def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
+        """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
+        if "checkpoint" not in ast.unparse(test):
             return []
-        calls = [call for call in self._checkpoints(statement.body) if id(call) not in self._taken]
+        calls = [call for call in self._checkpoints(body) if id(call) not in self._taken]
         self._taken.update(map(id, calls))
         return calls
 
@@ -248,6 +254,7 @@ class MethodReader:
             args=arguments_of(call, skip=1),
             wrapping=wrapping,
             span=span_of(call),
+            is_given=is_given(call.func),
         )
 
     def _inline(
@@ -271,6 +278,23 @@ class MethodReader:
             checkpoints=tuple(self._checkpoint(call, inner_env) for call in calls),
             direct=direct,
             guard=guard,
+        )
+
+    def _choice(self, choice: ast.IfExp, head: list[ast.Call], env: Env, calls: list[ModuleCall]) -> None:
+        """Record an inline branch that is a conditional expression; `calls` are those of the whole statement."""
+        other = {span_of(node) for node in ast.walk(choice.orelse) if isinstance(node, ast.Call)}
+        self.inlines.append(
+            InlineBranch(
+                method=self.method,
+                span=span_of(choice),
+                test=ast.unparse(choice.test),
+                is_expression=True,
+                conditions=tuple(conditions(choice.test)),
+                body=(span_of(choice.body),),
+                orelse=(span_of(choice.orelse),),
+                checkpoints=tuple(self._checkpoint(call, env) for call in head),
+                direct=tuple(call for call in calls if call.span in other),
+            )
         )
 
     def _kind(self, statement: ast.stmt, other: list[ast.stmt]) -> BranchStatement:
@@ -303,14 +327,17 @@ class MethodReader:
                 )
 
 
-def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr]]:
-    """Every call, comprehension and `:=` inside an expression, outer calls first.
+def _calls_and_loops(
+    node: ast.expr,
+) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr], list[ast.IfExp]]:
+    """Every call, comprehension, `:=` and conditional expression inside an expression, outer calls first.
 
     Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
     """
     calls: list[ast.Call] = []
     loops: list[ast.comprehension] = []
     named: list[ast.NamedExpr] = []
+    choices: list[ast.IfExp] = []
     waiting: list[ast.AST | None] = [node]
     while waiting:
         inner = waiting.pop()
@@ -323,13 +350,15 @@ def _calls_and_loops(node: ast.expr) -> tuple[list[ast.Call], list[ast.comprehen
             loops.append(inner)
         elif isinstance(inner, ast.NamedExpr):
             named.append(inner)
+        elif isinstance(inner, ast.IfExp):
+            choices.append(inner)
         for name in inner._fields:
             value = getattr(inner, name)
             if value.__class__ is list:
                 waiting.extend(value)
             elif isinstance(value, ast.expr):
                 waiting.append(value)
-    return calls, loops, named
+    return calls, loops, named, choices
 
 
 def _is_getattr(function: ast.expr) -> bool:

@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_swi
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.codemods.tree.switches import MissingSwitch
 
 
 class RefusalReason(Enum):
@@ -51,7 +52,14 @@ class SwitchDoubt:
     model: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt
+@dataclass(frozen=True, slots=True)
+class CallDoubt:
+    """A new layer of which no call was found."""
+
+    layer: str
+
+
+Doubt = PastStateDoubt | SwitchDoubt | CallDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,9 @@ class Conversion:
     doubt: Doubt | None = None
 
 
-def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]) -> Conversion | Refusal:
+def convert(
+    tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
+) -> Conversion | Refusal | MissingSwitch:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
     `repairs` are those that this run makes to the arguments of calls.
@@ -80,6 +90,9 @@ def convert(tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
         for twin in tree.lineages.same(root)
         if twin is root or (_names_module(twin) and twin.path in tree.checked)
     ]
+    missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
+    if missing:
+        return missing
     made: list[SourceRepair] = [
         repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))
     ]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.repair import ImportName
 from ckpt_surgery.codemods.tree.classes import GCL
+from ckpt_surgery.codemods.tree.layer_sources import LAYERS
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-
-_MODULE = "modeling_layers"
-_CORE = re.compile(r"^(\.{2,})(?!models\b)\w+")
 
 
 def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
@@ -22,14 +19,10 @@ def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
         return ()
     first = min((cls.first_line for cls in facts.classes), default=len(tree.text(path)))
     early = [item for item in top if item.span.line < first]  # an import below a class comes too late for it
-    return (ImportName(path, None, None, _module(path, early), GCL, tree.width),)
+    return (ImportName(path, None, None, _module(tree, path, early), GCL, tree.width),)
 
 
-def _module(path: str, imports: Sequence[Import]) -> str:
+def _module(tree: SourceTree, path: str, imports: Sequence[Import]) -> str:
     """`...modeling_layers` where the file reaches transformers' core by dots, the absolute name elsewhere."""
-    dots = [match.group(1) for item in imports if (match := _CORE.match(item.module)) and "models" not in item.module]
-    core = [prefix for prefix in dots if len(prefix) >= 3]
-    parts = re.split(r"[/\\]", path)
-    if core and "models" in parts:
-        return max(core, key=len) + _MODULE
-    return f"transformers.{_MODULE}"
+    dots = [tree.layers.core_dots(path, item) for item in imports]
+    return (max(dots, key=len, default="") or "transformers.") + LAYERS

@@ -28,6 +28,12 @@ such as `if use_cache: ... use_cache = False` stays if later code reads the name
 conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
 state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
 `use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why).
+
+The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
+would switch a layer on: no model of transformers holds the class, the model does not say
+`supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself. It
+stays, too, where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is unsafe
+only if it disagrees with the direct call. A conditional expression is reported and left to a person.
 """
 
 from __future__ import annotations
@@ -38,18 +44,19 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, ModuleCall, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import Doubt, Refusal, convert
+from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.checkpointed import paths_behind, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
-from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
+from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.codemods.wording import doubt_text, missing_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT002",
@@ -62,9 +69,9 @@ class Obstacle(Enum):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "no branch"
+    EXPRESSION = "expression"
     NO_ELSE = "no else"
     ELIF_WITH_GUARD = "elif with guard"
-    NO_TRANSFORMERS = "no transformers"
     NOT_CALLED = "not called"
     UNKNOWN_CALLEE = "unknown callee"
     NOTHING_KNOWN = "nothing known"
@@ -79,11 +86,9 @@ class Obstacle(Enum):
 
 _WORDS: Mapping[Obstacle, str] = {
     Obstacle.NO_BRANCH: "there is no else branch with a direct call to keep",
+    Obstacle.EXPRESSION: "the branch is a conditional expression: put what follows its else in its place",
     Obstacle.NO_ELSE: "the branch has no else of its own",
     Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
-    Obstacle.NO_TRANSFORMERS: (
-        "the file uses nothing from transformers, so nothing would switch a layer's checkpointing on"
-    ),
     Obstacle.NOT_CALLED: "the else branch does not call {}",
     Obstacle.UNKNOWN_CALLEE: "the class of {} cannot be determined ({})",
     Obstacle.NOTHING_KNOWN: "the class of {} cannot be determined (nothing shows what it holds)",
@@ -109,7 +114,7 @@ class Hindrance:
     names: tuple[str, ...] = ()
 
 
-Reason = Hindrance | Refusal | Doubt | OutputRead
+Reason = Hindrance | Refusal | Doubt | OutputRead | MissingSwitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ def _blocks(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tupl
 
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _BranchRepair) -> Finding:
     names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    message = f"{names} is checkpointed by {'a direct call' if inline.test is None else 'an inline branch'}"
+    message = f"{names} is checkpointed by {_form(inline)}"
     differences = list(dict.fromkeys(_differences(context, owner, inline)))
     if differences:
         message += f"; the branches disagree: {'; '.join(differences)}"
@@ -170,7 +175,15 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         message += f"; {replaced_text(owner)}"
         return context.finding(RULE, owner.path, inline.span, owner.name, message, Applicability.UNKNOWN)
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
+    if not differences and not repair.repairs and any(isinstance(reason, MissingSwitch) for reason in repair.reasons):
+        applicability = Applicability.INFO
     return context.finding(RULE, owner.path, inline.span, owner.name, message, applicability, repair.repairs)
+
+
+def _form(inline: InlineBranch) -> str:
+    if inline.test is None:
+        return "a direct call"
+    return "a conditional expression" if inline.is_expression else "an inline branch"
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
@@ -188,6 +201,8 @@ def _text(reason: Reason) -> str:
         return _WORDS[reason.obstacle].format(*reason.names)
     if isinstance(reason, OutputRead):
         return read_text(reason)
+    if isinstance(reason, MissingSwitch):
+        return missing_text(reason)
     return doubt_text(reason)
 
 
@@ -196,16 +211,19 @@ def _refused(obstacle: Obstacle, *names: str) -> _BranchRepair:
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _BranchRepair:
+    missing = context.tree.switches.of_branches(owner)
+    if missing and missing.is_certain:
+        return _BranchRepair(reasons=(missing,))
     if inline.test is None:
         return _refused(Obstacle.NO_BRANCH)
+    if inline.is_expression:
+        return _refused(Obstacle.EXPRESSION)
     if not inline.orelse or inline.orelse_is_elif:
         return _refused(Obstacle.NO_ELSE)
     if inline.is_elif and inline.guard_needed and inline.guard:
         return _refused(Obstacle.ELIF_WITH_GUARD, inline.guard)
-    if not _reaches_transformers(context, owner):
-        return _refused(Obstacle.NO_TRANSFORMERS)
     layers: list[_Layers] = []
-    refusals: list[Hindrance | Refusal] = []
+    refusals: list[Hindrance | Refusal | MissingSwitch] = []
     for checkpoint in inline.checkpoints:
         if not _called_directly(checkpoint, inline):
             return _refused(Obstacle.NOT_CALLED, checkpoint.callee)
@@ -218,10 +236,10 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
         return _BranchRepair(reasons=(refusals[0] if refusals else Hindrance(Obstacle.NO_CLASS),))
     for refusal in refusals:
         # A block behind the call that does not become a layer would lose the checkpointing it has.
-        if isinstance(refusal, Refusal) or refusal.obstacle is not Obstacle.TORCH_MODULE:
+        if not isinstance(refusal, Hindrance) or refusal.obstacle is not Obstacle.TORCH_MODULE:
             return _BranchRepair(reasons=(refusal,))
     made = dict.fromkeys(repair for part in layers for repair in part.repairs)
-    doubts = tuple(_doubts(context, owner, inline, layers))
+    doubts = (*_doubts(context, owner, inline, layers), *filter(None, [missing]))
     return _BranchRepair((*made, _without(context, owner, inline)), doubts)
 
 
@@ -248,18 +266,6 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield from (part.doubt for part in layers if part.doubt)
 
 
-def _reaches_transformers(context: RuleContext, owner: ClassRef) -> bool:
-    """Whether the file imports from transformers, by name or by dots out of a model's folder.
-
-    A file whose switches all belong to another library's models, as those of diffusers do, is not one of transformers.
-    """
-    facts = context.tree.names.facts(owner.path)
-    if not any(item.module.startswith(("transformers", "...")) for item in (facts.imports if facts else ())):
-        return False
-    here = context.tree.names.classes(owner.path)
-    return not any(ref.cls.old_switch for ref in here) or any(map(context.tree.bases.is_pretrained, here))
-
-
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
     if checkpoint.wrapping == "closure":
         return any(call.callee == checkpoint.callee for call in inline.direct)
@@ -268,13 +274,13 @@ def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
 
 
 def _is_attribute(paths: tuple[Path, ...]) -> bool:
-    """`self.conv(x)`: such calls are no block calls and are not recorded one by one."""
-    return all(len(path) == 1 for path in paths)
+    """`self.conv(x)`, `self.mid.conv(x)`: such calls are no block calls and are not recorded one by one."""
+    return not any({ELEMENT, LOCAL} & set(path) for path in paths)
 
 
 def _conversion(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
-) -> _Layers | Hindrance | Refusal:
+) -> _Layers | Hindrance | Refusal | MissingSwitch:
     """What makes the callee's classes layers, or why they are not made such."""
     tree = context.tree
     paths = paths_behind(owner, inline, checkpoint)
@@ -297,7 +303,7 @@ def _conversion(
             made += derived
             continue
         conversion = convert(tree, ref, context.argument_repairs)
-        if isinstance(conversion, Refusal):
+        if not isinstance(conversion, Conversion):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]
         doubts += [doubt for doubt in (conversion.doubt, failing_read(tree, ref)) if doubt]
@@ -315,23 +321,36 @@ def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tup
 
 
 def _differences(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """How the arguments of the two branches differ, past state and options of the checkpoint left out."""
+    """How the arguments of the two branches differ, past state and options of the checkpoint left out.
+
+    A branch may call a block at several places: a checkpoint call is held against the direct call most like it.
+    """
     for checkpoint in inline.checkpoints:
-        for call in inline.direct:
-            site = context.tree.calls.of_any(owner, call)
-            if site is None or not set(call.paths) & set(checkpoint.paths):
-                continue
-            ref, forward = site.blocks[0]
-            past = meaning_of(ref).past_names(forward.params) | {"use_cache", *_OPTIONS}
-            inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
-            if isinstance(inside, Unknown) or isinstance(outside, Unknown):
-                continue
-            for name in dict.fromkeys([*inside, *outside]):
-                left = _argument(checkpoint.args, inside.get(name))
-                right = _argument(call.args, outside.get(name))
-                if name not in past and left != right:
-                    yield f"`{name}`: {left} under checkpointing, {right} otherwise"
+        calls = (call for call in inline.direct if set(call.paths) & set(checkpoint.paths))
+        found = [tuple(_against(context, owner, checkpoint, call)) for call in calls]
+        yield from min(found, key=len, default=())
 
 
-def _argument(arguments: tuple[Argument, ...], position: int | None) -> str:
-    return "left out" if position is None else f"`{arguments[position].text}`"
+def _against(context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, call: ModuleCall) -> Iterator[str]:
+    """How the arguments of two calls of a block differ: what a parameter gets anyway may be left out."""
+    site = context.tree.calls.of_any(owner, call)
+    if site is None:
+        return
+    ref, forward = site.blocks[0]
+    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *_OPTIONS}
+    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
+    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
+        return
+    defaults = {parameter.name: parameter.default for parameter in forward.params}
+    for name in dict.fromkeys([*inside, *outside]):
+        left, right = _argument(checkpoint.args, inside.get(name)), _argument(call.args, outside.get(name))
+        if name not in past and (left or defaults.get(name)) != (right or defaults.get(name)):
+            yield f"`{name}`: {_shown(left)} under checkpointing, {_shown(right)} otherwise"
+
+
+def _argument(arguments: tuple[Argument, ...], position: int | None) -> str | None:
+    return None if position is None else arguments[position].text
+
+
+def _shown(text: str | None) -> str:
+    return "left out" if text is None else f"`{text}`"

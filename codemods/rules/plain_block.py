@@ -22,7 +22,11 @@ A base class from another package stays, with the layer in front of it. Unsafe i
 by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer alone, the block would be worse off
 than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
 its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
-alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
+alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add. And
+unsafe if no call of the block was found: what it is given by keyword would lose its gradient.
+
+Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
+models that import transformers under a condition hold the block.
 
 Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
 where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).
@@ -35,12 +39,13 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repairs.conversion import Refusal, convert
+from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.output_reads import failing_read
-from ckpt_surgery.codemods.wording import doubt_text, read_text, refusal_text, replaced_text
+from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.codemods.wording import doubt_text, missing_text, read_text, refusal_text, replaced_text
 
 RULE = Declaration(
     code="CKPT001",
@@ -87,12 +92,18 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
         applicability = Applicability.UNKNOWN
     conversion = convert(context.tree, ref, context.argument_repairs)
+    if isinstance(conversion, MissingSwitch):
+        message += f"; not repaired: {missing_text(conversion)}"
+        if applicability is Applicability.SAFE:
+            applicability = Applicability.UNSAFE
+        return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
     if isinstance(conversion, Refusal):
         message += f" ({refusal_text(conversion)})"
-        line = ref.cls.first_line
-        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=line)
-    if conversion.doubt and applicability is Applicability.SAFE:
-        message += f"; {doubt_text(conversion.doubt)}"
+        applicability = Applicability.UNKNOWN
+        return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
+    doubt = conversion.doubt or (None if _is_called(context, element) else CallDoubt(ref.name))
+    if doubt and applicability is Applicability.SAFE:
+        message += f"; {doubt_text(doubt)}"
         applicability = Applicability.UNSAFE
     read = failing_read(context.tree, ref)
     if read and applicability is not Applicability.UNKNOWN:
@@ -100,6 +111,15 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         applicability = Applicability.UNSAFE
     repairs = (*conversion.repairs, *aliased(context.tree, element.holder, ref))
     return context.class_finding(RULE, ref, message, applicability, repairs, first_line=ref.cls.first_line)
+
+
+def _is_called(context: RuleContext, element: StackElement) -> bool:
+    """Whether a call of the block was found, by its stack or by a method: what it passes is looked at then."""
+    tree = context.tree
+    if any(built.is_sequential() for _, built in tree.bases.attribute(element.holder, element.attribute)):
+        return True
+    twins = tree.lineages.same(element.element)
+    return any(ref in tree.blocks.callers for twin in twins for ref in (twin, *tree.bases.heirs(twin)))
 
 
 def _stack(element: StackElement) -> str:

@@ -78,10 +78,10 @@ def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
         for part in context.tree.containers.all_parts(holder):
             if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True
-            elif isinstance(part, ClassRef) and part not in seen:
+            if isinstance(part, ClassRef) and part not in seen:
                 seen.add(part)
                 blocks = context.tree.blocks
-                if blocks.checkpoints(part) or part in blocks.checkpointed_by_helper:
+                if blocks.checkpoints(part) or part in blocks.in_stacks | blocks.checkpointed_by_helper:
                     return Answer.YES
                 if part.name in family_facts(part.path).not_blocks:
                     return Answer.YES  # it stays plain on purpose

@@ -15,6 +15,7 @@ from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Build, Modu
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 
@@ -32,19 +33,28 @@ class StackElement:
 class Blocks:
     """The blocks of a tree."""
 
-    def __init__(self, bases: BaseChains, containers: Containers) -> None:
+    def __init__(self, bases: BaseChains, containers: Containers, switches: Switches) -> None:
         self.bases = bases
         self.containers = containers
+        self.switches = switches
         self._elements: dict[frozenset[ClassRef], tuple[StackElement, ...]] = {}
         self._mixes: dict[ClassRef, bool] = {}
         self._holds_layer: dict[ClassRef, bool] = {}
 
     @cached_property
-    def plain(self) -> frozenset[ClassRef]:
-        """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint."""
+    def in_stacks(self) -> frozenset[ClassRef]:
+        """The plain blocks of stacks, without those that are checkpointed by hand. Not each of them can be a layer."""
         blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
         plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO}
-        return frozenset((plain - self.checkpointed_by_helper) | self.checkpointed_inline)
+        return frozenset(plain - self.checkpointed_by_helper - self.checkpointed_inline)
+
+    @cached_property
+    def plain(self) -> frozenset[ClassRef]:
+        """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint.
+
+        Those that cannot be layers, or that nothing would switch on, are not among them.
+        """
+        return self._inline(switched=True).union(ref for ref in self.in_stacks if not self.switches.of_layer(ref))
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
@@ -66,9 +76,14 @@ class Blocks:
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs."""
+        return self._inline(switched=False)
+
+    def _inline(self, *, switched: bool) -> frozenset[ClassRef]:
+        """The same; `switched` leaves out what nothing of transformers would switch on as a layer."""
         classes: set[ClassRef] = set()
         for owner in self.with_inlines:
-            for inline in owner.cls.inlines:
+            missing = self.switches.of_branches(owner) if switched else None
+            for inline in owner.cls.inlines if missing is None or not missing.is_certain else ():
                 for checkpoint in inline.checkpoints:
                     for path in checkpoint.paths:
                         classes.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))

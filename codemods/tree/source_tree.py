@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
@@ -12,14 +12,15 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.layer_sources import LAYERS, LayerSources
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
 from ckpt_surgery.codemods.tree.places import Places
+from ckpt_surgery.codemods.tree.switches import Switches
 
 LINE_LENGTH = 119
 """The line length of transformers."""
 _CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
-_LAYERS = "modeling_layers.py"
 _FOLDERS_ABOVE = 3
 """How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
 
@@ -35,6 +36,7 @@ class SourceTree:
         configuration: the text of a configuration file, by the script that names it and the name; None where it cannot
             be read.
         installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
+        required: the requirements on transformers of the package that a file is in.
     """
 
     def __init__(
@@ -45,11 +47,14 @@ class SourceTree:
         width: int = LINE_LENGTH,
         configuration: Callable[[str, str], str | None] = lambda path, name: None,
         installed_layers: str = "",
+        required: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
         self.names = TreeNames(files, load)
         self.bases = BaseChains(self.names)
         self.containers = Containers(self.names, self.bases)
-        self.blocks = Blocks(self.bases, self.containers)
+        self.layers = LayerSources(self.names, required)
+        self.switches = Switches(self.bases, self.containers, self.layers)
+        self.blocks = Blocks(self.bases, self.containers, self.switches)
         self.calls = CallSites(self.bases, self.containers, self.blocks)
         self.lineages = Lineages(self.names)
         self.text = text
@@ -101,10 +106,10 @@ class SourceTree:
         """Where the layer class of a file's blocks may be defined, the likeliest place first."""
         position = path.rfind(f"{os.sep}models{os.sep}")
         if position >= 0:
-            yield os.path.join(path[:position], _LAYERS)
+            yield os.path.join(path[:position], f"{LAYERS}.py")
         folder = path
         for _ in range(_FOLDERS_ABOVE):
             folder = os.path.dirname(folder)
-            yield os.path.join(folder, _LAYERS)
+            yield os.path.join(folder, f"{LAYERS}.py")
         if self.installed_layers:
             yield self.installed_layers

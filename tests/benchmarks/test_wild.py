@@ -202,13 +202,13 @@ def test_the_page_is_made_from_its_figures() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(read_wild())
 
 
-def test_the_page_has_every_pinned_package_and_no_safe_repair_failed() -> None:
+def test_the_page_has_every_pinned_package_and_no_repair_failed() -> None:
     wheels = wild.wheels_by_package()
     packages = read_wild().packages
     assert {name: package.version for name, package in packages.items()} == {
         name: parts[0].split("-")[1] for name, parts in wheels.items()
     }
-    assert [name for name, package in packages.items() if package.safe.failed] == []
+    assert [name for name, package in packages.items() if package.failed] == []
 
 
 def test_the_page_says_what_was_found_what_changed_and_what_broke() -> None:

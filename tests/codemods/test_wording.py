@@ -15,12 +15,13 @@ from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.repairs.conversion import PastStateDoubt, Refusal, RefusalReason
 from ckpt_surgery.codemods.rules import inline_checkpoint, signature_order
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, Unknown, UnknownReason
+from ckpt_surgery.codemods.tree.switches import Missing
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, CHILD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
 TABLES = {
-    wording: ("_REFUSALS", "_UNKNOWN"),
+    wording: ("_REFUSALS", "_MISSING", "_UNKNOWN"),
     inline_checkpoint: ("_WORDS",),
     signature_order: ("_WORDS",),
 }
@@ -48,6 +49,7 @@ TREE = {
 def test_there_are_words_for_every_reason() -> None:
     assert all(wording.unknown_text(Unknown(reason, ("A", "B"))) for reason in UnknownReason)
     assert all(wording.refusal_text(Refusal(reason, ("A", "a.py"))) for reason in RefusalReason)
+    assert wording._MISSING.keys() == set(Missing)
     assert inline_checkpoint._WORDS.keys() == set(inline_checkpoint.Obstacle)
     assert signature_order._WORDS.keys() == set(signature_order.UnfollowedUse)
 

@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if self.gradient_checkpointing | function is checkpointed
+# CKPT002 info | if self.gradient_checkpointing | function is checkpointed
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

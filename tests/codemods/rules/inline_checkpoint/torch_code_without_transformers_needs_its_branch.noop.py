@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if self.checkpoint_activations
+# CKPT002 info | if self.checkpoint_activations
 # file: training/model.py
 from torch import nn
 from torch.utils.checkpoint import checkpoint

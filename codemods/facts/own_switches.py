@@ -1,0 +1,45 @@
+"""How a class switches its checkpointing by itself, where transformers would not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ckpt_surgery.codemods.facts.file_facts import OwnSwitch
+from ckpt_surgery.codemods.facts.syntax import dotted
+
+_FLAG = "gradient_checkpointing"
+_FUNCTION = "_gradient_checkpointing_func"
+_METHODS = frozenset(
+    {"gradient_checkpointing_enable", "activation_checkpointing_enable", "_set_gradient_checkpointing"}
+)
+_OFF = ("False", "None")
+SIGN = _FLAG
+"""What a text that has such a switch holds."""
+
+
+def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:
+    """What the methods of a class set, and which of them take the place of those of transformers."""
+    for function in functions:
+        if function.name in _METHODS and not _is_old(function) and not _hands_over(function):
+            yield OwnSwitch(f"self.{function.name}", "")
+        for node in ast.walk(function):
+            match node:
+                case (
+                    ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
+                    | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
+                ) if name in (_FLAG, _FUNCTION) and dotted(target).startswith("self."):
+                    text = ast.unparse(value)
+                    if text not in _OFF:
+                        yield OwnSwitch(dotted(target), text)
+
+
+def _is_old(function: ast.FunctionDef) -> bool:
+    """The form before transformers 4.35, which transformers knows."""
+    return any(parameter.arg == "value" for parameter in function.args.args)
+
+
+def _hands_over(function: ast.FunctionDef) -> bool:
+    """Whether a method calls that of another class or module: `super()`, `self.model`."""
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Attribute) and called.attr in _METHODS for called in calls)

@@ -1,0 +1,242 @@
+"""Branches that stay: nothing of transformers would switch a layer on there, or the layer class cannot be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.check import check
+from tests.codemods.snippets import INLINE, PLAIN
+from tests.codemods.tools import repair, texts, tree
+
+REMOTE, FILE = "remote/modeling_foo.py", "foo/models/foo/modeling_foo.py"
+DIRECT = INLINE.replace("self._gradient_checkpointing_func(layer.__call__", "checkpoint(layer").replace(
+    "from ...modeling_utils import", "from torch.utils.checkpoint import checkpoint\nfrom transformers import"
+)
+"""Remote code whose branch calls torch's own function."""
+CLAIM = "    supports_gradient_checkpointing = True\n"
+START = "        self.layers ="
+HELD = """
+    def __init__(self, config):
+        super().__init__(config)
+        self.encoder = FooEncoder(config)
+"""
+MODEL = "class FooModel(PreTrainedModel):\n"
+ENABLE = "\n    def gradient_checkpointing_enable(self):\n        {}\n\n    def forward(self, hidden_states, attention"
+
+
+def encoder(head: str = "class FooModel(PreTrainedModel):\n" + CLAIM) -> str:
+    """The stack and its branch in a part of the model, which a model holds."""
+    part = DIRECT.replace(MODEL + CLAIM, "class FooEncoder(nn.Module):\n").replace("__init__(config)", "__init__()")
+    return f"{part}\n\n{head}{HELD}"
+
+
+def inline(root: Path, files: dict[str, str]) -> Finding:
+    """The one finding of CKPT002. Where it is information, `apply --unsafe` leaves every file as it is."""
+    tree(root, files)
+    (finding,) = check([root], select="CKPT002", jobs=1).findings
+    if finding.applicability is Applicability.INFO:
+        assert repair(root, unsafe=True).changes == ()
+    return finding
+
+
+@pytest.mark.parametrize("text", [DIRECT, encoder()], ids=["a model", "a part of a model"])
+def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: str) -> None:
+    finding = inline(tmp_path, {REMOTE: text})
+    assert finding.applicability is Applicability.SAFE, finding.message
+    repair(tmp_path)
+    assert "class FooLayer(GradientCheckpointingLayer)" in texts(tmp_path)[REMOTE]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (DIRECT.replace(CLAIM, ""), "FooModel does not claim gradient checkpointing"),
+        (DIRECT.replace("checkpointing = True", "checkpointing = False"), "FooModel does not claim"),
+        (encoder("class FooModel(PreTrainedModel):\n"), "FooModel does not claim gradient checkpointing"),
+        (
+            DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"),
+            "by itself (`self.grad",
+        ),
+        (
+            DIRECT.replace(CLAIM, f"{CLAIM}    gradient_checkpointing = True\n"),
+            "itself (`gradient_checkpointing = True`)",
+        ),
+        (
+            DIRECT.replace(START, f"        self.gradient_checkpointing = config.recompute\n{START}"),
+            "FooModel switches its checkpointing by itself (`self.gradient_checkpointing = config.recompute`)",
+        ),
+        (
+            DIRECT.replace(START, f"        self._gradient_checkpointing_func = checkpoint\n{START}"),
+            "`self._gradient_checkpointing_func = checkpoint`",
+        ),
+        (
+            DIRECT.replace("\n    def forward(self, hidden_states, attention", ENABLE.format("self.on = True"), 2),
+            "(`gradient_checkpointing_enable`)",
+        ),
+        (
+            encoder().rstrip() + "\n        self.encoder.gradient_checkpointing = True\n",
+            "FooModel switches its checkpointing by itself (`self.encoder.gradient_checkpointing = True`)",
+        ),
+        (DIRECT.replace("PreTrainedModel", "Base").replace("transformers", "mine"), "nothing of transformers holds"),
+    ],
+    ids=[
+        "no flag",
+        "a flag that is False",
+        "a part of a model without the flag",
+        "always on",
+        "always on by a class attribute",
+        "from the configuration",
+        "an own function",
+        "an own method",
+        "set from outside",
+        "another library",
+    ],
+)
+def test_a_branch_that_nothing_of_transformers_switches_stays(tmp_path: Path, text: str, reason: str) -> None:
+    finding = inline(tmp_path, {REMOTE: text})
+    assert finding.applicability is Applicability.INFO, finding.message
+    assert reason in finding.message
+
+
+def test_branches_that_stay_and_disagree_are_a_fault(tmp_path: Path) -> None:
+    finding = inline(tmp_path, {REMOTE: DIRECT.replace(CLAIM, "").replace("attention_mask=attention_mask)", ")")})
+    assert finding.applicability is Applicability.UNSAFE
+    assert finding.repairs == ()
+    assert "`attention_mask`: `attention_mask` under checkpointing, left out otherwise" in finding.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DIRECT.replace(START, f"        self.gradient_checkpointing = False\n{START}"),
+        DIRECT.replace(
+            "\n    def forward(self, hidden_states, attention",
+            ENABLE.format("super().gradient_checkpointing_enable()"),
+            2,
+        ),
+        INLINE.replace(CLAIM, ""),
+        INLINE.replace(CLAIM, "").replace("self._gradient_checkpointing_func", "torch.utils.checkpoint.checkpoint"),
+        encoder("from transformers import BarForCausalLM\n\n\nclass FooModel(BarForCausalLM):\n"),
+        encoder(f"class FooBase(PreTrainedModel):\n{CLAIM}\n\nclass FooModel(FooBase):\n"),
+    ],
+    ids=[
+        "off at first",
+        "a method that calls that of transformers",
+        "a branch that cannot run",
+        "a model in transformers' own tree",
+        "a finished model",
+        "an inherited flag",
+    ],
+)
+def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str) -> None:
+    path = REMOTE if "from transformers" in text else "models/foo/modeling_foo.py"
+    assert inline(tmp_path, {path: text}).applicability is Applicability.SAFE
+
+
+@pytest.mark.parametrize("head", ["", "import mine\n\n\nclass FooModel(mine.MyPreTrainedModel):\n"])
+def test_a_model_that_is_not_at_hand_makes_the_repair_unsafe(tmp_path: Path, head: str) -> None:
+    text = encoder(head) if head else encoder().partition("\n\nclass FooModel")[0] + "\n"
+    finding = inline(tmp_path, {REMOTE: text})
+    assert finding.applicability is Applicability.UNSAFE
+    assert (
+        "no model of transformers that holds FooEncoder and claims gradient checkpointing is among" in finding.message
+    )
+
+
+def test_nothing_is_wrong_with_arguments_of_blocks_under_a_branch_that_stays(tmp_path: Path) -> None:
+    own = DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}")
+    tree(tmp_path, {"a.py": own, "b.py": DIRECT})
+    assert [finding.code for finding in check([tmp_path / "a.py"]).findings] == ["CKPT002"]
+    assert [finding.code for finding in check([tmp_path / "b.py"]).findings] == ["CKPT002", "CKPT003"]
+
+
+# -- where the layer class cannot be imported
+
+
+@pytest.mark.parametrize("requirement", ["transformers==4.48.0", "transformers>=4.41,<5"])
+@pytest.mark.parametrize("text", [DIRECT, PLAIN])
+def test_a_package_that_asks_for_older_releases_gets_no_layer(tmp_path: Path, text: str, requirement: str) -> None:
+    tree(tmp_path, {REMOTE: text.replace("...modeling_utils", "transformers")})
+    (tmp_path / "requirements.txt").write_text(f"torch\n{requirement}\n")
+    (finding,) = check([tmp_path], jobs=1).findings
+    assert f"the package asks for {requirement}, and GradientCheckpointingLayer came with 4.52" in finding.message
+    assert finding.code == "CKPT001" or finding.applicability is Applicability.INFO
+    assert finding.code == "CKPT002" or finding.applicability is Applicability.UNSAFE
+    assert repair(tmp_path, unsafe=True).changes == ()
+
+
+@pytest.mark.parametrize("beside", ["foo/__init__.py", "foo/modeling_utils.py"])
+def test_dots_of_another_package_do_not_lead_to_transformers(tmp_path: Path, beside: str) -> None:
+    other = DIRECT.replace("from transformers import PreTrainedModel", "from ...modeling_utils import ModelMixin")
+    files = {FILE: other.replace("PreTrainedModel", "ModelMixin"), beside: ""}
+    assert inline(tmp_path, files).applicability is Applicability.INFO
+
+
+def test_a_model_of_transformers_in_another_package_imports_it_by_name(tmp_path: Path) -> None:
+    text = DIRECT.replace("import nn\n", "import nn\nfrom ...utils import helper\n", 1)
+    inline(tmp_path, {FILE: text, "foo/utils.py": "", "foo/__init__.py": ""})
+    repair(tmp_path)
+    assert "from transformers.modeling_layers import" in texts(tmp_path)[FILE]
+
+
+# -- how the branches are read
+
+
+@pytest.mark.parametrize(
+    ("block", "checkpointed", "direct", "differ"),
+    [
+        ("x, mask=None", "x, None", "x", False),
+        ("x, mask=None", "x, mask", "x", True),
+        ("x, mask=None, scale=1", "x, None, 1", "x, scale=1", False),
+        ("x, mask=None, scale=1", "x, None, 2", "x", True),
+        ("x, mask=None", "x, use_reentrant=False", "x", False),
+    ],
+)
+def test_a_default_that_is_passed_is_no_disagreement(
+    tmp_path: Path, block: str, checkpointed: str, direct: str, differ: bool
+) -> None:
+    text = INLINE.replace("hidden_states, attention_mask=None, past_key_values=None", block, 1)
+    text = text.replace("(layer.__call__, hidden_states, attention_mask)", f"(layer.__call__, {checkpointed})")
+    text = text.replace("layer(hidden_states=hidden_states, attention_mask=attention_mask)", f"layer({direct})")
+    assert ("disagree" in inline(tmp_path, {"models/foo/modeling_foo.py": text}).message) is differ
+
+
+SEVERAL = """\
+            if self.gradient_checkpointing and self.training:
+                if attention_mask is None:
+                    hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states)
+                else:
+                    hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
+            elif attention_mask is None:
+                hidden_states = layer(hidden_states)
+            else:
+                hidden_states = layer(hidden_states, {})
+"""
+
+
+@pytest.mark.parametrize(("argument", "differ"), [("attention_mask", False), ("other", True)])
+def test_a_checkpoint_call_is_held_against_the_call_most_like_it(tmp_path: Path, argument: str, differ: bool) -> None:
+    start, end = INLINE.index("            if self.grad"), INLINE.rindex("        return")
+    text = INLINE[:start] + SEVERAL.format(argument) + INLINE[end:]
+    assert ("disagree" in inline(tmp_path, {"models/foo/modeling_foo.py": text}).message) is differ
+
+
+def test_a_conditional_expression_is_a_branch(tmp_path: Path) -> None:
+    start, end = DIRECT.index("            if self.grad"), DIRECT.rindex("        return")
+    call = "checkpoint(layer, hidden_states, attention_mask) if self.gradient_checkpointing else "
+    text = f"{DIRECT[:start]}            hidden_states = {call}layer(hidden_states, attention_mask)\n{DIRECT[end:]}"
+    finding = inline(tmp_path, {REMOTE: text})
+    assert finding.applicability is Applicability.UNSAFE
+    assert "is checkpointed by a conditional expression; not repaired" in finding.message
+    own = text.replace(CLAIM, "")
+    assert inline(tmp_path, {REMOTE: own}).applicability is Applicability.INFO
+    other = own.replace("else layer(hidden_states, ", "else layer(")
+    assert inline(tmp_path, {REMOTE: other}).applicability is Applicability.UNSAFE
+
+
+def test_the_else_branch_calls_an_attribute_of_an_attribute(tmp_path: Path) -> None:
+    text = DIRECT.replace("(layer", "(self.mid.layer").replace("= layer(", "= self.mid.layer(")
+    assert "does not call" not in inline(tmp_path, {REMOTE: text}).message
