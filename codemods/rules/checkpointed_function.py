@@ -53,6 +53,8 @@ RULE = Declaration(
     commit="{}: the checkpoint call takes keyword arguments",
 )
 _OPTION = "use_reentrant"
+_ANY_CACHE = frozenset({"cache"})
+"""In a model's forward past state; in a function of its own just as well weights that were quantized once."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -78,6 +80,10 @@ def _findings(context: RuleContext, path: str, function: CheckpointedFunction) -
         )
         repairs = (_repair(context, path, function),)
         yield _finding(context, path, function, message, Applicability.SAFE, repairs)
+    unclear = [name for name in _past(function) if name in _ANY_CACHE]
+    if unclear:
+        message = f"{function.callee} is given {quoted(unclear)}: if that is past state, the recompute writes it again"
+        yield _finding(context, path, function, message, Applicability.UNKNOWN)
     if faults:
         yield _finding(context, path, function, "; ".join(faults), Applicability.UNSAFE)
     elif function.option == "default" and not keywords and not _is_distributed(context, path):
@@ -106,7 +112,7 @@ def _faults(function: CheckpointedFunction, *, reentrant: bool) -> Iterator[str]
             f"{function.callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last "
             "value: the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
         )
-    past = _past(function)
+    past = [name for name in _past(function) if name not in _ANY_CACHE]
     if past:
         yield (
             f"{function.callee} is given {quoted(past)}, past state that the recompute writes again: "
