@@ -127,7 +127,7 @@ class Switches:
     def _is_foreign(self, owner: ClassRef) -> bool:
         """Whether a class is a model of another library."""
         externals = (target for target in self._bases.chain(owner) if isinstance(target, External))
-        return not all(map(is_plain_external, externals))
+        return not all(is_plain_external(target) or _is_of_transformers(target) for target in externals)
 
     def _claims(self, ref: ClassRef) -> Answer | None:
         """Whether a model of transformers claims gradient checkpointing; None for what is no such model."""
@@ -166,7 +166,11 @@ class Switches:
                 yield holder, part
 
 
+def _is_of_transformers(target: External) -> bool:
+    return target.module.partition(".")[0] == "transformers"
+
+
 def _is_finished_model(target: External) -> bool:
     """Whether an external class is a model of one of transformers' families."""
     name = target.name.rpartition(".")[2]
-    return target.module.partition(".")[0] == "transformers" and name != _BASE and _MODEL.search(name) is not None
+    return _is_of_transformers(target) and name != _BASE and _MODEL.search(name) is not None

@@ -136,9 +136,17 @@ def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str)
     assert inline(tmp_path, {path: text}).applicability is Applicability.SAFE
 
 
-@pytest.mark.parametrize("head", ["", "import mine\n\n\nclass FooModel(mine.MyPreTrainedModel):\n"])
-def test_a_model_that_is_not_at_hand_makes_the_repair_unsafe(tmp_path: Path, head: str) -> None:
-    text = encoder(head) if head else encoder().partition("\n\nclass FooModel")[0] + "\n"
+@pytest.mark.parametrize(
+    "text",
+    [
+        encoder().partition("\n\nclass FooModel")[0] + "\n",
+        encoder("import mine\n\n\nclass FooModel(mine.MyPreTrainedModel):\n"),
+        encoder().partition("\n\nclass FooModel")[0].replace("FooEncoder(nn.Module)", "FooEncoder(BarStack)")
+        + "\n\nfrom transformers.models.bar.modeling_bar import BarStack\n",
+    ],
+    ids=["nothing holds it", "a base class of another package", "a part of a model of transformers"],
+)
+def test_a_model_that_is_not_at_hand_makes_the_repair_unsafe(tmp_path: Path, text: str) -> None:
     finding = inline(tmp_path, {REMOTE: text})
     assert finding.applicability is Applicability.UNSAFE
     assert (
