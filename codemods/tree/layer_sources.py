@@ -9,9 +9,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.tree.names import TreeNames
 
@@ -99,6 +96,10 @@ def admits_releases_without_layers(requirement: str) -> bool:
 
     A requirement that names none admits the newest one and says nothing.
     """
+    # `verify` reads the rules in environments of others, which have what models need and no more.
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
     try:
         specifiers = list(Requirement(requirement).specifier)
         lowest = [_release(item.version) for item in specifiers if item.operator in _LOWER]
@@ -113,6 +114,8 @@ def admits_releases_without_layers(requirement: str) -> bool:
 
 def _release(version: str) -> tuple[int, ...]:
     """The release, without zeros at its end."""
+    from packaging.version import Version
+
     parts = list(Version(version.removesuffix(".*")).release)
     while len(parts) > 1 and parts[-1] == 0:
         parts.pop()
