@@ -1,0 +1,116 @@
+"""The parts of a file that repairs are made in: as little as can be parsed alone, and no two of them overlap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ckpt_surgery.codemods.edits.rewrite import rewritten
+from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.repair import (
+    Definition,
+    DropComment,
+    DropMethod,
+    ImportName,
+    MakeLayer,
+    Occurrence,
+    PassArguments,
+    SourceRepair,
+)
+from ckpt_surgery.codemods.repairs.parts import Part, by_part
+
+TEXT = '''\
+"""About."""
+
+from torch import nn
+
+LIMIT = 1
+
+
+@decorated
+class FooLayer(nn.Module):  # a block
+    def forward(self, states):
+        return states
+
+
+class FooModel(nn.Module):
+    # Copied from bar
+    @property
+    def size(self):
+        return 1
+
+    def forward(self, states):
+        for layer in self.layers:
+            states = layer(states=states)
+        return states
+
+
+class FooHead(nn.Module): pass
+'''
+LAYER = MakeLayer("a.py", None, Definition("FooLayer"))
+HEAD = MakeLayer("a.py", None, Definition("FooHead"))
+IMPORT = ImportName("a.py", None, None, "a.b", "C", 80)
+CALL = PassArguments("a.py", None, Occurrence(Definition("FooModel.forward"), "layer"), (), 80)
+SIZE = DropMethod("a.py", None, Definition("FooModel.size"))
+COMMENT = DropComment("a.py", None, Definition("FooModel.size"), "# Copied from bar")
+
+
+def parts_of(text: str, *repairs: SourceRepair) -> list[str]:
+    """The parts, each as it is parsed, and every repair can be made in its part."""
+    grouped = by_part(text, extract(text), repairs)
+    parts = list(grouped)
+    assert all(left.end <= right.start for left, right in pairwise(parts))
+    assert sorted(map(str, repairs)) == sorted(str(repair) for part in grouped for repair in grouped[part])
+    shown = [part.before + text[part.start : part.end] + part.after for part in parts]
+    for part, code in zip(parts, shown, strict=True):
+        assert rewritten(code, grouped[part]) is not None
+    return shown
+
+
+def lines(first: str, last: str) -> str:
+    start = TEXT.index(first)
+    return TEXT[start : TEXT.index("\n", TEXT.index(last, start)) + 1]
+
+
+@pytest.mark.parametrize(
+    ("repairs", "parts"),
+    [
+        ([LAYER], [lines("@decorated", "# a block") + "    pass\n"]),
+        ([HEAD], [lines("class FooHead", "pass")]),
+        ([CALL], ["class FooModel:\n" + lines("    def forward(self, states):\n        for", "return states")]),
+        ([SIZE], [lines("class FooModel", "return states")]),
+        ([COMMENT], [lines("class FooModel", "return states")]),
+        ([SIZE, CALL], [lines("class FooModel", "return states")]),
+        ([IMPORT], [lines('"""About', "LIMIT = 1") + "\n\n"]),
+    ],
+    ids=[
+        "the head of a class",
+        "a class on one line",
+        "a method",
+        "a method that goes",
+        "a comment above a method",
+        "a method in a class that changes",
+        "the head of the file",
+    ],
+)
+def test_as_little_is_parsed_as_can_be(repairs: list[SourceRepair], parts: list[str]) -> None:
+    assert parts_of(TEXT, *repairs) == parts
+
+
+def test_parts_of_one_class_are_apart() -> None:
+    assert len(parts_of(TEXT, LAYER, HEAD, IMPORT, CALL)) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT.replace("class FooHead", "class FooModel"),
+        TEXT.replace("\nclass FooLayer", "\nclass FooModel"),
+        TEXT + "\n\nimport late\n",
+    ],
+    ids=["a class defined twice", "another class of the name", "an import below"],
+)
+def test_all_is_parsed_where_a_part_would_not_do(text: str) -> None:
+    repair = IMPORT if "late" in text else CALL
+    assert list(by_part(text, extract(text), [repair])) == [Part(0, len(text))]
