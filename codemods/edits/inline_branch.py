@@ -26,6 +26,18 @@ class RemoveInlineBranch(OccurrenceTransformer):
         self._width = width
         self._margin = 0
         self._step = 0
+        self._replaced = False
+
+    def transform_module(self, tree: cst.Module) -> cst.Module:
+        """The module after the change.
+
+        Raises:
+            PlaceError: there is no such branch, or it has no else branch of its own, or is in no function or class.
+        """
+        changed = super().transform_module(tree)
+        if not self._replaced:
+            raise PlaceError("an if at module level is not replaced: name one in a function")
+        return changed
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Keep how far what is being visited is indented. Only statements that hold others are entered."""
@@ -58,6 +70,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
         """With the branch as its `elif`: with the branch's else as its own."""
         if original_node.orelse is None or original_node.orelse is not self.found:
             return updated_node
+        self._replaced = True
         branch = cst.ensure_type(updated_node.orelse, cst.If)
         other = _else_of(branch)
         moved = _moved(other.body)
@@ -72,6 +85,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
         at = next((at for at, statement in enumerate(original_node.body) if statement is self.found), None)
         if at is None:
             return updated_node
+        self._replaced = True
         statements = list(updated_node.body)
         branch = cst.ensure_type(statements[at], cst.If)
         moved, below = self._instead(branch)

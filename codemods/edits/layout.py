@@ -108,16 +108,19 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
         old = _Item(argument, f"# {new.comment}" if new.comment else "")
     else:
         old = items[new.source]
+    value = old.argument.value
+    if isinstance(value, cst.GeneratorExp) and not value.lpar and len(items) == 1:
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])  # alone it may go without
+        old = replace(old, argument=old.argument.with_changes(value=value))
     if new.keyword in ("*", "**") or (old.argument.keyword.value if old.argument.keyword else None) == new.keyword:
         return old
     if new.keyword is None:
         comments = _comments_of(old.argument.equal)
         argument = old.argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
         return replace(old, argument=argument, above=[*old.above, *comments])
-    value = old.argument.value
     if isinstance(value, cst.NamedExpr) and not value.lpar:  # as a keyword it needs them
         value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE)
+    equal = old.argument.equal if _comments_of(old.argument.equal) else cst.AssignEqual(_NO_SPACE, _NO_SPACE)
     argument = old.argument.with_changes(keyword=cst.Name(new.keyword), equal=equal, value=value)
     return replace(old, argument=argument)
 
@@ -155,9 +158,9 @@ def _items(call: cst.Call) -> list[_Item]:
         comment, below = "", list[str]()
         for space in spaces:
             if isinstance(space, cst.ParenthesizedWhitespace):
-                own = space.first_line.comment
-                comment = comment or (own.value if own else "")
-                below += [line.comment.value for line in space.empty_lines if line.comment]
+                first, *more = _comments(space) if space.first_line.comment else ["", *_comments(space)]
+                below += [first, *more] if comment and first else more
+                comment = comment or first
         bare = argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_NO_SPACE)
         items.append(_Item(bare, comment, above))
         above = below

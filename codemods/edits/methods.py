@@ -28,20 +28,22 @@ class RemoveMethod(TargetedTransformer):
         if isinstance(original_node, cst.IndentedBlock) and isinstance(updated_node, cst.IndentedBlock):
             at = next((at for at, node in enumerate(original_node.body) if node is self._method), None)
             if at is not None:
-                return updated_node.with_changes(body=_without(list(updated_node.body), at))
+                body, left_over = _without(list(updated_node.body), at)
+                return updated_node.with_changes(body=body, footer=[*left_over, *updated_node.footer])
         return left
 
 
-def _without(body: list[cst.BaseStatement], at: int) -> list[cst.BaseStatement]:
-    """The statements without the one at `at`."""
+def _without(body: list[cst.BaseStatement], at: int) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
+    """The statements without the one at `at`, and the lines above it that end the block now."""
     above = _above(body.pop(at))
     if not body:
-        return [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)]
-    if at < len(body):
-        own = _lines(body[at])
-        first = next((at for at, line in enumerate(own) if line.comment is not None), len(own))
-        body[at] = body[at].with_changes(leading_lines=[*above, *(own if at else own[first:])])
-    return body
+        return [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)], []
+    if at == len(body):
+        return body, above
+    own = _lines(body[at])
+    first = next((at for at, line in enumerate(own) if line.comment is not None), len(own))
+    body[at] = body[at].with_changes(leading_lines=[*above, *(own if at else own[first:])])
+    return body, []
 
 
 def _lines(node: cst.BaseStatement) -> list[cst.EmptyLine]:

@@ -35,6 +35,11 @@ class ReorderParameters(TargetedTransformer):
             raise PlaceError(
                 f"the first parameters of {self.definition.name} after self are not {', '.join(self._names)}"
             )
+        defaults = [by_name[name].default is not None for name in self._names]
+        if defaults != sorted(defaults):
+            raise PlaceError(
+                f"{self.definition.name} cannot take a parameter without a default behind one with a default"
+            )
         ordered = [
             by_name[name].with_changes(
                 comma=place.comma, whitespace_after_param=place.whitespace_after_param, star=place.star

@@ -5,6 +5,7 @@ Shared by the rule that finds plain blocks and the one that removes inline branc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -14,7 +15,7 @@ from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
-from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import GCL, MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 
@@ -59,7 +60,34 @@ class CallDoubt:
     layer: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt
+class Bypass(Enum):
+    """What would lead round a new layer, or stop it."""
+
+    CALL = "call"
+    """The block has a `__call__` of its own: that of a layer up to transformers 5.0 would never run."""
+    SUBCLASS = "subclass"
+    """A base has an `__init_subclass__` of its own: that of later layers would never run."""
+    FORWARD = "forward"
+    """The block assigns its own `forward`, which no layer wraps."""
+    FLAG = "flag"
+    """The block switches `gradient_checkpointing` by itself, without the function that checkpoints."""
+    ORDER = "order"
+    """A class names the layer in front of the block among its bases: Python would find no order of both."""
+
+
+_METHODS = {"__call__": Bypass.CALL, "__init_subclass__": Bypass.SUBCLASS}
+_ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
+
+
+@dataclass(frozen=True, slots=True)
+class BypassDoubt:
+    """A new layer that would not checkpoint, or not even be imported: why, and the class that shows it."""
+
+    reason: Bypass
+    name: str
+
+
+Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | BypassDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +129,25 @@ def convert(
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), _doubt(tree, layers, repairs))
+    return Conversion(tuple(made), _bypass(tree, layers) or _doubt(tree, layers, repairs))
+
+
+def _bypass(tree: SourceTree, layers: Collection[ClassRef]) -> BypassDoubt | None:
+    """The first class of the new layers, or among their bases, that leads round the layer."""
+    for layer in layers:
+        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == GCL), None)
+        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+            return BypassDoubt(Bypass.ORDER, layer.name)
+        if layer.cls.own_switches:
+            return BypassDoubt(Bypass.FLAG, layer.name)
+        for ref in tree.bases.lineage(layer):
+            names = {method.name for method in ref.cls.methods}
+            found = next((reason for method, reason in _METHODS.items() if method in names), None)
+            if found is None and _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
+                found = Bypass.FORWARD
+            if found:
+                return BypassDoubt(found, ref.name)
+    return None
 
 
 def _doubt(

@@ -27,7 +27,9 @@ sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` d
 such as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other
 conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
 state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
-`use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why).
+`use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why). Unsafe, too, if the direct
+call is one of `layer.forward`, which leads round a layer up to transformers 5.0, if the test asks a configuration that
+transformers does not read, or if something else leads round the layer (see CKPT001).
 
 The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
 would switch a layer on: no model of transformers holds the class, the model does not say
@@ -80,6 +82,8 @@ class Obstacle(Enum):
     SHARED_BLOCK = "shared block"
     OTHER_STATEMENTS = "other statements"
     OTHER_SWITCH = "other switch"
+    OTHER_CONFIGURATION = "other configuration"
+    BY_FORWARD = "by forward"
     OTHER_CONDITIONS = "other conditions"
     SIGNATURE_ORDER = "signature order"
 
@@ -97,6 +101,8 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.SHARED_BLOCK: "another branch, which stays, also checkpoints {}: it would be computed three times",
     Obstacle.OTHER_STATEMENTS: "the branch holds statements that the else branch lacks",
     Obstacle.OTHER_SWITCH: "gradient_checkpointing_enable() does not set what the test asks for",
+    Obstacle.OTHER_CONFIGURATION: "the test asks {}'s own configuration, which transformers does not read",
+    Obstacle.BY_FORWARD: "`{}` leads round a layer up to transformers 5.0: call the block itself",
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
 }
@@ -257,6 +263,12 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Hindrance(Obstacle.OTHER_STATEMENTS)
     if inline.test and "gradient_checkpointing" not in inline.test:
         yield Hindrance(Obstacle.OTHER_SWITCH)
+    core, pretrained = context.tree.layers.is_core(owner.path), context.tree.bases.is_pretrained(owner)
+    if inline.test and "config" in inline.test and not (core or pretrained):
+        yield Hindrance(Obstacle.OTHER_CONFIGURATION, (owner.name,))
+    by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
+    if by_forward:
+        yield Hindrance(Obstacle.BY_FORWARD, (by_forward,))
     if inline.conditions:
         yield Hindrance(Obstacle.OTHER_CONDITIONS, (" and ".join(inline.conditions),))
     blocked = _blocked(context, owner, inline)

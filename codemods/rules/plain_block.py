@@ -25,6 +25,9 @@ its `use_cache` is True, and does not set that to False under checkpointing itse
 alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add. And
 unsafe if no call of the block was found: what it is given by keyword would lose its gradient.
 
+Unsafe where something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
+`self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
+
 Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
 models that import transformers under a condition hold the block.
 

@@ -122,3 +122,45 @@ def f(x):
 """
     made = transform(RemoveInlineBranch(Occurrence(Definition("f")), width=80), text)
     assert made == "def f(x):\n    # what runs\n    x = run(x)\n"
+
+
+def test_comments_above_a_method_that_goes_last_stay() -> None:
+    text = "class A:\n    x = 1\n\n    # def old(self):\n    #     pass\n\n    # goes\n    def f(self): ...\n"
+    made = transform(RemoveMethod(Definition("A.f")), text)
+    assert made == "class A:\n    x = 1\n\n    # def old(self):\n    #     pass\n"
+
+
+def test_a_branch_at_module_level_is_refused() -> None:
+    with pytest.raises(PlaceError, match="at module level"):
+        transform(RemoveInlineBranch(Occurrence(Definition()), width=80), "if a:\n    x = 1\nelse:\n    x = 2\n")
+
+
+def test_a_default_in_front_of_none_is_refused() -> None:
+    with pytest.raises(PlaceError, match="without a default"):
+        transform(ReorderParameters(Definition("f"), ["b", "a"]), "def f(self, a, b=1): ...\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "after"),
+    [
+        ([NewArgument(0, "x")], "b(x=(z for z in q))"),
+        ([NewArgument(0, None), NewArgument(None, None, "None")], "b((z for z in q), None)"),
+    ],
+)
+def test_a_generator_gets_parentheses_where_it_needs_them(arguments: list[NewArgument], after: str) -> None:
+    call = Occurrence(Definition(), "b")
+    assert transform(RearrangeArguments(call, arguments, width=80), "b(z for z in q)\n") == f"{after}\n"
+
+
+def test_two_comments_on_one_argument_stay() -> None:
+    text = "b(\n    mask=mask  # first\n    ,  # second\n    x=x,\n)\n"
+    arguments = [NewArgument(1, None), NewArgument(0, "mask")]
+    made = transform(RearrangeArguments(Occurrence(Definition(), "b"), arguments, width=80), text)
+    assert "# first" in made
+    assert "# second" in made
+
+
+def test_a_comment_behind_the_equals_sign_stays_under_another_keyword() -> None:
+    call = Occurrence(Definition(), "b")
+    made = transform(RearrangeArguments(call, [NewArgument(0, "z")], width=80), "b(\n    x=  # one\n    c,\n)\n")
+    assert "z=  # one" in made
