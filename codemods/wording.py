@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.repairs.conversion import (
-    Bypass,
-    BypassDoubt,
     CallDoubt,
     Doubt,
     Refusal,
     RefusalReason,
     SwitchDoubt,
+    WayRound,
+    WayRoundDoubt,
 )
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
 from ckpt_surgery.codemods.tree.classes import ClassRef
@@ -23,12 +23,12 @@ _REFUSALS: Mapping[RefusalReason, str] = {
     RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
     RefusalReason.NOT_CHECKED: "{} is defined in {}, which is not among the checked files",
 }
-_BYPASSES: Mapping[Bypass, str] = {
-    Bypass.CALL: "{} has a `__call__` of its own, which would lead round the layer's: rename it first",
-    Bypass.SUBCLASS: "{} has an `__init_subclass__` of its own, which would keep the layer's from running",
-    Bypass.FORWARD: "{} assigns its own `forward`, which no layer would checkpoint",
-    Bypass.FLAG: "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks",
-    Bypass.ORDER: "{} names the layer in front of it among its bases: take that out first",
+_WAYS_ROUND: Mapping[WayRound, str] = {
+    WayRound.CALL: "{} has a `__call__` of its own, which would lead round the layer's: rename it first",
+    WayRound.SUBCLASS: "{} has an `__init_subclass__` of its own, which would keep the layer's from running",
+    WayRound.FORWARD: "{} assigns its own `forward`, which no layer would checkpoint",
+    WayRound.FLAG: "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks",
+    WayRound.ORDER: "{} names the layer in front of it among its bases: take that out first",
 }
 _MISSING: Mapping[Missing, str] = {
     Missing.RELEASE: (
@@ -89,8 +89,8 @@ def doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
     if isinstance(doubt, SwitchDoubt):
         return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
-    if isinstance(doubt, BypassDoubt):
-        return _BYPASSES[doubt.reason].format(doubt.name)
+    if isinstance(doubt, WayRoundDoubt):
+        return _WAYS_ROUND[doubt.reason].format(doubt.name)
     if isinstance(doubt, CallDoubt):
         return f"no call of {doubt.layer} was found: see that gradient tensors reach it by position"
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"

@@ -60,7 +60,7 @@ class CallDoubt:
     layer: str
 
 
-class Bypass(Enum):
+class WayRound(Enum):
     """What would lead round a new layer, or stop it."""
 
     CALL = "call"
@@ -75,19 +75,19 @@ class Bypass(Enum):
     """A class names the layer in front of the block among its bases: Python would find no order of both."""
 
 
-_METHODS = {"__call__": Bypass.CALL, "__init_subclass__": Bypass.SUBCLASS}
+_METHODS = {"__call__": WayRound.CALL, "__init_subclass__": WayRound.SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 
 
 @dataclass(frozen=True, slots=True)
-class BypassDoubt:
+class WayRoundDoubt:
     """A new layer that would not checkpoint, or not even be imported: why, and the class that shows it."""
 
-    reason: Bypass
+    reason: WayRound
     name: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | BypassDoubt
+Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | WayRoundDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +129,24 @@ def convert(
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), _bypass(tree, layers) or _doubt(tree, layers, repairs))
+    return Conversion(tuple(made), _way_round(tree, layers) or _doubt(tree, layers, repairs))
 
 
-def _bypass(tree: SourceTree, layers: Collection[ClassRef]) -> BypassDoubt | None:
+def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
     """The first class of the new layers, or among their bases, that leads round the layer."""
     for layer in layers:
         at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == GCL), None)
         if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-            return BypassDoubt(Bypass.ORDER, layer.name)
+            return WayRoundDoubt(WayRound.ORDER, layer.name)
         if layer.cls.own_switches:
-            return BypassDoubt(Bypass.FLAG, layer.name)
+            return WayRoundDoubt(WayRound.FLAG, layer.name)
         for ref in tree.bases.lineage(layer):
             names = {method.name for method in ref.cls.methods}
             found = next((reason for method, reason in _METHODS.items() if method in names), None)
             if found is None and _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-                found = Bypass.FORWARD
+                found = WayRound.FORWARD
             if found:
-                return BypassDoubt(found, ref.name)
+                return WayRoundDoubt(found, ref.name)
     return None
 
 
