@@ -8,17 +8,21 @@ from collections import Counter
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.repair import DropImports
 
-_LIBRARIES = frozenset({"functools", "torch", "typing", "transformers", "warnings"})
-"""What is imported from the package itself stays: other files may take it from here."""
 _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)", re.M)
 
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
     """What drops the names that `before` used and `after` does not; None where there are none."""
     then, now = _words(before), _words(after)
-    top = (item for item in facts.imports if not item.guard and item.module.partition(".")[0] in _LIBRARIES)
-    names = dict.fromkeys(item.name for item in top if then[item.name] and not now[item.name])
+    top = (item for item in facts.imports if not item.guard and item.module != "__future__")
+    unused = (item for item in top if then[item.name] and not now[item.name])
+    names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
     return DropImports(path, None, None, tuple(names), width) if names else None
+
+
+def _is_own(path: str, module: str) -> bool:
+    """Whether a module is of the file's own package: other files may take from here what is imported from there."""
+    return bool(path) and (module.startswith(".") or module.partition(".")[0] in re.split(r"[/\\]", path))
 
 
 def _words(text: str) -> Counter[str]:
