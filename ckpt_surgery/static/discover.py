@@ -11,11 +11,12 @@ import io
 import os
 import stat
 import tokenize
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
@@ -86,6 +87,14 @@ def _installed_package() -> Path | None:
         return None
     places = spec.submodule_search_locations if spec else None
     return Path(next(iter(places))) if places else None
+
+
+def folders_above(path: str, most: int) -> Iterator[Path]:
+    """The folders that a file is in, from its own up to its repository, `most` of them at the most."""
+    for folder in islice(Path(path).absolute().parents, most):
+        yield folder
+        if (folder / ".git").exists():
+            return
 
 
 def matches(path: str | Path, patterns: Collection[str]) -> bool:

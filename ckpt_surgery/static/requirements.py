@@ -9,8 +9,9 @@ import tomllib
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from itertools import islice
 from pathlib import Path
+
+from ckpt_surgery.static.discover import folders_above
 
 _FOLDERS_ABOVE = 8
 _NAME = "transformers"
@@ -27,12 +28,10 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple
     text of a file, or None.
     """
     below = Path(path)
-    for folder in islice(Path(path).absolute().parents, _FOLDERS_ABOVE):
+    for folder in folders_above(path, _FOLDERS_ABOVE):
         found = tuple(dict.fromkeys(_of_folder(folder, below.name, read)))
         if found:
             return found
-        if (folder / ".git").exists():
-            break
         below = folder
     return ()
 

@@ -6,7 +6,6 @@ import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path, PurePath
 
 from ckpt_surgery.codemods import RULES
@@ -16,7 +15,7 @@ from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.static.discover import SourceFile, installed_layers, read_source
+from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, read_source
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
@@ -60,13 +59,11 @@ class Snapshot:
         """
         if PurePath(name).is_absolute() or not name.endswith(CONFIGURATION_SUFFIXES):
             return None
-        for folder in islice(Path(path).absolute().parents, _FOLDERS_ABOVE):
+        for folder in folders_above(path, _FOLDERS_ABOVE):
             place = os.path.normpath(folder / name)
             text = self._beside(place)
             if text is not None or os.path.isfile(place):
                 return text
-            if (folder / ".git").exists():
-                break
         return None
 
     def required(self, path: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.layout import Place, laid_out
-from ckpt_surgery.codemods.edits.targeted import OccurrenceTransformer, code_of
+from ckpt_surgery.codemods.edits.targeted import OccurrenceTransformer, code_of, columns
 from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
@@ -31,20 +31,13 @@ class RearrangeArguments(OccurrenceTransformer):
         self._arguments = tuple(arguments)
         self._width = width
         self._statements: list[cst.CSTNode] = []
-        self._margins: list[int] = []
-        self._indent = ""
         self._place: Place | None = None
-
-    def visit_Module(self, node: cst.Module) -> bool:
-        """Keep what one level of indentation is."""
-        self._indent = node.default_indent
-        return True
 
     def visit_Call(self, node: cst.Call) -> bool:
         """Count it; where it is the one, measure its place."""
         self.matches(node, node.func)
         if node is self.found and self._place is None:
-            self._place = place_of(node, self._statements[-1], sum(self._margins), self._width)
+            self._place = place_of(node, self._statements[-1], self.margin, self._width)
         return True
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
@@ -54,21 +47,15 @@ class RearrangeArguments(OccurrenceTransformer):
         return laid_out(updated_node, self._arguments, self._place)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Keep the statement that is being visited, and how far it is indented."""
-        if isinstance(node, cst.IndentedBlock):
-            self._margins.append(len(self._indent if node.indent is None else node.indent))
+        """Keep the statement that is being visited."""
         if isinstance(node, _STATEMENTS):
             self._statements.append(node)
-        elif isinstance(node, cst.Module):
-            self._indent = node.default_indent
         return super().on_visit(node)
 
     def on_leave(
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         """What takes the node's place."""
-        if isinstance(original_node, cst.IndentedBlock):
-            self._margins.pop()
         if isinstance(original_node, _STATEMENTS):
             self._statements.pop()
         return super().on_leave(original_node, updated_node)
@@ -100,14 +87,14 @@ class CallJoiner(cst.CSTTransformer):
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:
         """One level in."""
-        self._margin += self._step if node.indent is None else len(node.indent)
+        self._margin += columns(node, self._step)
         return True
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         """One level out."""
-        self._margin -= self._step if original_node.indent is None else len(original_node.indent)
+        self._margin -= columns(original_node, self._step)
         return updated_node
 
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:

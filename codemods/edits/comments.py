@@ -26,7 +26,7 @@ class RemoveComment(TargetedTransformer):
         return cst.ensure_type(self._without(updated_node), cst.FunctionDef)
 
     def _without(self, node: cst.ClassDef | cst.FunctionDef) -> cst.ClassDef | cst.FunctionDef:
-        if ".".join(self._scope) != self.definition.name:
+        if not self.at_target:
             return node
         return node.with_changes(
             leading_lines=self._others(node.leading_lines),

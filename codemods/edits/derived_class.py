@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.imports import by_type, module_of, plain_statement
+from ckpt_surgery.codemods.edits.imports import by_type, imports_plainly, module_of, names_of, plain_statement
 from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
 from ckpt_surgery.codemods.tree.classes import GCL
@@ -23,7 +23,7 @@ class AddDerivedLayer(TargetedTransformer):
         self, original_node: cst.ClassDef, updated_node: cst.ClassDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
         """The class, and the new one below it."""
-        if ".".join(self._scope) != self.definition.name:
+        if not self.at_target:
             return updated_node
         derived = _derived(self._name, updated_node.name.value, f'"""{self._docstring}"""')
         blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
@@ -62,24 +62,25 @@ class DeriveFromImport(ModuleTransformer):
     ) -> cst.IndentedBlock:
         """The guard's block: its import without the alias, and the class below its imports."""
         body = list(updated_node.body)
-        at = next((at for at, line in enumerate(body) if self._is_alias(_imported(line))), None)
+        imports = {at: node for at, line in enumerate(body) if (node := _imported(line))}
+        at = next((at for at, node in imports.items() if self._is_alias(node)), None)
         if at is None:
             return updated_node
         self._done = True
-        module = module_of(cst.ensure_type(_imported(body[at]), cst.ImportFrom))
-        twin = next((at for at, line in enumerate(body) if _imports_plainly(_imported(line), module)), None)
+        module = module_of(imports[at])
+        twin = next((other for other, node in imports.items() if imports_plainly(node, module)), None)
         if twin is None:
             body[at] = _with_names(body[at], module, [self._original])
         else:
-            body[twin] = _with_names(body[twin], module, [*_names(_imported(body[twin])), self._original])
+            body[twin] = _with_names(body[twin], module, [*names_of(imports[twin]), self._original])
             del body[at]
         last = max(at for at, line in enumerate(body) if _imported(line) is not None)
         derived = _derived(self._name, self._original, "pass")
         body.insert(last + 1, derived.with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
         return updated_node.with_changes(body=body)
 
-    def _is_alias(self, node: cst.ImportFrom | None) -> bool:
-        if node is None or isinstance(node.names, cst.ImportStar) or len(node.names) != 1:
+    def _is_alias(self, node: cst.ImportFrom) -> bool:
+        if isinstance(node.names, cst.ImportStar) or len(node.names) != 1:
             return False
         (alias,) = node.names
         return alias.evaluated_name == self._original and alias.evaluated_alias == self._name
@@ -94,17 +95,6 @@ def _imported(line: cst.CSTNode) -> cst.ImportFrom | None:
     if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 and isinstance(line.body[0], cst.ImportFrom):
         return line.body[0]
     return None
-
-
-def _names(node: cst.ImportFrom | None) -> list[str]:
-    return [] if node is None or isinstance(node.names, cst.ImportStar) else [n.evaluated_name for n in node.names]
-
-
-def _imports_plainly(node: cst.ImportFrom | None, module: str) -> bool:
-    """Whether a statement imports names as they are from a module."""
-    if node is None or isinstance(node.names, cst.ImportStar) or module_of(node) != module:
-        return False
-    return all(alias.asname is None for alias in node.names)
 
 
 def _with_names(line: cst.BaseStatement, module: str, names: Sequence[str]) -> cst.SimpleStatementLine:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, code_of, squeezed
+from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, code_of, leading_lines, squeezed
 
 _Holder = TypeVar("_Holder", cst.Module, cst.IndentedBlock)
 _Line: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.BaseStatement
@@ -42,8 +42,8 @@ class AddImport(ModuleTransformer):
         holder = next((node.body for node in guards if isinstance(node.body, cst.IndentedBlock)), None)
         if holder is None:
             raise PlaceError(f"there is no `if {self._guard}:` at module level")
-        self._width -= len(tree.default_indent)
-        return cst.ensure_type(tree.deep_replace(holder, self._with_import(holder)), cst.Module)
+        inner = AddImport(self._module, self._name, width=self._width - len(tree.default_indent))
+        return cst.ensure_type(tree.deep_replace(holder, inner._with_import(holder)), cst.Module)
 
     def _with_import(self, holder: _Holder) -> _Holder:
         body: list[_Line] = list(holder.body)
@@ -52,22 +52,17 @@ class AddImport(ModuleTransformer):
         first = next((at for at, line in enumerate(body) if isinstance(line, cst.ClassDef)), len(body))
         early = [(at, imported) for at, line in enumerate(body[:first]) for imported in _imports(line)]
         for at, imported in early:
-            if isinstance(imported, cst.ImportFrom) and self._may_grow(imported):
+            if isinstance(imported, cst.ImportFrom) and imports_plainly(imported, self._module):
                 line = cst.ensure_type(body[at], cst.SimpleStatementLine)
                 body[at] = cst.ensure_type(line.deep_replace(imported, self._grown(imported)), cst.SimpleStatementLine)
                 return holder.with_changes(body=body)
         return holder.with_changes(body=self._inserted(_has_docstring(holder), body, early))
 
-    def _may_grow(self, imported: cst.ImportFrom) -> bool:
-        if module_of(imported) != self._module or isinstance(imported.names, cst.ImportStar):
-            return False
-        return all(alias.asname is None for alias in imported.names)
-
     def _grown(self, imported: cst.ImportFrom) -> cst.ImportFrom:
         """The statement with the name among its own."""
         if "#" in code_of(imported):
             return _one_more_line(imported, self._name)
-        return _statement(self._module, [*_originals(imported), self._name], self._width, imported.lpar is not None)
+        return _statement(self._module, [*names_of(imported), self._name], self._width, imported.lpar is not None)
 
     def _inserted(
         self, has_docstring: bool, body: list[_Line], early: Sequence[tuple[int, cst.Import | cst.ImportFrom]]
@@ -114,7 +109,6 @@ class RemoveImports(ModuleTransformer):
         """The module without these imports."""
         body: list[_Line] = []
         pending: list[cst.EmptyLine] | None = None
-        header = tree.header
         for line in tree.body:
             new = self._without(line)
             if new is None:
@@ -126,11 +120,11 @@ class RemoveImports(ModuleTransformer):
                 pending = None
             body.append(new)
         footer = [*(pending or []), *tree.footer]
-        return tree.with_changes(body=body, header=header, footer=footer)
+        return tree.with_changes(body=body, footer=footer)
 
     def _closed_up(self, above: list[cst.EmptyLine], line: _Line, first: bool) -> list[cst.EmptyLine]:
         """The lines above a statement that moves up: blank lines around what is gone become one group."""
-        own = list(getattr(line, "leading_lines", ()))
+        own = leading_lines(line)
         if first or any(not item.comment for item in above):
             while own and own[0].comment is None:
                 own.pop(0)
@@ -150,7 +144,7 @@ class RemoveImports(ModuleTransformer):
             return None if len(imported.names) == 1 else line
         if any(alias.asname for alias in imported.names):
             return line
-        kept = [name for name in _originals(imported) if name not in self._unused]
+        kept = [name for name in names_of(imported) if name not in self._unused]
         if not kept:
             return None
         return line.with_changes(body=[_statement(module_of(imported), kept, self._width, False)])
@@ -166,7 +160,7 @@ def _as_first(line: cst.SimpleStatementLine, at: int, body: list[_Line]) -> list
     if at == len(body):
         return [*body, line.with_changes(leading_lines=[cst.EmptyLine(indent=False)])]
     following = body[at]
-    lines = list(getattr(following, "leading_lines", ()))
+    lines = leading_lines(following)
     above = [empty for empty in lines if empty.comment is None] if at else []
     gap = [cst.EmptyLine(indent=False)] * (2 if isinstance(following, cst.ClassDef | cst.FunctionDef) else 1)
     moved = following.with_changes(leading_lines=[*gap, *lines[len(above) :]])
@@ -191,7 +185,15 @@ def _bound(imported: cst.Import | cst.ImportFrom) -> list[str]:
     return [alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in imported.names]
 
 
-def _originals(imported: cst.ImportFrom) -> list[str]:
+def imports_plainly(imported: cst.ImportFrom, module: str) -> bool:
+    """Whether a statement imports names from a module, each as it is."""
+    if isinstance(imported.names, cst.ImportStar) or module_of(imported) != module:
+        return False
+    return all(alias.asname is None for alias in imported.names)
+
+
+def names_of(imported: cst.ImportFrom) -> list[str]:
+    """The names that are imported, as their module has them."""
     return [] if isinstance(imported.names, cst.ImportStar) else [alias.evaluated_name for alias in imported.names]
 
 
@@ -224,16 +226,16 @@ def _one_more_line(imported: cst.ImportFrom, name: str) -> cst.ImportFrom:
         last = aliases[-1]
         ending = last.comma if isinstance(last.comma, cst.Comma) else cst.Comma(whitespace_after=line)
         space = ending.whitespace_after
-        inner = space.with_changes(last_line=cst.SimpleWhitespace(_STEP)) if _is_line(space) else line
+        inner = (
+            space.with_changes(last_line=cst.SimpleWhitespace(_STEP))
+            if isinstance(space, cst.ParenthesizedWhitespace)
+            else line
+        )
         aliases[-1] = last.with_changes(comma=ending.with_changes(whitespace_after=inner))
         closing = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(""))
         new = new.with_changes(comma=cst.Comma(whitespace_after=closing))
     aliases.insert(at, new)
     return imported.with_changes(names=aliases)
-
-
-def _is_line(space: cst.BaseParenthesizableWhitespace) -> bool:
-    return isinstance(space, cst.ParenthesizedWhitespace)
 
 
 def by_type(name: str) -> tuple[int, str]:
@@ -250,4 +252,4 @@ def _key(module: str) -> tuple[int, int, str]:
 
 
 def _first_key(imported: cst.ImportFrom) -> tuple[tuple[int, int, str], tuple[int, str]]:
-    return _key(module_of(imported)), min(map(by_type, _originals(imported)), default=(0, ""))
+    return _key(module_of(imported)), min(map(by_type, names_of(imported)), default=(0, ""))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.arguments import CallJoiner
-from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError
+from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError, leading_lines
 from ckpt_surgery.codemods.repair import Occurrence
 
 _CONSTANTS = ("None", "True", "False")
@@ -24,8 +24,6 @@ class RemoveInlineBranch(OccurrenceTransformer):
         super().__init__(branch, "if")
         self._guards = frozenset(guards)
         self._width = width
-        self._margin = 0
-        self._step = 0
         self._replaced = False
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
@@ -40,26 +38,8 @@ class RemoveInlineBranch(OccurrenceTransformer):
         return changed
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Keep how far what is being visited is indented. Only statements that hold others are entered."""
-        if not isinstance(node, (cst.Module, *DEFINITIONS, *HOLDERS)):
-            return False
-        if isinstance(node, cst.Module):
-            self._step = len(node.default_indent)
-        elif isinstance(node, cst.IndentedBlock):
-            self._margin += self._columns(node)
-        return super().on_visit(node)
-
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the place of a node."""
-        left = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.IndentedBlock):
-            self._margin -= self._columns(original_node)
-        return left
-
-    def _columns(self, block: cst.IndentedBlock) -> int:
-        return self._step if block.indent is None else len(block.indent)
+        """Whether to go on inside a node: only statements that hold others are entered."""
+        return isinstance(node, (cst.Module, *DEFINITIONS, *HOLDERS)) and super().on_visit(node)
 
     def visit_If(self, node: cst.If) -> bool:
         """Count it."""
@@ -74,7 +54,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
         branch = cst.ensure_type(updated_node.orelse, cst.If)
         other = _else_of(branch)
         moved = _moved(other.body)
-        first = moved[0].with_changes(leading_lines=[*_lines(_lost(branch)), *_leading(moved[0])])
+        first = moved[0].with_changes(leading_lines=[*_lines(_lost(branch)), *leading_lines(moved[0])])
         body = cst.IndentedBlock([first, *moved[1:]], footer=_footer(other.body))
         return updated_node.with_changes(orelse=cst.Else(body, leading_lines=branch.leading_lines))
 
@@ -92,7 +72,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
         footer = list(updated_node.footer)
         if at + 1 < len(statements):
             following = statements[at + 1]
-            statements[at + 1] = following.with_changes(leading_lines=[*below, *_leading(following)])
+            statements[at + 1] = following.with_changes(leading_lines=[*below, *leading_lines(following)])
         else:
             footer = [*below, *footer]
         statements[at : at + 1] = moved
@@ -104,16 +84,16 @@ class RemoveInlineBranch(OccurrenceTransformer):
         one_line = isinstance(other.body, cst.SimpleStatementSuite)
         moved = _moved(other.body)
         if not one_line:
-            joiner = CallJoiner(self._margin, self._step, self._width)
+            joiner = CallJoiner(self.margin, self.step, self._width)
             moved = [statement for old in moved if isinstance(statement := old.visit(joiner), cst.BaseStatement)]
         kept = self._kept(branch)
         lost = _lines(_lost(branch, without=kept))
         if kept is None:
             above = [*branch.leading_lines, *lost]
-            moved[0] = moved[0].with_changes(leading_lines=[*above, *_leading(moved[0])])
+            moved[0] = moved[0].with_changes(leading_lines=[*above, *leading_lines(moved[0])])
             return moved, _footer(other.body)
         blank = cst.EmptyLine(indent=False)
-        moved[0] = moved[0].with_changes(leading_lines=[blank, *lost, *_leading(moved[0])])
+        moved[0] = moved[0].with_changes(leading_lines=[blank, *lost, *leading_lines(moved[0])])
         return [kept, *moved], _footer(other.body)
 
     def _kept(self, branch: cst.If) -> cst.If | None:
@@ -139,11 +119,6 @@ def _moved(body: cst.BaseSuite) -> list[cst.BaseStatement]:
 
 def _footer(body: cst.BaseSuite) -> list[cst.EmptyLine]:
     return list(body.footer) if isinstance(body, cst.IndentedBlock) else []
-
-
-def _leading(statement: cst.BaseStatement) -> Sequence[cst.EmptyLine]:
-    lines: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
-    return lines
 
 
 def _lines(comments: Collection[str]) -> list[cst.EmptyLine]:

@@ -110,7 +110,7 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
         old = items[new.source]
     value = old.argument.value
     if isinstance(value, cst.GeneratorExp) and not value.lpar and len(items) == 1:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])  # alone it may go without
+        value = _in_parentheses(value)  # alone it may go without
         old = replace(old, argument=old.argument.with_changes(value=value))
     if new.keyword in ("*", "**") or (old.argument.keyword.value if old.argument.keyword else None) == new.keyword:
         return old
@@ -119,10 +119,14 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
         argument = old.argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
         return replace(old, argument=argument, above=[*old.above, *comments])
     if isinstance(value, cst.NamedExpr) and not value.lpar:  # as a keyword it needs them
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        value = _in_parentheses(value)
     equal = old.argument.equal if _comments_of(old.argument.equal) else cst.AssignEqual(_NO_SPACE, _NO_SPACE)
     argument = old.argument.with_changes(keyword=cst.Name(new.keyword), equal=equal, value=value)
     return replace(old, argument=argument)
+
+
+def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
+    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def _joined(item: _Item, margin: int, width: int) -> _Item:

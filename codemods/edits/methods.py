@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import TargetedTransformer
+from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, leading_lines
 from ckpt_surgery.codemods.repair import Definition
 
 
@@ -40,19 +40,15 @@ def _without(body: list[cst.BaseStatement], at: int) -> tuple[list[cst.BaseState
         return [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)], []
     if at == len(body):
         return body, above
-    own = _lines(body[at])
+    own = leading_lines(body[at])
     first = next((at for at, line in enumerate(own) if line.comment is not None), len(own))
     body[at] = body[at].with_changes(leading_lines=[*above, *(own if at else own[first:])])
     return body, []
 
 
-def _lines(node: cst.BaseStatement) -> list[cst.EmptyLine]:
-    return list(getattr(node, "leading_lines", ()))
-
-
 def _above(method: cst.BaseStatement) -> list[cst.EmptyLine]:
     """The lines above a method that stay: those that a blank line sets apart from the comments right above it."""
-    lines = _lines(method)
+    lines = leading_lines(method)
     while lines and lines[-1].comment is not None:
         lines.pop()
     while lines and lines[-1].comment is None:

@@ -26,7 +26,7 @@ class ReorderParameters(TargetedTransformer):
         Raises:
             PlaceError: these are not the method's first parameters.
         """
-        if ".".join(self._scope) != self.definition.name:
+        if not self.at_target:
             return updated_node
         first, *rest = updated_node.params.params
         moved, others = rest[: len(self._names)], rest[len(self._names) :]

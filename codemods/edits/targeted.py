@@ -59,6 +59,11 @@ class TargetedTransformer(ModuleTransformer):
         self._inside = not definition.name
         self._reached = self._inside
 
+    @property
+    def at_target(self) -> bool:
+        """Whether the class or function being visited is the target itself, not one inside it."""
+        return ".".join(self._scope) == self.definition.name
+
     def transform_module(self, tree: cst.Module) -> cst.Module:
         """The module after the change.
 
@@ -89,14 +94,17 @@ class TargetedTransformer(ModuleTransformer):
         """What takes the place of a node: itself, unless it is in the target."""
         left = super().on_leave(original_node, updated_node) if self._inside else updated_node
         if isinstance(original_node, DEFINITIONS):
-            if self._inside and ".".join(self._scope) == self.definition.name:
+            if self._inside and self.at_target:
                 self._inside = False
             self._scope.pop()
         return left
 
 
 class OccurrenceTransformer(TargetedTransformer):
-    """Finds one call, name or `if` of its target. What is in f-strings does not count."""
+    """Finds one call, name or `if` of its target. What is in f-strings does not count.
+
+    `margin` is the indentation of what is being visited, and `step` that of one level, in columns.
+    """
 
     def __init__(self, occurrence: Occurrence, what: str) -> None:
         super().__init__(occurrence.definition)
@@ -105,6 +113,8 @@ class OccurrenceTransformer(TargetedTransformer):
         self._what = what
         self._count = 0
         self._passed = False
+        self.margin = 0
+        self.step = 0
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
         """The module after the change.
@@ -125,6 +135,10 @@ class OccurrenceTransformer(TargetedTransformer):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Whether to go on inside a node: not where nothing can be found, or the occurrence has been."""
+        if isinstance(node, cst.Module):
+            self.step = len(node.default_indent)
+        elif isinstance(node, cst.IndentedBlock):
+            self.margin += columns(node, self.step)
         return not isinstance(node, _SPACE) and super().on_visit(node) and not self._passed
 
     def on_leave(
@@ -132,7 +146,10 @@ class OccurrenceTransformer(TargetedTransformer):
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         """What takes the place of a node."""
         self._passed = self._passed or original_node is self.found
-        return super().on_leave(original_node, updated_node)
+        left = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.IndentedBlock):
+            self.margin -= columns(original_node, self.step)
+        return left
 
     def matches(self, node: cst.CSTNode, code: cst.CSTNode | None = None) -> None:
         """Count a node whose `code` is that of the occurrence; without a `code`, any node."""
@@ -147,6 +164,16 @@ def squeezed(node: cst.CSTNode) -> str:
     if isinstance(node, cst.BaseExpression):
         node = node.with_changes(lpar=(), rpar=())
     return "".join(code_of(node).split())
+
+
+def columns(block: cst.IndentedBlock, step: int) -> int:
+    """How far a block is indented beyond what it is in, where `step` is usual."""
+    return step if block.indent is None else len(block.indent)
+
+
+def leading_lines(node: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The blank lines and comments above a statement."""
+    return list(getattr(node, "leading_lines", ()))
 
 
 _BLANK = cst.Module([])

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, is_given
 from ckpt_surgery.codemods.facts.file_facts import Capture, CheckpointedFunction, ReentrantOption
 from ckpt_surgery.codemods.facts.result_flow import Held, ResultFlow
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
@@ -157,7 +157,7 @@ class _Reader:
         helper = self._helpers.get(dotted(call.func))
         if helper:
             return helper if helper == "non_reentrant" else "unknown"
-        if isinstance(call.func, ast.Attribute) and call.func.attr in CHECKPOINT_ATTRIBUTES:
+        if is_given(call.func):
             return "model"
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         match given.get("use_reentrant"):
@@ -179,10 +179,8 @@ class _Reader:
             yield from self._places(_inner_statements(statement), inner)
 
     def _is_checkpoint(self, function: ast.expr) -> bool:
-        if isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES:
-            return True
         name = dotted(function)
-        return name in self._torch_names or name in self._helpers
+        return is_given(function) or name in self._torch_names or name in self._helpers
 
 
 class _Scope:
@@ -199,7 +197,8 @@ class _Scope:
         self._methods = methods
         self._made: dict[str, list[ast.expr | ast.FunctionDef]] = {}
         self._bound = _parameters(function.args) - {"self"}
-        for statement in _own_statements(function.body):
+        self._statements = tuple(_own_statements(function.body))
+        for statement in self._statements:
             if isinstance(statement, ast.FunctionDef):
                 self._made.setdefault(statement.name, []).append(statement)
                 continue
@@ -207,7 +206,6 @@ class _Scope:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() | ast.Call() as value):
                     self._made.setdefault(name, []).append(value)
-        self._statements = tuple(_own_statements(function.body))
         self._flow = ResultFlow({span_of(place.call): _RESULT for place in places})
         self._flow.read(function)
 

@@ -46,6 +46,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, ModuleCall, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
@@ -106,10 +107,6 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
 }
-
-
-_OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
-"""Keywords that torch's checkpoint function takes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +346,7 @@ def _against(context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, 
     if site is None:
         return
     ref, forward = site.blocks[0]
-    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *_OPTIONS}
+    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *TORCH_OPTIONS}
     inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
     if isinstance(inside, Unknown) or isinstance(outside, Unknown):
         return

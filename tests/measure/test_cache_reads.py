@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +13,7 @@ import torch
 
 from ckpt_surgery import apply, check, verify
 from ckpt_surgery.codemods.finding import Applicability
+from tests.measure.test_outdated_switch import loaded
 
 pytestmark = [pytest.mark.both]
 
@@ -71,18 +69,6 @@ GUARD
 GUARD = """\
         if self.gradient_checkpointing and self.training:
             use_cache = False"""
-numbers = itertools.count()
-
-
-def loaded(file: Path) -> Any:
-    """A model of the class in a file, imported anew."""
-    spec = importlib.util.spec_from_file_location(f"modeling_cached_foo_{next(numbers)}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    torch.manual_seed(0)
-    return module.FooModel(module.PretrainedConfig()).double().train()
 
 
 def train(file: Path) -> None:
