@@ -27,6 +27,17 @@ RELEASES = {
 }
 """The releases of transformers that `make releases` tries, with the constraints of each: the oldest, the newest, and
 those between in which classes worked differently."""
+LIBRARIES = (
+    "diffusers",
+    "open_clip_torch",
+    "sentence-transformers",
+    "timm",
+    "torchao",  # torchtune cannot be imported without it
+    "torchtune",
+    "torchvision",
+    "x-transformers",
+)
+"""What `nox -s stacks` takes models from."""
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
@@ -92,6 +103,13 @@ def releases(session: nox.Session, release: str) -> None:
     """The most used classes under one release of transformers: a column of docs/coverage/releases.md."""
     install(session, RELEASES[release], TORCH, f"transformers=={release}", "pillow", "scipy", project="torch")
     session.run("python", "-m", "benchmarks.release_table", *session.posargs, env=TEST_ENVIRONMENT)
+
+
+@nox.session
+def stacks(session: nox.Session) -> None:
+    """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
+    install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
+    session.run("python", "-m", "benchmarks.stacks", *session.posargs, env=TEST_ENVIRONMENT)
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:

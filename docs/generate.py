@@ -20,6 +20,7 @@ import typer
 
 import ckpt_surgery
 from benchmarks import release_table_report, wild_report
+from benchmarks.stacks import report as stacks_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
 from ckpt_surgery.codemods import RULES
@@ -90,6 +91,7 @@ def pages() -> dict[str, str]:
         "reference/config.md": config_page(),
         "reference/python.md": python_page(),
         "coverage/releases.md": release_table_report.page(release_table_report.read_columns()),
+        "coverage/stacks.md": stacks_report.page(stacks_report.read_stacks()),
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
     }
 

@@ -142,6 +142,7 @@ _NO_BLOCKS = re.compile(
     r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter|Merger"
     r"|FusionLayer|ReassembleLayer)$"
 )
+_BESIDE = re.compile(r"(?:head|embedding|embed|expert|norm|predictor|adapter|quantizer)s?$", re.IGNORECASE)
 
 
 def mixes_positions(class_name: str) -> bool:
@@ -152,3 +153,8 @@ def mixes_positions(class_name: str) -> bool:
 def is_no_block(class_name: str) -> bool:
     """Whether a class of this name is a part of a block, or something else that is kept in lists."""
     return _NO_BLOCKS.search(class_name) is not None
+
+
+def runs_beside_others(name: str) -> bool:
+    """Whether modules of such a class, or in such an attribute, do not go on with each other's output."""
+    return _BESIDE.search(name) is not None

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.containers import identities
 from ckpt_surgery.runtime.rng import devices_of, random_state_kept
 from ckpt_surgery.runtime.tensors import same_bits
 
@@ -77,6 +78,7 @@ def _attributes(model: nn.Module) -> Iterator[None]:
     attributes = [dict(vars(module)) for module in modules]
     values = [value for namespace in attributes for value in namespace.values()]
     # Hook handles refer to the dictionary they were made with: restore its contents, do not replace it by a copy.
+    # Those that cannot be written into, such as the configurations of diffusers, have not changed either.
     dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
     lists = [(value, list(value)) for value in values if type(value) is list]
     tensors = [(value, value.detach().clone()) for value in values if type(value) is Tensor]
@@ -87,8 +89,9 @@ def _attributes(model: nn.Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(namespace)
         for dictionary, content in dictionaries:
-            dictionary.clear()
-            dictionary.update(content)
+            if identities(dictionary) != identities(content):
+                dictionary.clear()
+                dictionary.update(content)
         for items, elements in lists:
             items[:] = elements
         with torch.no_grad():

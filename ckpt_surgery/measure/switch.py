@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
 from ckpt_surgery.runtime.library_switch import FUNCTION
 
 Switch = Callable[[nn.Module, Mode | None], None]
@@ -31,11 +32,12 @@ def switch_of(model: nn.Module) -> Switch:
     operated = has_surgery(model)
     # one that still claims no support would fail with what transformers' method does besides
     claims = getattr(model, "supports_gradient_checkpointing", True) or not operated
-    if claims and _method(model, "enable") is not None:
+    both = _method(model, "enable") is not None and (not operated or _method(model, "disable") is not None)
+    if claims and both:  # sentence-transformers has no method to switch it off
         return switch_checkpointing
     if operated:
         return _switch_surgery
-    if hasattr(model, _DIFFUSERS):
+    if hasattr(model, _DIFFUSERS) and getattr(model, "_supports_gradient_checkpointing", True):
         return _switch_diffusers
     if hasattr(model, _TIMM):
         return _switch_timm
@@ -86,8 +88,25 @@ def has_surgery(model: nn.Module) -> bool:
     return any(_surgical_blocks(model))
 
 
+def blocks_of(model: nn.Module) -> dict[str, Block]:
+    """The blocks of a model by name; where it has a surgery, those of the surgery and not what is around them."""
+    operated = {name for name, module in model.named_modules() if _is_surgical(module)}
+    around = {outer for name in operated for outer in enclosing(name)}
+    blocks = {
+        block.name: block for block in find_blocks(model, unsupported=bool(operated)) if block.name not in around
+    }
+    for name in operated:
+        module = model.get_submodule(name)
+        blocks[name] = Block(name, module, "layer" if is_layer(module) else "plain", name.rpartition(".")[0])
+    return {name: blocks[name] for name, _ in model.named_modules() if name in blocks}
+
+
+def _is_surgical(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), BlockForward)
+
+
 def _surgical_blocks(model: nn.Module) -> Iterator[nn.Module]:
-    return (module for module in model.modules() if isinstance(vars(module).get("forward"), BlockForward))
+    return filter(_is_surgical, model.modules())
 
 
 def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:

@@ -29,9 +29,8 @@ from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.switch import Switch, has_surgery, switch_of
+from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
-from ckpt_surgery.runtime.discovery import find_blocks
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
 
@@ -100,7 +99,7 @@ class Examination:
             inputs=checked_inputs(inputs),
             tolerance=checked_tolerance(tolerance),
             levels=checked_levels(levels),
-            blocks={block.name: block for block in find_blocks(inner, unsupported=has_surgery(inner))},
+            blocks=blocks_of(inner),
             loss=loss,
             seed=seed,
             switch=switch or switch_of(inner),

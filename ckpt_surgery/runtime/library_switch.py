@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import CodeType
@@ -21,26 +22,43 @@ from ckpt_surgery.runtime.discovery import is_layer
 
 FLAG = "gradient_checkpointing"
 SWITCH = "_set_gradient_checkpointing"
+TIMM_SWITCH = "set_grad_checkpointing"
+"""The method of models of timm and open_clip that switches checkpointing on and off."""
 FUNCTION = "_gradient_checkpointing_func"
 """The attribute that holds the function which checkpoints a block. On a block of a surgery None switches it off."""
 EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
 """The attributes that hold the handles of hooks on embeddings."""
-INLINE_FLAGS = (FLAG, "use_checkpoint", "use_checkpointing", "with_cp", "grad_checkpointing")
+_FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
+_CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
+_MODULE_FILE = nn.Module.__call__.__code__.co_filename
 _EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
 
 
 def checkpoints_itself(module: nn.Module) -> bool:
     """Whether a module would checkpoint by itself when its flag says so: a layer, or one with an inline branch."""
-    return is_layer(module) or _has_inline_branch(type(module))  # type: ignore[arg-type]  # a class is hashable
+    return is_layer(module) or has_inline_branch(module)
+
+
+def has_inline_branch(module: nn.Module) -> bool:
+    """Whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
+    reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
+    return any(_CHECKPOINTS.search(name) for name in reached)
 
 
 @cache
-def _has_inline_branch(kind: type[nn.Module]) -> bool:
-    forward = getattr(kind, "forward", None)  # a scripted class has none
-    code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
-    return isinstance(code, CodeType) and any(
-        name == "checkpoint" or name.endswith("_checkpointing_func") for name in names_in(code)
-    )
+def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
+    """The names in the forward of a class, and in the methods of the class that the forward leads to."""
+    names: set[str] = set()
+    methods = ["forward"]
+    while methods:
+        method = getattr(kind, methods.pop(), None)  # a scripted class has no forward
+        code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+        if not isinstance(code, CodeType) or code.co_filename == _MODULE_FILE:
+            continue
+        found = set(names_in(code)) - names
+        names |= found
+        methods += [name for name in found if inspect.isfunction(getattr(kind, name, None))]
+    return frozenset(names)
 
 
 def needs_cache(module: nn.Module) -> bool:
@@ -69,12 +87,28 @@ def is_recorder(forward: Any) -> bool:
     return "check_model_inputs.<locals>" in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
+def flags_of(module: nn.Module) -> list[str]:
+    """The names of the attributes, True or False, that say whether a module checkpoints."""
+    names = {FLAG}
+    if checkpoints_itself(module):
+        reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
+        names |= {name for name in vars(module) if name in reached and _FLAGS.search(name)}
+    return [name for name in sorted(names) if isinstance(getattr(module, name, None), bool)]
+
+
 def set_flags(module: nn.Module, value: bool) -> None:
     """Set the flags of a module that has any; they stay off where they would make it checkpoint by itself."""
     own = checkpoints_itself(module) or needs_cache(module)
-    for name in INLINE_FLAGS if own else (FLAG,):
-        if isinstance(getattr(module, name, None), bool):
-            setattr(module, name, value and not own)
+    for name in flags_of(module):
+        setattr(module, name, value and not own)
+
+
+def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> None:
+    """Let a module checkpoint by itself with this function, as its library does, or not with None."""
+    for name in flags_of(module):
+        setattr(module, name, function is not None)
+    if FUNCTION in _names_reached(type(module)):  # type: ignore[arg-type]  # a class is hashable
+        setattr(module, FUNCTION, function)
 
 
 def takes_switch(module: nn.Module) -> bool:

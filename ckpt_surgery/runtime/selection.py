@@ -6,7 +6,7 @@ Decides only; nothing is changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
+from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer, is_wrapped
+from ckpt_surgery.runtime.levels import chosen_level
 from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.repeated import reason_for_none, repeated_blocks, repeated_siblings
 
 
 class LeftAlone(Enum):
@@ -30,6 +32,8 @@ class LeftAlone(Enum):
     EVERY_N = auto()
     FROZEN = auto()
     """Neither its parameters nor its inputs need gradient; the inputs of a later call may."""
+    WRAPPED = auto()
+    """torch's `checkpoint_wrapper` checkpoints it already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,34 +60,50 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
     if lazy is not None:
         raise SurgeryError(f"{lazy} has no size before the first forward: run one, then wrap_blocks")
-    blocks = find_blocks(model, unsupported=True)
+    found = find_blocks(model, unsupported=True)
+    candidates = (*found, *repeated_blocks(model, found)) or repeated_siblings(model)
+    blocks = at_chosen_level(model, candidates)
     if names is not None:
         blocks = _with_named(model, blocks, names)
-    outermost = [block for block in blocks if not block.inside]
-    if not outermost:
+    if not blocks:
         raise SurgeryError(
-            f"{type(model).__name__} has no blocks to checkpoint: no stack of repeated modules was found; name the "
-            "class of its blocks with blocks="
+            f"{type(model).__name__} has no blocks to checkpoint: {reason_for_none(model)}; name the class of its "
+            "blocks with blocks="
         )
-    stacks: dict[tuple[str, bool], list[Block]] = {}
-    for block in outermost:
-        stacks.setdefault((block.stack, names is None or type(block.module).__name__ in names), []).append(block)
+    modules = dict(model.named_modules())
+    stacks: dict[tuple[str, LeftAlone | None], list[Block]] = {}
+    for block in blocks:
+        reason = _left_alone(block, names, patterns, wrapped=is_wrapped(block.name, modules))
+        stacks.setdefault((block.stack, reason), []).append(block)
     _check_patterns(patterns or (), list(dict.fromkeys(name for name, _ in stacks)))
-    selected = tuple(
-        SelectedStack(name, tuple(members), _left_alone(name, named, patterns))
-        for (name, named), members in stacks.items()
-    )
-    if not any(stack.wanted for stack in selected):
+    selected = tuple(SelectedStack(name, tuple(members), reason) for (name, reason), members in stacks.items())
+    if any(stack.wanted for stack in selected):
+        return selected
+    if any(stack.left_alone is LeftAlone.WRAPPED for stack in selected):
         raise SurgeryError(
-            f"no block of {' or '.join(names or ())} in the stacks {', '.join(patterns or ())}: give fewer of the two"
+            f"the blocks of {type(model).__name__} are checkpointed by torch's checkpoint_wrapper already: build the "
+            "model without it, and call wrap_blocks"
         )
-    return selected
+    raise SurgeryError(
+        f"no block of {' or '.join(names or ())} in the stacks {', '.join(patterns or ())}: give fewer of the two"
+    )
 
 
-def _left_alone(stack: str, named: bool, patterns: Sequence[str] | None) -> LeftAlone | None:
-    if patterns is not None and not any(_matches(stack, pattern) for pattern in patterns):
+def at_chosen_level(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Of blocks that lie in one another, those to checkpoint; in the order of the model."""
+    by_name = {block.name: replace(block, inside="") for block in blocks}
+    chosen = set(chosen_level({name: block.module for name, block in by_name.items()}))
+    return tuple(by_name[name] for name, _ in model.named_modules() if name in chosen)
+
+
+def _left_alone(
+    block: Block, names: Sequence[str] | None, patterns: Sequence[str] | None, *, wrapped: bool
+) -> LeftAlone | None:
+    if patterns is not None and not any(_matches(block.stack, pattern) for pattern in patterns):
         return LeftAlone.STACKS
-    return None if named else LeftAlone.BLOCKS
+    if names is not None and type(block.module).__name__ not in names:
+        return LeftAlone.BLOCKS
+    return LeftAlone.WRAPPED if wrapped else None
 
 
 def _with_named(model: nn.Module, blocks: Sequence[Block], names: Sequence[str]) -> tuple[Block, ...]:

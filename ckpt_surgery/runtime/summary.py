@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
-from ckpt_surgery.runtime.library_switch import checkpoints_itself
+from ckpt_surgery.runtime.library_switch import has_inline_branch
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
 
 
@@ -40,11 +41,15 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class SurgerySummary:
-    """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off."""
+    """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off.
+
+    `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
+    """
 
     model_class: str
     function: Callable[..., Any] | None
     stacks: tuple[StackSummary, ...]
+    left_to_library: Mapping[str, int]
 
 
 def summarise(
@@ -54,6 +59,7 @@ def summarise(
     is_checkpointed: Callable[[Block], bool],
     *,
     skip_frozen: bool,
+    left_to_library: Iterable[nn.Module],
 ) -> SurgerySummary:
     """The summary of a surgery on `model`."""
     modules = dict(model.named_modules())
@@ -69,12 +75,13 @@ def summarise(
             )
             repair = _repair(modules, blocks[0]) if stack.wanted else None
             summaries.append(StackSummary(stack.name, kind.__name__, done, len(blocks), repair, reasons))
-    return SurgerySummary(type(model).__name__, function, tuple(summaries))
+    left = Counter(type(module).__name__ for module in left_to_library)
+    return SurgerySummary(type(model).__name__, function, tuple(summaries), dict(left))
 
 
 def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:
     around = [modules[name] for name in (*enclosing(block.name), "")]
-    inline = any(not is_layer(module) and checkpoints_itself(module) for module in around)
+    inline = any(not is_layer(module) and has_inline_branch(module) for module in around)
     nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
     return BlockRepair(block.kind, inline, nested)
 

@@ -34,8 +34,9 @@ from ckpt_surgery.runtime.undo import Undoable
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""
 
-_CLAIM = "supports_gradient_checkpointing"
-_OURS = (*library.INLINE_FLAGS, library.SWITCH, FUNCTION, "forward", _CLAIM, SURGERY)
+_CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
+"""The attributes by which transformers and diffusers tell whether a model can checkpoint."""
+_OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, "forward", *_CLAIMS, SURGERY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,7 @@ class Surgery(Undoable):
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
         self._fill_caches: set[nn.Module] = set()
+        self._left_to_library: dict[str, nn.Module] = {}
         self._noted: list[NotedAttribute] = []
         self._owner_hooks: list[RemovableHandle] = []
         self._embedding_hooks = set(library.embedding_hooks(model))
@@ -91,7 +93,12 @@ class Surgery(Undoable):
     def summary(self) -> SurgerySummary:
         """What is checkpointed now in each stack, and why the rest is left alone."""
         return summarise(
-            self.model, self.stacks, self.checkpointing, self.checkpoints, skip_frozen=self.options.skip_frozen
+            self.model,
+            self.stacks,
+            self.checkpointing,
+            self.checkpoints,
+            skip_frozen=self.options.skip_frozen,
+            left_to_library=self._left_to_library.values(),
         )
 
     def apply(self, options: SurgeryOptions) -> None:
@@ -102,9 +109,10 @@ class Surgery(Undoable):
         stacks = select_stacks(self.model, options)
         chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
         options.check_blocks(block.module for block in chosen)
-        self._restore(_OURS)
+        self._restore()
         self._note_attributes()
         self.stacks = stacks
+        self._left_to_library = self._self_checkpointing()
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
         self._wrap(chosen, options)
@@ -120,10 +128,12 @@ class Surgery(Undoable):
         """
         given = library.options_of(function)
         checkpointing = function if given is None else self._merge(*given)
+        self._set_left_to_library(model, function)
         self._set(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
 
     def disable(self, model: nn.Module) -> None:
         """Run the blocks inside `model` without checkpointing."""
+        self._set_left_to_library(model, None)
         self._set(model, None, 1)
 
     def undo(self) -> None:
@@ -142,7 +152,7 @@ class Surgery(Undoable):
                 raise SurgeryError(
                     f"{forward.place} is no longer at its place in {name}: put it back before the surgery is undone"
                 )
-        self._restore((*_OURS, *library.EMBEDDING_HANDLES))
+        self._restore(handles=True)
         for module, key in set(library.embedding_hooks(self.model)) - self._embedding_hooks:
             module._forward_hooks.pop(key)
         self._undone = True
@@ -154,15 +164,15 @@ class Surgery(Undoable):
             before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
-            for name in (*_OURS, *library.EMBEDDING_HANDLES)
+            for name in {*_OURS, *library.flags_of(module), *library.EMBEDDING_HANDLES}
         ]
 
-    def _restore(self, names: Iterable[str]) -> None:
-        """Put these attributes back, and take the hooks off the owners of stacks."""
+    def _restore(self, *, handles: bool = False) -> None:
+        """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
         for hook in self._owner_hooks:
             hook.remove()
         later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
-        for noted in (noted for noted in self._noted if noted.name in names):
+        for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
             attributes = vars(noted.module)
             if noted.present:
                 attributes[noted.name] = noted.value
@@ -184,14 +194,26 @@ class Surgery(Undoable):
             forward = BlockForward(block.name, block.module, options=options, original=original, fills_cache=fills)
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
+    def _self_checkpointing(self) -> dict[str, nn.Module]:
+        """The modules, by name, that checkpoint by themselves what holds no block and lies in none: they go on so."""
+        blocks = {block.name for stack in self.stacks for block in stack.blocks}
+        around = {outer for name in blocks for outer in (*enclosing(name), "")}
+        return {
+            name: module
+            for name, module in self.model.named_modules()
+            if library.has_inline_branch(module) and name not in around and blocks.isdisjoint((name, *enclosing(name)))
+        }
+
     def _take_switches(self, blocks: set[nn.Module]) -> None:
-        """Let transformers' methods that switch checkpointing on and off switch the surgery."""
+        """Let the methods that switch checkpointing on and off in transformers, diffusers and timm switch this."""
         for module in self.model.modules():
+            if hasattr(type(module), library.TIMM_SWITCH):
+                vars(module)[library.TIMM_SWITCH] = TimmSwitch(self, module)
             if library.takes_switch(module):
                 vars(module)[library.SWITCH] = CheckpointingSwitch(self, module)
-                claims = getattr(module, _CLAIM, True) or blocks.isdisjoint(module.modules())
-                if not claims and library.takes_embedding_hook(module):
-                    vars(module)[_CLAIM] = True
+                denied = [claim for claim in _CLAIMS if not getattr(module, claim, True)]
+                if denied and not blocks.isdisjoint(module.modules()) and library.takes_embedding_hook(module):
+                    vars(module).update(dict.fromkeys(denied, True))
 
     def _hook_owners(self) -> None:
         for owner, hook in self._owners():
@@ -236,6 +258,12 @@ class Surgery(Undoable):
                     self._forwards[block.name].schedule.restart(self.options.checks)
         self._set_flags()
 
+    def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:
+        inside = set(scope.modules())
+        for module in self._left_to_library.values():
+            if module in inside:
+                library.set_own_switch(module, function)
+
     def _set_flags(self) -> None:
         """Let the flags of transformers say where blocks are checkpointed."""
         active: set[str] = set()
@@ -245,6 +273,8 @@ class Surgery(Undoable):
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for path, module in self.model.named_modules():
             value = path in active
+            if path in self._left_to_library:
+                continue
             if path in stacks and not library.checkpoints_itself(module):
                 vars(module)[library.FLAG] = value
             else:  # transformers switches off the cache of a model with flags that are on
@@ -267,6 +297,21 @@ class CheckpointingSwitch:
         """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
         if enable:
             self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
+        else:
+            self._surgery.disable(self._model)
+
+
+class TimmSwitch:
+    """Stands in for the method by which timm and open_clip switch checkpointing on a model on and off."""
+
+    def __init__(self, surgery: Surgery, model: nn.Module) -> None:
+        self._surgery = surgery
+        self._model = model
+
+    def __call__(self, enable: bool = True, *_: Any, **__: Any) -> None:
+        """Checkpoint the blocks of this model with the options they had, or switch that off."""
+        if enable:
+            self._surgery.enable(self._model, checkpoint)
         else:
             self._surgery.disable(self._model)
 

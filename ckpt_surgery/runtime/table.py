@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.selection import LeftAlone
-from ckpt_surgery.runtime.summary import BlockRepair, SurgerySummary
+from ckpt_surgery.runtime.summary import BlockRepair, StackSummary, SurgerySummary
 from ckpt_surgery.text import text_table
 
 _LEFT_ALONE = {
@@ -16,25 +17,37 @@ _LEFT_ALONE = {
     LeftAlone.SWITCHED_OFF: "switched off",
     LeftAlone.EVERY_N: "left out by every_n",
     LeftAlone.FROZEN: "frozen: while its inputs need no gradient",
+    LeftAlone.WRAPPED: "checkpointed by torch's checkpoint_wrapper",
 }
+_NUMBER = re.compile(r"\b\d+\b")
 _DONE = {"layer": "calls repaired", "plain": "plain module made to checkpoint"}
 
 
 def surgery_table(summary: SurgerySummary) -> str:
-    """What is checkpointed, and a line for each class of blocks in each stack, as plain text."""
+    """What is checkpointed, and a line for each class of blocks in each stack, as plain text.
+
+    Stacks whose names differ in numbers alone share a line where they are alike.
+    """
+    alike: dict[tuple[str, str, str, str], list[StackSummary]] = {}
+    for stack in summary.stacks:
+        how = "" if stack.repair is None else _repair(stack.repair)
+        reasons = ", ".join(_LEFT_ALONE[reason] for reason in stack.left_alone)
+        alike.setdefault((_NUMBER.sub("*", stack.stack), stack.block_class, how, reasons), []).append(stack)
     rows = [
         (
-            stack.stack or "(the model)",
-            stack.block_class,
-            f"{stack.checkpointed} of {stack.blocks}",
-            "" if stack.repair is None else _repair(stack.repair),
-            ", ".join(_LEFT_ALONE[reason] for reason in stack.left_alone),
+            (stacks[0].stack if len(stacks) == 1 else pattern) or "(the model)",
+            block_class,
+            f"{sum(s.checkpointed for s in stacks)} of {sum(s.blocks for s in stacks)}",
+            how,
+            reasons,
         )
-        for stack in summary.stacks
+        for (pattern, block_class, how, reasons), stacks in alike.items()
     ]
     done, total = (sum(counts) for counts in zip(*((s.checkpointed, s.blocks) for s in summary.stacks), strict=True))
     lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
-    return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines])
+    left = [f"{count} {name}" for name, count in summary.left_to_library.items()]
+    footer = [f"left to their own switch: {', '.join(left)}"] if left else []
+    return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines, *footer])
 
 
 def _manner(function: Callable[..., Any] | None) -> str:

@@ -40,11 +40,12 @@ def wrap_blocks(
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
-    `model` is a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module with
-    stacks of blocks; parameters may have any dtype and be on any device but "meta". A block is checkpointed while it
+    `model` is a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
+    others; parameters may have any dtype and be on any device but "meta". A block is checkpointed while it
     is in training mode and gradients are on. Every tensor with gradient that it is given keeps it, of whatever shape
     and wherever it sits in the arguments. With `use_reentrant=True` caches are left out of the call. What the block
-    writes (running statistics, counters) is written once. Of nested blocks only the outermost is checkpointed.
+    writes (running statistics, counters) is written once. Of stages and the blocks in them, those that keep less are
+    checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.

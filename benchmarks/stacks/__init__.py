@@ -1,0 +1,1 @@
+"""`wrap_blocks` on models of other libraries: `python -m benchmarks.stacks`."""

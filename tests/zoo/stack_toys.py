@@ -1,0 +1,165 @@
+"""Models of other libraries' shapes: stages of blocks, a dictionary around a stack, blocks kept as attributes.
+
+Needs torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+WIDTH = 4
+
+
+class FeedBlock(nn.Module):
+    """A block that nothing in its name tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.act = nn.Tanh()
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = x + self.second(self.act(self.first(x)))
+        return moved
+
+
+class Attention(FeedBlock):
+    """One of two kinds of layers that follow each other in a list."""
+
+
+class OtherBlock(FeedBlock):
+    """A block of which a model has one."""
+
+
+class Reduction(FeedBlock):
+    """What stands between stages."""
+
+
+class Stage(nn.Module):
+    """Blocks in a row."""
+
+    def __init__(self, blocks: int = 6) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(FeedBlock() for _ in range(blocks)))
+        self.reduce = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        reduced: Tensor = self.reduce(self.blocks(x))
+        return reduced
+
+
+class FlaggedStage(Stage):
+    """A stage that checkpoints its blocks where its flag says so, by a method of its own."""
+
+    def __init__(self, blocks: int = 6) -> None:
+        super().__init__(blocks)
+        self.grad_checkpointing = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)
+
+    def features(self, x: Tensor) -> Tensor:
+        if self.grad_checkpointing:
+            x = checkpoint_sequential(self.blocks, len(self.blocks), x, use_reentrant=False)
+        else:
+            x = self.blocks(x)
+        reduced: Tensor = self.reduce(x)
+        return reduced
+
+
+class Chain(nn.Module):
+    """Runs what it holds one after the other, in the order in which it was given."""
+
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.children():
+            for step in part if isinstance(part, nn.ModuleList) else [part]:
+                x = step(x)
+        return x
+
+
+class SwitchableChain(Chain):
+    """Has the switch that models of timm have."""
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        for part in self.modules():
+            if isinstance(part, FlaggedStage):
+                part.grad_checkpointing = enable
+
+
+class Namespace(nn.Module):
+    """Keeps its stack in a dictionary, beside other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = nn.ModuleList(FeedBlock() for _ in range(3))
+        self.transformer = nn.ModuleDict({"enter": nn.Linear(WIDTH, WIDTH), "blocks": blocks, "norm": nn.Tanh()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.transformer["enter"](x)
+        for block in self.transformer["blocks"]:  # type: ignore[attr-defined]
+            x = block(x)
+        result: Tensor = self.transformer["norm"](x)
+        return result
+
+
+class Library(Chain):
+    """Has a stack, and a part in no list that it checkpoints with the function and the flag of diffusers."""
+
+    _supports_gradient_checkpointing = True
+
+    def __init__(self) -> None:
+        super().__init__(middle=SelfCheckpointing(), blocks=nn.ModuleList(FeedBlock() for _ in range(3)))
+
+    def enable_gradient_checkpointing(self, function: Callable[..., Any] | None = None) -> None:
+        self._set_gradient_checkpointing(True, function or partial(checkpoint, use_reentrant=False))
+
+    def disable_gradient_checkpointing(self) -> None:
+        self._set_gradient_checkpointing(False)
+
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint
+    ) -> None:
+        for module in self.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module._gradient_checkpointing_func = gradient_checkpointing_func
+                module.gradient_checkpointing = enable
+
+
+class SelfCheckpointing(nn.Module):
+    """Checkpoints its one part by itself."""
+
+    _gradient_checkpointing_func: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradient_checkpointing = False
+        self.part = OtherBlock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and self.gradient_checkpointing:
+            through: Tensor = self._gradient_checkpointing_func(self.part, x)
+            return through
+        plain: Tensor = self.part(x)
+        return plain
+
+
+def blocks(count: int = 3, kind: Callable[[], nn.Module] = FeedBlock) -> nn.ModuleList:
+    """A list of new blocks."""
+    return nn.ModuleList(kind() for _ in range(count))
+
+
+def values() -> Tensor:
+    """An input for all of these, shape (batch, width)."""
+    return torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH)
