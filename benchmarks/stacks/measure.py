@@ -38,7 +38,7 @@ def measure(case: Case) -> Row:
         surgery = wrap_blocks(model)
     except SurgeryError as error:
         return Row(case.library, case.model, case.depth, problem=str(error), without=without, library_switch=library)
-    verdicts = {mode: _verdict(model, inputs, mode) for mode in MODES}
+    verdicts: dict[str, str] = {mode: _verdict(model, inputs, mode) for mode in MODES}
     wrapped = _memory(model, given, "non_reentrant", switch_of(model))
     blocks = _blocks(surgery)
     surgery.undo()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.text import code, listed, markdown_table, percent, plural, prose
@@ -156,9 +156,9 @@ def _line(row: Row) -> tuple[str, ...]:
         row.depth,
         blocks,
         *verdicts,
-        _share(row.wrapped and row.wrapped.kept, row.without and row.without.kept),
-        _share(row.wrapped and row.wrapped.peak, row.without and row.without.peak),
-        _share(row.library_switch and row.library_switch.peak, row.without and row.without.peak) or "has none",
+        _share(row.wrapped, row.without, "kept"),
+        _share(row.wrapped, row.without, "peak"),
+        _share(row.library_switch, row.without, "peak") or "has none",
         "exact" if row.undone else "**not exact**",
     )
 
@@ -177,5 +177,5 @@ def _none(count: int) -> str:
     return str(count) if count else "none"
 
 
-def _share(part: int | None, whole: int | None) -> str:
-    return "" if part is None or not whole else percent(part / whole)
+def _share(part: Memory | None, whole: Memory | None, figure: Literal["kept", "peak"]) -> str:
+    return "" if part is None or whole is None else percent(getattr(part, figure) / getattr(whole, figure))

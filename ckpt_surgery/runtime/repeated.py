@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 
 from ckpt_surgery.model_patches.vocabulary import runs_beside_others
@@ -140,9 +141,11 @@ def _members(name: str, container: nn.Module) -> Iterator[str]:
 def _may_be_block(module: nn.Module) -> bool:
     kind = class_of(module)
     if kind is nn.Sequential:
-        return len(module) > 1 and all(is_torchs(type(part)) and not any(part.children()) for part in module)
-    runs = kind.forward is not nn.Module.forward
-    return runs and not is_torchs(kind) and not runs_beside_others(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
+        parts = list(module.children())
+        return len(parts) > 1 and all(is_torchs(type(part)) and not any(part.children()) for part in parts)
+    if isinstance(module, torch.jit.ScriptModule) or kind.forward is nn.Module.forward:  # it cannot be wrapped, or run
+        return False
+    return not is_torchs(kind) and not runs_beside_others(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
 
 
 def kind_of(module: nn.Module) -> _Kind:

@@ -171,11 +171,14 @@ def test_embeddings_do_not_count() -> None:
         pytest.param(Attention, id="attentions"),
         pytest.param(lambda: nn.Linear(WIDTH, WIDTH), id="projections"),
         pytest.param(lambda: nn.Conv1d(WIDTH, WIDTH, 1), id="convolutions"),
-        pytest.param(lambda: nn.TransformerEncoderLayer(WIDTH, 1), id="torch's own"),
     ],
 )
 def test_pieces_of_blocks_are_no_blocks(kind: Callable[[], nn.Module]) -> None:
     assert found(model(parts=stack(kind))) == {}
+
+
+def test_torchs_own_encoder_layers_are_blocks() -> None:
+    assert set(found(model(parts=stack(lambda: nn.TransformerEncoderLayer(WIDTH, 1))))) == {"parts.0", "parts.1"}
 
 
 def test_parts_of_several_kinds_are_blocks_only_where_they_mix_positions() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
+from ckpt_surgery.runtime.surgery import Surgery
 from tests.zoo.stack_toys import (
     WIDTH,
     Attention,
@@ -114,45 +115,57 @@ def test_the_true_reason_is_named_where_there_are_none(model: nn.Module, reason:
 def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> None:
     model = SwitchableChain(stage=FlaggedStage(), last=nn.Linear(WIDTH, WIDTH))
     model.set_grad_checkpointing()
-    stage = model.get_submodule("stage")
     surgery = wrap_blocks(model)
-    assert stage.grad_checkpointing is False
+    assert not stage_of(model).grad_checkpointing
     report = verify(model, values(), modes="non_reentrant", levels=("run", "recompute", "values"))
     assert report.modes[0].ok
     surgery.undo()
-    assert stage.grad_checkpointing is True
+    assert stage_of(model).grad_checkpointing
     assert "set_grad_checkpointing" not in vars(model)
+
+
+def is_off(surgery: Surgery) -> bool:
+    return surgery.checkpointing is None
+
+
+def stage_of(model: nn.Module) -> FlaggedStage:
+    stage = model.get_submodule("stage")
+    assert isinstance(stage, FlaggedStage)
+    return stage
 
 
 def test_timms_switch_switches_the_surgery() -> None:
     model = SwitchableChain(stage=FlaggedStage())
     surgery = wrap_blocks(model, use_reentrant=True)
     model.set_grad_checkpointing(False)
-    assert surgery.checkpointing is None
+    assert is_off(surgery)
     model.set_grad_checkpointing()
-    assert surgery.checkpointing is not None
-    assert model.get_submodule("stage").grad_checkpointing is False
+    assert not is_off(surgery)
+    assert not stage_of(model).grad_checkpointing
     assert surgery.options.use_reentrant
+
+
+def is_on(model: nn.Module) -> bool:
+    middle = model.get_submodule("middle")
+    assert isinstance(middle, SelfCheckpointing)
+    return middle.gradient_checkpointing
 
 
 def test_what_has_no_block_of_the_surgery_stays_with_the_librarys_switch() -> None:
     model = Library()
-    middle = model.get_submodule("middle")
-    assert isinstance(middle, SelfCheckpointing)
     model.enable_gradient_checkpointing()
     surgery = wrap_blocks(model)
-    assert middle.gradient_checkpointing, "it was switched off and nothing was put in its place"
+    assert is_on(model), "it was switched off and nothing was put in its place"
     assert str(surgery).endswith("left to their own switch: 1 SelfCheckpointing")
     model.disable_gradient_checkpointing()
-    assert not middle.gradient_checkpointing
-    assert surgery.checkpointing is None
+    assert not is_on(model)
+    assert is_off(surgery)
     model.enable_gradient_checkpointing()
-    assert middle.gradient_checkpointing
-    assert surgery.checkpointing is not None
-    loss = model(values()).sum()
-    loss.backward()
+    assert is_on(model)
+    assert not is_off(surgery)
+    model(values()).sum().backward()
     surgery.undo()
-    assert middle.gradient_checkpointing
+    assert is_on(model)
 
 
 def test_blocks_in_torchs_wrapper_are_left_to_it() -> None:

@@ -67,7 +67,7 @@ class FlaggedStage(Stage):
 
     def features(self, x: Tensor) -> Tensor:
         if self.grad_checkpointing:
-            x = checkpoint_sequential(self.blocks, len(self.blocks), x, use_reentrant=False)
+            x = checkpoint_sequential(self.blocks, len(self.blocks), x, use_reentrant=False)  # type: ignore[no-untyped-call]
         else:
             x = self.blocks(x)
         reduced: Tensor = self.reduce(x)
@@ -132,7 +132,7 @@ class Library(Chain):
         self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint
     ) -> None:
         for module in self.modules():
-            if hasattr(module, "gradient_checkpointing"):
+            if isinstance(module, SelfCheckpointing):
                 module._gradient_checkpointing_func = gradient_checkpointing_func
                 module.gradient_checkpointing = enable
 
