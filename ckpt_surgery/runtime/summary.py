@@ -19,11 +19,13 @@ class BlockRepair:
     """What was done to the blocks of one class in one stack.
 
     A block of kind "layer" has its calls repaired, and a "plain" one is made to checkpoint. `inline_off` says whether
-    a module around them checkpoints inline otherwise, and `nested_off` counts the checkpointing layers inside a block.
+    a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would, and
+    `nested_off` counts the checkpointing layers inside a block.
     """
 
     kind: Kind
     inline_off: bool
+    stages_off: bool
     nested_off: int
 
 
@@ -83,7 +85,7 @@ def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:
     around = [modules[name] for name in (*enclosing(block.name), "")]
     inline = any(not is_layer(module) and has_inline_branch(module) for module in around)
     nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
-    return BlockRepair(block.kind, inline, nested)
+    return BlockRepair(block.kind, inline, any(map(is_layer, around)), nested)
 
 
 def _reasons(blocks: Sequence[Block], done: int, *, on: bool, skip_frozen: bool) -> tuple[LeftAlone, ...]:

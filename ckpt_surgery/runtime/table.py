@@ -61,5 +61,6 @@ def _manner(function: Callable[..., Any] | None) -> str:
 
 def _repair(repair: BlockRepair) -> str:
     inline = ["inline branch off"] if repair.inline_off else []
+    stages = ["layers around them off"] if repair.stages_off else []
     nested = [f"{repair.nested_off} nested off"] if repair.nested_off else []
-    return ", ".join([_DONE[repair.kind], *inline, *nested])
+    return ", ".join([_DONE[repair.kind], *inline, *stages, *nested])
