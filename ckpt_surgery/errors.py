@@ -39,6 +39,10 @@ class SurgeryWarning(UserWarning):
     """A surgery goes on, but not as it was asked for."""
 
 
+class GuardError(CkptSurgeryError):
+    """A guard cannot watch a model, or found a fault in its training."""
+
+
 class Unverifiable(CkptSurgeryError, ValueError):
     """There is no verdict on a model."""
 

@@ -160,6 +160,7 @@ class EntryCounter:
             # A block that checkpoints a piece of itself is not entered by that.
             return checkpoint(counted if _runs(function, block) else function, *args, **kwargs)
 
+        vars(wrapped)["reentrant"] = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
         own = {k: v for k, v in vars(block).items() if k == "_gradient_checkpointing_func"}
         self._functions.append((block, own))
         vars(block)["_gradient_checkpointing_func"] = wrapped

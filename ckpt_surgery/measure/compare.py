@@ -228,6 +228,11 @@ def _error(ours: Tensor | None, theirs: Tensor | None, floor: Floor) -> float:
     return _largest(moved) / max(_largest(ours), _largest(theirs))
 
 
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    """How far two gradients are apart, of the larger one's largest entry; 0.0 where rounding can be the reason."""
+    return _error(ours, theirs, Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours)))
+
+
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     """One fault for all blocks with the same counts."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}

@@ -1,0 +1,88 @@
+"""What a guard can find, as data, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ckpt_surgery.text import plural, some
+
+
+class FaultKind(StrEnum):
+    """What is wrong with the checkpointing of a run."""
+
+    NOT_RECOMPUTED = "not recomputed"
+    RECOMPUTED_AGAIN = "recomputed several times"
+    WRONG_GRADIENTS = "wrong gradients"
+    UNTRAINED = "untrained"
+
+
+class Cause(StrEnum):
+    """Why a block is not recomputed, or several times, where that can be seen on it."""
+
+    UNKNOWN = ""
+    EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
+    REPLACED = (
+        "its forward was replaced after the model was made, so that the layer's own never runs: call wrap_blocks"
+    )
+    PLAIN = "it is no checkpointing layer: call wrap_blocks"
+    SWITCHED_OFF = "checkpointing is switched off on it"
+    TWICE = (
+        "checkpointing is switched on twice, such as by FSDP or Accelerate and by the Trainer: switch one of them off"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFault:
+    """One fault: the blocks or parameters that have it, by name, and how it shows.
+
+    `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
+    """
+
+    kind: FaultKind
+    subjects: tuple[str, ...]
+    cause: Cause = Cause.UNKNOWN
+    counts: tuple[int, int] = (0, 0)
+    error: float = 0.0
+    steps: int = 0
+
+    def __str__(self) -> str:
+        because = f"; {self.cause}" if self.cause else ""
+        return f"{_SAID[self.kind](self)}{because}"
+
+
+def _not_recomputed(fault: GuardFault) -> str:
+    return f"{_blocks(fault.subjects)} ran in the forward, and no recompute followed: what it made was kept"
+
+
+def _again(fault: GuardFault) -> str:
+    forward, recomputed = fault.counts
+    times = f"{plural(recomputed, 'time')} for {plural(forward, 'forward')}"
+    return f"{_blocks(fault.subjects)} was recomputed {times}: each is paid for"
+
+
+def _wrong(fault: GuardFault) -> str:
+    return (
+        f"{_blocks(fault.subjects[:1])} got other gradients than it has without checkpointing: {some(fault.subjects[1:])} "
+        f"{'is' if len(fault.subjects) == 2 else 'are'} off by up to {fault.error:.2g} of their size"
+    )
+
+
+def _untrained(fault: GuardFault) -> str:
+    return (
+        f"{plural(len(fault.subjects), 'parameter')} got no gradient in {plural(fault.steps, 'step')}: "
+        f"{some(fault.subjects)}; freeze what is not to train, or look for where the graph is cut"
+    )
+
+
+def _blocks(names: Sequence[str]) -> str:
+    return f"block {names[0]}" if len(names) == 1 else f"each of {plural(len(names), 'block')} ({some(names)})"
+
+
+_SAID = {
+    FaultKind.NOT_RECOMPUTED: _not_recomputed,
+    FaultKind.RECOMPUTED_AGAIN: _again,
+    FaultKind.WRONG_GRADIENTS: _wrong,
+    FaultKind.UNTRAINED: _untrained,
+}

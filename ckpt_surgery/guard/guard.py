@@ -1,0 +1,192 @@
+"""`guard`: watches the checkpointing of one model in the user's own training, and proves it a block at a time.
+
+1. Hooks are on one model, and `remove` takes them off; no parameter, buffer, gradient or random number is changed.
+2. In the first steps and then every n-th, what each block was entered is counted. In every step one block's gradients
+   are proved, until all are; then in every n-th.
+3. Between those steps two hooks run a step, and nothing waits for a device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
+from ckpt_surgery.guard.coverage import Coverage
+from ckpt_surgery.guard.faults import FaultKind, GuardFault
+from ckpt_surgery.guard.proof import BlockProof, BlockWitness, ProofStatus
+from ckpt_surgery.guard.report import BlockRow, GuardReport
+from ckpt_surgery.guard.steps import StepHooks
+from ckpt_surgery.guard.trained import UntrainedParameters
+from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.runtime.undo import Undoable
+
+FIRST_STEPS = 3
+
+OnFault = Literal["warn", "raise", "collect"]
+
+
+def guard(
+    model: nn.Module,
+    *,
+    every: int = 100,
+    prove: bool = True,
+    on_fault: OnFault = "warn",
+    patience: int = 20,
+) -> Guard:
+    """Watch the gradient checkpointing of `model` while it trains, until `remove`; also a context manager.
+
+    `model` is what the training calls: a model of transformers or of another library, also inside
+    DistributedDataParallel, with `wrap_blocks` done on it or with its library's own checkpointing. It may be switched
+    on before or after this. A step is a forward with gradients and the backward after it; accumulated ones count each.
+
+    Args:
+        model: gets two hooks; in checked steps its blocks get some, which go when the step ends.
+        every: after the first three steps, check every n-th.
+        prove: hold the gradients of one block in each step against those of the block alone without checkpointing,
+            until every block was proved, and then in each checked step. The block is run once more for it, in the
+            memory of one block.
+        on_fault: "warn" gives a SurgeryWarning once for each fault, "raise" raises GuardError at the end of the
+            backward, and "collect" leaves it to `report`.
+        patience: after so many steps, parameters that should train and never got a gradient are a fault.
+
+    Returns:
+        The guard. Its `report()` says what was seen so far.
+
+    Raises:
+        OptionError: a value is none of those above.
+        GuardError: the model is compiled, so that its hooks would not run; with `on_fault="raise"`, for a fault.
+    """
+    if type(every) is not int or every < 1:
+        raise OptionError(f"every is {every!r}: give 1 for every step, 100 for every hundredth")
+    if type(patience) is not int or patience < 1:
+        raise OptionError(f"patience is {patience!r}: give a number of steps, 1 or more")
+    if on_fault not in ("warn", "raise", "collect"):
+        raise OptionError(f'on_fault is {on_fault!r}: give "warn", "raise" or "collect"')
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    for module in inner.modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise GuardError(
+                f"{type(inner).__name__} is compiled, so that no hook runs in it: guard it without compile"
+            )
+    return Guard(inner, every=every, prove=prove, on_fault=on_fault, patience=patience)
+
+
+class Guard(Undoable):
+    """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end."""
+
+    def __init__(self, model: nn.Module, *, every: int, prove: bool, on_fault: OnFault, patience: int) -> None:
+        self.model = model
+        self.steps = 0
+        self._every = every
+        self._prove = prove
+        self._on_fault: OnFault = on_fault
+        self._coverage: Coverage | None = None
+        self._witness: BlockWitness | None = None
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._proofs: dict[str, BlockProof] = {}
+        self._tried = 0
+        self._faults: dict[tuple[FaultKind, tuple[str, ...]], GuardFault] = {}
+        self._untrained = UntrainedParameters(model, patience)
+        self._hooks = StepHooks(
+            model, begin=self._begin, backward=self._start_backward, end=self._end, abandon=self._abandon
+        )
+
+    def report(self) -> GuardReport:
+        """What was seen so far."""
+        blocks = blocks_of(self.model)
+        rows = tuple(
+            BlockRow(
+                name,
+                type(block.module).__name__,
+                self._counts.get(name),
+                self._proofs.get(name, BlockProof(name, ProofStatus.NOT_YET)),
+            )
+            for name, block in blocks.items()
+            if not block.inside
+        )
+        return GuardReport(type(self.model).__name__, self.steps, rows, tuple(self._faults.values()))
+
+    def remove(self) -> None:
+        """Take every hook off. A second call does nothing."""
+        self._hooks.remove()
+        self._untrained.remove()
+        self._undone = True
+
+    def undo(self) -> None:
+        """The same as `remove`."""
+        self.remove()
+
+    def _begin(self) -> None:
+        blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
+        if not blocks:
+            return
+        checked = self.steps < FIRST_STEPS or self.steps % self._every == 0
+        if checked:
+            self._coverage = Coverage(self.model, blocks)
+        unproved = [name for name in blocks if name not in self._proofs]
+        if self._prove and (unproved or checked):
+            names = unproved or list(blocks)
+            name = names[self._tried % len(names)]
+            self._tried += not unproved
+            self._witness = BlockWitness(name, blocks[name], _own_parameters(self.model, blocks, name))
+        self._untrained.begin()
+
+    def _start_backward(self) -> None:
+        if self._coverage is not None:
+            self._coverage.start_backward()
+        if self._witness is not None:
+            self._witness.start_backward()
+
+    def _end(self) -> None:
+        self.steps += 1
+        faults: list[GuardFault] = []
+        coverage, self._coverage = self._coverage, None
+        if coverage is not None:
+            coverage.remove()
+            self._counts.update(coverage.counts())
+            faults += coverage.faults()
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            proof = witness.end()
+            self._proofs[proof.name] = proof
+            if proof.status is ProofStatus.WRONG:
+                subjects = (proof.name, *proof.errors)
+                faults.append(GuardFault(FaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
+        faults += self._untrained.end()
+        self._tell([fault for fault in faults if (fault.kind, fault.subjects) not in self._faults])
+
+    def _abandon(self) -> None:
+        if self._coverage is not None:
+            self._coverage.remove()
+        if self._witness is not None:
+            self._witness.remove()
+        self._coverage = self._witness = None
+
+    def _tell(self, faults: list[GuardFault]) -> None:
+        for fault in faults:
+            self._faults[fault.kind, fault.subjects] = fault
+            if self._on_fault == "warn":
+                warnings.warn(f"{type(self.model).__name__}: {fault}", SurgeryWarning, stacklevel=2)
+        if faults and self._on_fault == "raise":
+            raise GuardError(f"{type(self.model).__name__}: {faults[0]}")
+
+
+def _own_parameters(model: nn.Module, blocks: Mapping[str, nn.Module], name: str) -> dict[str, nn.Parameter]:
+    """The parameters of a block that nothing else in the model holds, and that are not sharded."""
+    holders: Counter[int] = Counter()
+    for module in model.modules():
+        holders.update({id(p) for p in module.parameters(recurse=False)})
+    return {
+        path: parameter
+        for path, parameter in blocks[name].named_parameters()
+        if holders[id(parameter)] == 1 and not isinstance(parameter, DTensor)
+    }

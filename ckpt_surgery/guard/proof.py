@@ -1,0 +1,258 @@
+"""The gradients of one block in a step, held against those of the block alone without checkpointing.
+
+The block's inputs and the gradient that reaches its outputs are kept for one step. After the backward it is run once
+more on them, plainly, which takes the memory of one block and never that of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.measure.compare import relative_error
+from ckpt_surgery.runtime.block_state import BlockState
+from ckpt_surgery.runtime.call_arguments import BlockSignature
+from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
+from ckpt_surgery.runtime.recorded_call import RecordedCall
+from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
+from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.text import error_line
+
+
+class ProofStatus(StrEnum):
+    """How the proof of a block ended."""
+
+    PROVED = "proved"
+    WRONG = "wrong"
+    NOT_YET = "not yet"
+    SEVERAL_CALLS = "runs several times in a step"
+    NOT_CALLED = "did not run"
+    NOT_REACHED = "no gradient reached it"
+    WEIGHTS_CHANGED = "its weights changed in the backward"
+    FAILED = "could not be run alone"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProof:
+    """What is known of one block's gradients.
+
+    `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
+    `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
+    checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run.
+    """
+
+    name: str
+    status: ProofStatus
+    errors: Mapping[str, float] = field(default_factory=dict)
+    compared: int = 0
+    alone_bytes: int = 0
+    given_bytes: int = 0
+    detail: str = ""
+
+
+class BlockWitness:
+    """Watches one block for one step. `end` after the backward gives the proof.
+
+    `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
+    not the block's alone.
+    """
+
+    def __init__(self, name: str, block: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._name = name
+        self._block = block
+        self._parameters = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
+        self._versions = {name: version(p) for name, p in self._parameters.items()}
+        self._calls = 0
+        self._in_backward = False
+        self._hooked = False
+        self._call: RecordedCall | None = None
+        self._states = torch_states(())
+        self._casting: list[tuple[str, torch.dtype]] = []
+        self._given: dict[int, str] = {}
+        self._inputs: list[Tensor] = []
+        self._gradients: dict[str, Tensor] = {}
+        self._output_gradients: dict[int, Tensor] = {}
+        self._handles: list[RemovableHandle] = [
+            block.register_forward_pre_hook(self._enter, with_kwargs=True),
+            block.register_forward_hook(self._leave),
+            *(p.register_hook(partial(self._add, name)) for name, p in self._parameters.items()),
+        ]
+
+    def start_backward(self) -> None:
+        """Calls of the block are recomputes from now on."""
+        self._in_backward = True
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def end(self) -> BlockProof:
+        """Run the block alone, and hold its gradients against those of the step."""
+        self.remove()
+        proof = partial(BlockProof, self._name)
+        if self._call is None:
+            return proof(ProofStatus.NOT_CALLED)
+        if self._calls > 1:
+            return proof(ProofStatus.SEVERAL_CALLS)
+        if not self._output_gradients:
+            return proof(ProofStatus.NOT_REACHED)
+        if any(version(p) != self._versions[name] for name, p in self._parameters.items()):
+            return proof(ProofStatus.WEIGHTS_CHANGED)
+        try:
+            alone, kept = self._run_alone(self._call)
+        except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
+            return proof(ProofStatus.FAILED, detail=error_line(error))
+        both = [name for name in alone if name in self._gradients]
+        errors = {name: relative_error(alone[name], self._gradients[name]) for name in both}
+        wrong = {name: error for name, error in errors.items() if error}
+        lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
+        status = ProofStatus.WRONG if wrong or lost else ProofStatus.PROVED
+        given = sum(tensor.nbytes for tensor in self._inputs)
+        return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given)
+
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._in_backward:
+            self._calls += 1
+            if self._calls > 1:
+                return None
+            self._record(args, kwargs)
+        if self._hooked or not torch.is_grad_enabled() or self._call is None:
+            return None
+        self._hooked = True
+        views: dict[int, Tensor] = {}
+
+        def seen(value: Any) -> Any:
+            if not (isinstance(value, Tensor) and value.requires_grad):
+                return value
+            if id(value) not in views:
+                view = views[id(value)] = value.view_as(value)
+                view.register_hook(partial(self._add, self._argument(len(views) - 1)))
+            return views[id(value)]
+
+        return tuple(map(seen, args)), {name: seen(value) for name, value in kwargs.items()}
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
+        arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
+        self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
+        self._inputs = [tensor.detach() for tensor in self._call.tensors]
+        direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        names = {id(value): name for name, value in signature.named(args, kwargs) if isinstance(value, Tensor)}
+        self._given = {
+            place: names[id(tensor)]
+            for place, tensor in enumerate(self._call.tensors)
+            if any(tensor is value for value in direct)
+        }
+        self._call.tensors = []
+        self._states = torch_states(devices_of(self._block))
+        self._casting = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
+        self._call.begin(watching=True)
+
+    def _leave(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._calls > 1 or self._call is None:
+            return
+        if not self._in_backward:
+            self._call.end()
+        for place, tensor in enumerate(tensors(output)):
+            if tensor.requires_grad and place not in self._output_gradients and self._hooked:
+                tensor.register_hook(partial(self._note_output, place))
+
+    def _argument(self, place: int) -> str:
+        return f"its argument {list(self._given.values())[place]}"
+
+    def _add(self, name: str, gradient: Tensor) -> None:
+        before = self._gradients.get(name)
+        gradient = gradient.detach()
+        self._gradients[name] = gradient.clone() if before is None else before + gradient
+
+    def _note_output(self, place: int, gradient: Tensor) -> None:
+        self._output_gradients.setdefault(place, gradient.detach())
+
+    def _run_alone(self, call: RecordedCall) -> tuple[dict[str, Tensor], int]:
+        """The gradients of the block without checkpointing, by name, and the bytes that it keeps for them."""
+        given = [tensor.detach().requires_grad_() for tensor in self._inputs]
+        present = (*given, *self._block.parameters(), *self._block.buffers())
+        known = {tensor.untyped_storage()._cdata for tensor in present}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in known:
+                kept[storage._cdata] = storage.nbytes()
+            return tensor
+
+        wanted = {self._argument(n): given[place] for n, place in enumerate(self._given)}
+        wanted |= self._parameters
+        with (
+            torch.enable_grad(),
+            torch_states_kept(self._states),
+            _autocast(self._casting),
+            call.as_at_entry(trusting=False) as stand_ins,
+            _without_checkpointing(self._block),
+            saved_tensors_hooks(keep, _same),
+        ):
+            args, kwargs = call.rebuilt(given, stand_ins)
+            results = list(tensors(self._block(*args, **kwargs)))
+        reached = {
+            place: gradient for place, gradient in self._output_gradients.items() if results[place].requires_grad
+        }
+        gradients = torch.autograd.grad(
+            [results[place] for place in reached],
+            list(wanted.values()),
+            list(reached.values()),
+            allow_unused=True,
+        )
+        found = zip(wanted, gradients, strict=True)
+        return {name: gradient for name, gradient in found if gradient is not None}, sum(kept.values())
+
+
+_KINDS = ("cpu", "cuda")
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@contextmanager
+def _autocast(casting: Sequence[tuple[str, torch.dtype]]) -> Iterator[None]:
+    """Inside, operators cast as they did when the block ran."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        if not casting:
+            yield
+            return
+        kind, dtype = casting[0]
+        with torch.autocast(kind, dtype=dtype, cache_enabled=False):
+            yield
+
+
+@contextmanager
+def _without_checkpointing(block: nn.Module) -> Iterator[None]:
+    """Inside, nothing in a block is checkpointed, by a surgery or by its library."""
+    before: list[tuple[nn.Module, dict[str, Any]]] = []
+    for module in block.modules():
+        own = vars(module)
+        names = [*flags_of(module), *([FUNCTION] if FUNCTION in own else [])]
+        before.append((module, {name: own[name] for name in names if name in own}))
+        own.update(dict.fromkeys(flags_of(module), False))
+        if FUNCTION in own:
+            own[FUNCTION] = None
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            for name in flags_of(module):
+                vars(module).pop(name, None)
+            vars(module).update(attributes)

@@ -1,0 +1,81 @@
+"""Where a training step of a model begins and ends: its forward with gradients, and the end of the backward after it.
+
+Two hooks on the model, and, once a step, one on its output. Nothing global is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.runtime.containers import tensors
+
+
+class StepHooks:
+    """Calls `begin` before a forward that trains, `backward` as the backward reaches its output, and `end` after that.
+
+    A forward whose backward has not begun when the next forward begins is given up, by `abandon`: gradients of two
+    forwards that share a backward cannot be told apart.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        begin: Callable[[], None],
+        backward: Callable[[], None],
+        end: Callable[[], None],
+        abandon: Callable[[], None],
+    ) -> None:
+        self._begin, self._backward, self._end, self._abandon = begin, backward, end, abandon
+        self._running = False
+        self._in_backward = False
+        self._depth = 0
+        self._handles: list[RemovableHandle] = [
+            model.register_forward_pre_hook(self._before, prepend=True),
+            model.register_forward_hook(self._after, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks off, and give up a step that has begun."""
+        for handle in self._handles:
+            handle.remove()
+        if self._running:
+            self._give_up()
+
+    def _before(self, model: nn.Module, _: Any) -> None:
+        if self._in_backward or not (model.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+            return
+        if self._running:
+            self._give_up()
+        self._running = True
+        self._begin()
+
+    def _after(self, model: nn.Module, _: Any, output: Any) -> None:
+        if not self._running or self._in_backward:
+            return
+        results = [tensor for tensor in tensors(output) if tensor.requires_grad]
+        if not results:
+            self._give_up()
+        for tensor in results:
+            tensor.register_hook(self._reached)
+
+    def _reached(self, _: Tensor) -> None:
+        if self._running and not self._in_backward:
+            self._in_backward = True
+            self._backward()
+            Variable._execution_engine.queue_callback(self._finish)  # type: ignore[no-untyped-call]
+
+    def _finish(self) -> None:
+        running, self._running, self._in_backward = self._running, False, False
+        if running:
+            self._end()
+
+    def _give_up(self) -> None:
+        self._running = self._in_backward = False
+        self._abandon()

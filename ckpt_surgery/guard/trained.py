@@ -1,0 +1,75 @@
+"""Which parameters that should train got no gradient so far."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.guard.faults import FaultKind, GuardFault
+
+
+class UntrainedParameters:
+    """Watches the parameters of `model` that require gradient until each had one that is not zero.
+
+    Those that have none after `patience` steps are a fault, once. What happens in a step is judged at the end of the
+    next: nothing waits for a device. Sharded parameters are not watched.
+    """
+
+    def __init__(self, model: nn.Module, patience: int) -> None:
+        self._model = model
+        self._patience = patience
+        self._steps = 0
+        self._handles: dict[str, RemovableHandle] = {}
+        self._nonzero: dict[str, Tensor] = {}
+        self._done = False
+
+    def begin(self) -> None:
+        """Watch what has had no gradient yet."""
+        if self._done:
+            return
+        if not self._steps:
+            wanted = {
+                name: p
+                for name, p in self._model.named_parameters()
+                if p.requires_grad and p.is_leaf and not isinstance(p, DTensor)
+            }
+            for name, parameter in wanted.items():
+                if name not in self._handles:
+                    self._handles[name] = parameter.register_hook(partial(self._note, name))
+
+    def end(self) -> list[GuardFault]:
+        """The fault at the end of the last step of the patience."""
+        if self._done or not self._handles:
+            return []
+        self._steps += 1
+        last = self._steps == self._patience
+        if self._steps <= 2 or last or self._steps & (self._steps - 1) == 0:
+            self._drop_those_with_gradients()
+        if not self._handles:
+            self._done = True
+        if not last:
+            return []
+        names = tuple(self._handles)
+        self.remove()
+        return [GuardFault(FaultKind.UNTRAINED, names, steps=self._steps)] if names else []
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+        self._nonzero.clear()
+        self._done = True
+
+    def _note(self, name: str, gradient: Tensor) -> None:
+        nonzero = gradient.detach().ne(0).any()
+        before = self._nonzero.get(name)
+        self._nonzero[name] = nonzero if before is None else before | nonzero
+
+    def _drop_those_with_gradients(self) -> None:
+        for name in [name for name, nonzero in self._nonzero.items() if bool(nonzero)]:
+            self._handles.pop(name).remove()
+            del self._nonzero[name]
