@@ -7,6 +7,7 @@ from ckpt_surgery.codemods.finding import Finding as Finding
 from ckpt_surgery.codemods.repair import SourceRepair as SourceRepair
 from ckpt_surgery.errors import CannotBuild as CannotBuild
 from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
+from ckpt_surgery.errors import GuardError as GuardError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError
 from ckpt_surgery.errors import OptionError as OptionError
 from ckpt_surgery.errors import OptionTypeError as OptionTypeError
@@ -14,6 +15,10 @@ from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
 from ckpt_surgery.errors import TransformersNotFound as TransformersNotFound
 from ckpt_surgery.errors import VerifyError as VerifyError
+from ckpt_surgery.guard.guard import Guard as Guard
+from ckpt_surgery.guard.guard import guard as guard
+from ckpt_surgery.guard.report import GuardReport as GuardReport
+from ckpt_surgery.guard.trainer import CheckpointGuard as CheckpointGuard
 from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost
 from ckpt_surgery.measure.results import ModeReport as ModeReport

@@ -30,7 +30,7 @@ ROOMS = (
     {"runtime"},
     {"measure"},
     {"report", "tiny", "distributed"},
-    {"survey"},
+    {"survey", "guard"},
     {"testing", "upstream"},
     {"cli"},
 )

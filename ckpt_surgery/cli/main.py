@@ -19,6 +19,7 @@ from ckpt_surgery.cli.check import check_command
 from ckpt_surgery.cli.exits import ExitCode, fail, finish
 from ckpt_surgery.cli.pr import pr_command
 from ckpt_surgery.cli.rule import rule_command
+from ckpt_surgery.cli.run import run_command
 from ckpt_surgery.cli.terminal import say, unwritable_output, write
 from ckpt_surgery.cli.verify import verify_command
 from ckpt_surgery.version import __version__
@@ -43,6 +44,7 @@ app.command("check")(check_command)
 app.command("apply")(apply_command)
 app.command("rule")(rule_command)
 app.command("verify")(verify_command)
+app.command("run", context_settings={"allow_interspersed_args": False})(run_command)
 app.command("pr")(pr_command)
 
 

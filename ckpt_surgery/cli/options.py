@@ -44,7 +44,8 @@ def named_paths(texts: Sequence[str]) -> list[Path]:
     return [Path(checked_path(text)) for text in texts]
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """The parser of an option that takes a number, 1 or more."""
     if not text.isdecimal() or not is_count(int(text)):
         raise typer.BadParameter(f"{text!r} is not {COUNT}")
     return int(text)
@@ -71,7 +72,7 @@ IncludeUnsupported: TypeAlias = Annotated[
 ]
 NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Ignore the cache.")]
 Jobs: TypeAlias = Annotated[
-    int | None, typer.Option(parser=_count, metavar="N", help="Worker processes (default: one for each core).")
+    int | None, typer.Option(parser=count, metavar="N", help="Worker processes (default: one for each core).")
 ]
 Output: TypeAlias = Annotated[
     Path | None, typer.Option(readable=False, metavar="FILE", help="Write the report to this file.")

@@ -64,8 +64,8 @@ def _again(fault: GuardFault) -> str:
 
 def _wrong(fault: GuardFault) -> str:
     return (
-        f"{_blocks(fault.subjects[:1])} got other gradients than it has without checkpointing: {some(fault.subjects[1:])} "
-        f"{'is' if len(fault.subjects) == 2 else 'are'} off by up to {fault.error:.2g} of their size"
+        f"{_blocks(fault.subjects[:1])} got other gradients than it has without checkpointing: "
+        f"{some(fault.subjects[1:])}, off by up to {fault.error:.2g} of the largest entry"
     )
 
 

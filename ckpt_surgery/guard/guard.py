@@ -100,6 +100,10 @@ class Guard(Undoable):
             model, begin=self._begin, backward=self._start_backward, end=self._end, abandon=self._abandon
         )
 
+    def begin_within(self) -> None:
+        """Begin with the step whose forward is running already: to be called in it, before a block runs."""
+        self._hooks.begin_within()
+
     def report(self) -> GuardReport:
         """What was seen so far."""
         blocks = blocks_of(self.model)

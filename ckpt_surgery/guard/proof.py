@@ -86,7 +86,7 @@ class BlockWitness:
         self._handles: list[RemovableHandle] = [
             block.register_forward_pre_hook(self._enter, with_kwargs=True),
             block.register_forward_hook(self._leave),
-            *(p.register_hook(partial(self._add, name)) for name, p in self._parameters.items()),
+            *(p.register_hook(partial(self._add, n)) for n, p in self._parameters.items()),  # type: ignore[no-untyped-call]
         ]
 
     def start_backward(self) -> None:
@@ -139,7 +139,8 @@ class BlockWitness:
                 return value
             if id(value) not in views:
                 view = views[id(value)] = value.view_as(value)
-                view.register_hook(partial(self._add, self._argument(len(views) - 1)))
+                name = self._argument(len(views) - 1)
+                view.register_hook(partial(self._add, name))  # type: ignore[no-untyped-call]
             return views[id(value)]
 
         return tuple(map(seen, args)), {name: seen(value) for name, value in kwargs.items()}
@@ -168,7 +169,7 @@ class BlockWitness:
             self._call.end()
         for place, tensor in enumerate(tensors(output)):
             if tensor.requires_grad and place not in self._output_gradients and self._hooked:
-                tensor.register_hook(partial(self._note_output, place))
+                tensor.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
 
     def _argument(self, place: int) -> str:
         return f"its argument {list(self._given.values())[place]}"
@@ -215,7 +216,7 @@ class BlockWitness:
             list(reached.values()),
             allow_unused=True,
         )
-        found = zip(wanted, gradients, strict=True)
+        found: list[tuple[str, Tensor | None]] = list(zip(wanted, gradients, strict=True))
         return {name: gradient for name, gradient in found if gradient is not None}, sum(kept.values())
 
 

@@ -33,13 +33,17 @@ class StepHooks:
         abandon: Callable[[], None],
     ) -> None:
         self._begin, self._backward, self._end, self._abandon = begin, backward, end, abandon
+        self._model = model
         self._running = False
         self._in_backward = False
-        self._depth = 0
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._before, prepend=True),
             model.register_forward_hook(self._after, always_call=True),
         ]
+
+    def begin_within(self) -> None:
+        """Begin a step in a forward of the model that has begun before the hooks were there."""
+        self._before(self._model, None)
 
     def remove(self) -> None:
         """Take the hooks off, and give up a step that has begun."""
@@ -63,13 +67,13 @@ class StepHooks:
         if not results:
             self._give_up()
         for tensor in results:
-            tensor.register_hook(self._reached)
+            tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
 
     def _reached(self, _: Tensor) -> None:
         if self._running and not self._in_backward:
             self._in_backward = True
             self._backward()
-            Variable._execution_engine.queue_callback(self._finish)  # type: ignore[no-untyped-call]
+            Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False

@@ -38,7 +38,7 @@ class UntrainedParameters:
             }
             for name, parameter in wanted.items():
                 if name not in self._handles:
-                    self._handles[name] = parameter.register_hook(partial(self._note, name))
+                    self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     def end(self) -> list[GuardFault]:
         """The fault at the end of the last step of the patience."""

@@ -19,8 +19,8 @@ class BlockRepair:
     """What was done to the blocks of one class in one stack.
 
     A block of kind "layer" has its calls repaired, and a "plain" one is made to checkpoint. `inline_off` says whether
-    a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would, and
-    `nested_off` counts the checkpointing layers inside a block.
+    a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would,
+    and `nested_off` counts the checkpointing layers inside a block.
     """
 
     kind: Kind

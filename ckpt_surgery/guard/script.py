@@ -1,0 +1,84 @@
+"""Run a script or a module as Python does: arguments, path, `__main__`, traceback and exit code are its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from ckpt_surgery.errors import OptionError
+
+
+def run_script(path: str, arguments: Sequence[str]) -> int:
+    """Run a file with these arguments, and return its exit code, or minus the signal that ended it.
+
+    Raises OptionError where there is no file to read.
+    """
+    place = Path(path)
+    try:
+        source = place.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror or error}: give a Python script, or -m and a module") from None
+    return _run(lambda: compile(source, path, "exec"), path, None, str(place.resolve().parent), [path, *arguments])
+
+
+def run_module(name: str, arguments: Sequence[str]) -> int:
+    """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError where there is none."""
+    sys.path.insert(0, str(Path.cwd()))
+    spec = _main_spec(name)
+    code = spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
+    if spec is None or code is None:
+        raise OptionError(f"there is no module {name} to run: give its dotted name, as after `python -m`")
+    return _run(lambda: code, spec.origin or name, spec, str(Path.cwd()), [spec.origin or name, *arguments])
+
+
+def _main_spec(name: str) -> ModuleSpec | None:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError):
+        return None
+    return spec if spec is not None and hasattr(spec.loader, "get_code") else None
+
+
+def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, folder: str, argv: list[str]) -> int:
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=file, __spec__=spec, __builtins__=__builtins__, __cached__=None)
+    if spec is not None:
+        main.__dict__.update(__package__=spec.parent, __loader__=spec.loader)
+    sys.modules["__main__"] = main
+    sys.argv[:] = argv
+    if spec is None:
+        sys.path[0] = folder
+    try:
+        exec(code(), main.__dict__)
+    except SystemExit as exit_:
+        return _exit_code(exit_.code)
+    except KeyboardInterrupt as interrupt:
+        _show(interrupt)
+        return -signal.SIGINT
+    except BaseException as error:
+        _show(error)
+        return 1
+    return 0
+
+
+def _exit_code(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback from the script on, as Python would."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.stdout.flush()
+    sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -1,0 +1,135 @@
+"""The models that a process trains: found at their first forward, wrapped where asked for, and guarded.
+
+One hook of torch's on every module finds them. It looks at each module once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.guard.guard import Guard, OnFault, guard
+from ckpt_surgery.measure.switch import has_surgery
+from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.wrap import wrap_blocks
+
+
+class Wrap(StrEnum):
+    """Which models are wrapped."""
+
+    ASKED = "asked"
+    """Those on which the script has switched checkpointing on."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverOptions:
+    """What is done with a model: `wrap_options` go to `wrap_blocks`, the others to `guard`."""
+
+    wrap: Wrap = Wrap.ASKED
+    wrap_options: Mapping[str, Any] = field(default_factory=dict)
+    every: int = 100
+    prove: bool = True
+    on_fault: OnFault = "collect"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model that was trained: its guard, if it could have one, its surgery, if it got one, and what went wrong."""
+
+    model: nn.Module
+    guard: Guard | None
+    surgery: Surgery | None
+    problems: tuple[str, ...] = ()
+
+
+class Takeover:
+    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done."""
+
+    def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
+        self.trained: list[Trained] = []
+        self._options = options
+        self._say = say
+        self._process = os.getpid()
+        self._seen: WeakSet[nn.Module] = WeakSet()
+        self._remove: Callable[[], None] = _nothing
+
+    def install(self) -> None:
+        """Look at every module that runs from now on."""
+        self._remove = register_module_forward_pre_hook(self._look).remove
+
+    def remove(self) -> None:
+        """Look no more, and take guards and surgeries off."""
+        self._remove()
+        for trained in self.trained:
+            if trained.guard is not None:
+                trained.guard.remove()
+            if trained.surgery is not None:
+                trained.surgery.undo()
+
+    def _look(self, module: nn.Module, _: Any) -> None:
+        if module in self._seen or not module.training or not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling() or os.getpid() != self._process:
+            return
+        self._seen.update(module.modules())
+        model = module.module if isinstance(module, DistributedDataParallel) else module
+        if any(parameter.requires_grad for parameter in model.parameters()) and any(model.children()):
+            self.trained.append(self._take(model))
+
+    def _take(self, model: nn.Module) -> Trained:
+        problems: list[str] = []
+        surgery = watching = None
+        wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
+        if wanted and not has_surgery(model):
+            surgery = self._tried(problems, partial(wrap_blocks, model, **self._wrap_options(model)))
+        if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
+            options = self._options
+            watching = self._tried(
+                problems,
+                partial(guard, model, every=options.every, prove=options.prove, on_fault=options.on_fault),
+            )
+        if watching is not None:
+            watching.begin_within()
+        return Trained(model, watching, surgery, tuple(problems))
+
+    def _tried(self, problems: list[str], action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except CkptSurgeryError as error:
+            problems.append(str(error))
+            self._say(str(error))
+            return None
+
+    def _wrap_options(self, model: nn.Module) -> dict[str, Any]:
+        """The options of this, over those with which the script has switched checkpointing on."""
+        functions = (vars(module).get(FUNCTION) for module in model.modules())
+        given = next((found for function in functions if function and (found := options_of(function))), None)
+        own: dict[str, Any] = {}
+        if given is not None:
+            options, offload = given
+            own = {name: options[name] for name in ("use_reentrant", "preserve_rng_state") if name in options}
+            own |= {"offload": "cpu"} if offload else {}
+        return {**own, **self._options.wrap_options}
+
+
+def is_asked(model: nn.Module) -> bool:
+    """Whether checkpointing is switched on anywhere in a model, as its library does that."""
+    return any(getattr(module, flag) for module in model.modules() for flag in flags_of(module))
+
+
+def _nothing() -> None:
+    """Remove what was not installed."""
