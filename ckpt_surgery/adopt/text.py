@@ -121,6 +121,8 @@ def _words(proof: ClassProof, repaired: bool) -> str:
             return "fails before and after the repair" if repaired else "fails"
         case ClassVerdict.NOT_MEASURED:
             return f"not measured, {proof.final.problem}"
+        case ClassVerdict.UNSUPPORTED if proof.final.modes and all(run.ok for run in proof.final.modes):
+            return "claims no support, and would be right with supports_gradient_checkpointing = True"
         case verdict:
             return str(verdict)
 

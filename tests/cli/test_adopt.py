@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,19 @@ class TestWithTrust:
         proofs.answer = [ClassProof(UNBUILT)]
         run("toy --trust-remote-code")
         assert capsys.readouterr().err == f"ckpt_surgery: error: toy: {UNBUILT.problem}\n"
+
+    def test_a_model_that_could_claim_more_is_told_so(
+        self, proofs: Proofs, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_shape(Path("toy"), "healthy")
+        for report, said in (
+            (replace(GOOD, supported=False), "claims no support, and would be right with supports_gradient_checkpoin"),
+            (replace(BAD, supported=False), "ToyModel: claims no support."),
+            (UNSUPPORTED, "ToyModel: claims no support."),
+        ):
+            proofs.answer = [ClassProof(report)]
+            assert run("toy --trust-remote-code") == 0
+            assert said in " ".join(capsys.readouterr().out.split())
 
     def test_what_was_repaired_and_never_run_is_named(
         self, proofs: Proofs, capsys: pytest.CaptureFixture[str]
