@@ -57,7 +57,8 @@ def repair_lines(source: SourceResult, *, unsafe: bool, width: int) -> list[str]
 
 def proof_lines(adoption: Adoption, *, width: int) -> list[str]:
     """The full report on every class, before and after the repair."""
-    return [line for proof in adoption.proofs for line in (*_report_lines(proof, width), "")]
+    reports = (proof.paired.lines(width=width, repaired_by=REPAIR) for proof in adoption.proofs)
+    return [line for lines in reports for line in (*lines, "")]
 
 
 def decision_lines(adoption: Adoption, *, trusted: bool, width: int) -> list[str]:
@@ -89,10 +90,6 @@ def worse_clauses(adoption: Adoption) -> list[str]:
 
 _PENDING = "The repair was measured on a copy: --write writes it."
 _NEEDS_TRUST = "the proof needs --trust-remote-code, which runs the code in this folder: read it first."
-
-
-def _report_lines(proof: ClassProof, width: int) -> list[str]:
-    return proof.paired.lines(width=width, repaired_by=REPAIR)
 
 
 def _verdicts(adoption: Adoption) -> str:
@@ -141,6 +138,6 @@ def _worse_clause(proof: ClassProof) -> str:
 def _growth(proof: ClassProof, mode: Mode) -> str:
     """The kept bytes as a clause, where these are what is worse."""
     before, after = kept_bytes(proof.before, mode), kept_bytes(proof.final, mode)
-    if "cost" not in proof.worse[mode] or not before or not after:
+    if "cost" not in proof.worse[mode] or not before or not after or after[0] <= before[0]:
         return ""
     return f": it keeps {size(after[0])} for the backward pass, and kept {size(before[0])}"

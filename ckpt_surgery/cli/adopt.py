@@ -126,7 +126,8 @@ def _settled(
     adoption = Adoption(source, decide(source, proofs), proofs, unsafe, installed_versions())
     write_lines(proof_lines(adoption, width=width))
     if write and adoption.decision is Decision.PROVED:
-        write_patches(source.patches)
+        with termination_raises():
+            write_patches(source.patches)
         adoption = replace(adoption, decision=Decision.WRITTEN)
     if out is not None:
         names = write_pages(adoption, out)
