@@ -31,7 +31,7 @@ ROOMS = (
     {"measure"},
     {"report", "tiny", "distributed"},
     {"survey", "guard"},
-    {"testing", "upstream"},
+    {"testing", "upstream", "adopt"},
     {"cli"},
 )
 """The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""

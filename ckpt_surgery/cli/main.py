@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ckpt_surgery.cli.adopt import adopt_command
 from ckpt_surgery.cli.apply import apply_command
 from ckpt_surgery.cli.check import check_command
 from ckpt_surgery.cli.exits import ExitCode, fail, finish
@@ -45,6 +46,7 @@ app.command("apply")(apply_command)
 app.command("rule")(rule_command)
 app.command("verify")(verify_command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run_command)
+app.command("adopt")(adopt_command)
 app.command("pr")(pr_command)
 
 

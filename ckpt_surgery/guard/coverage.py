@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from ckpt_surgery.guard.faults import Cause, FaultKind, GuardFault
+from ckpt_surgery.guard.faults import Cause, GuardFaultKind, GuardFault
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import is_layer
@@ -42,15 +42,15 @@ class Coverage:
 
     def faults(self) -> list[GuardFault]:
         """The faults of the step, those of one kind and cause together."""
-        found: dict[tuple[FaultKind, Cause, tuple[int, int]], list[str]] = {}
+        found: dict[tuple[GuardFaultKind, Cause, tuple[int, int]], list[str]] = {}
         for name, (forward, backward) in self.counts().items():
             block = self._blocks[name]
             trains = any(p.requires_grad and p.grad is not None for p in block.parameters())
             if name in self._expected and forward and not backward and trains:
                 cause = self._cause(name, block)
-                found.setdefault((FaultKind.NOT_RECOMPUTED, cause, (forward, 0)), []).append(name)
+                found.setdefault((GuardFaultKind.NOT_RECOMPUTED, cause, (forward, 0)), []).append(name)
             elif backward > forward > 0:
-                found.setdefault((FaultKind.RECOMPUTED_AGAIN, Cause.TWICE, (forward, backward)), []).append(name)
+                found.setdefault((GuardFaultKind.RECOMPUTED_AGAIN, Cause.TWICE, (forward, backward)), []).append(name)
         return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in found.items()]
 
     def _cause(self, name: str, block: nn.Module) -> Cause:

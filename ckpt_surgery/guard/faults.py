@@ -9,7 +9,7 @@ from enum import StrEnum
 from ckpt_surgery.text import plural, some
 
 
-class FaultKind(StrEnum):
+class GuardFaultKind(StrEnum):
     """What is wrong with the checkpointing of a run."""
 
     NOT_RECOMPUTED = "not recomputed"
@@ -40,7 +40,7 @@ class GuardFault:
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
     """
 
-    kind: FaultKind
+    kind: GuardFaultKind
     subjects: tuple[str, ...]
     cause: Cause = Cause.UNKNOWN
     counts: tuple[int, int] = (0, 0)
@@ -81,8 +81,8 @@ def _blocks(names: Sequence[str]) -> str:
 
 
 _SAID = {
-    FaultKind.NOT_RECOMPUTED: _not_recomputed,
-    FaultKind.RECOMPUTED_AGAIN: _again,
-    FaultKind.WRONG_GRADIENTS: _wrong,
-    FaultKind.UNTRAINED: _untrained,
+    GuardFaultKind.NOT_RECOMPUTED: _not_recomputed,
+    GuardFaultKind.RECOMPUTED_AGAIN: _again,
+    GuardFaultKind.WRONG_GRADIENTS: _wrong,
+    GuardFaultKind.UNTRAINED: _untrained,
 }

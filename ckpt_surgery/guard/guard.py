@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guard.coverage import Coverage
-from ckpt_surgery.guard.faults import FaultKind, GuardFault
-from ckpt_surgery.guard.proof import BlockProof, BlockWitness, ProofStatus
+from ckpt_surgery.guard.faults import GuardFaultKind, GuardFault
+from ckpt_surgery.guard.proof import GradientProof, BlockWitness, ProofStatus
 from ckpt_surgery.guard.report import BlockRow, GuardReport
 from ckpt_surgery.guard.steps import StepHooks
 from ckpt_surgery.guard.trained import UntrainedParameters
@@ -92,9 +92,9 @@ class Guard(Undoable):
         self._coverage: Coverage | None = None
         self._witness: BlockWitness | None = None
         self._counts: dict[str, tuple[int, int]] = {}
-        self._proofs: dict[str, BlockProof] = {}
+        self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
-        self._faults: dict[tuple[FaultKind, tuple[str, ...]], GuardFault] = {}
+        self._faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = {}
         self._untrained = UntrainedParameters(model, patience)
         self._hooks = StepHooks(
             model, begin=self._begin, backward=self._start_backward, end=self._end, abandon=self._abandon
@@ -112,7 +112,7 @@ class Guard(Undoable):
                 name,
                 type(block.module).__name__,
                 self._counts.get(name),
-                self._proofs.get(name, BlockProof(name, ProofStatus.NOT_YET)),
+                self._proofs.get(name, GradientProof(name, ProofStatus.NOT_YET)),
             )
             for name, block in blocks.items()
             if not block.inside
@@ -164,7 +164,7 @@ class Guard(Undoable):
             self._proofs[proof.name] = proof
             if proof.status is ProofStatus.WRONG:
                 subjects = (proof.name, *proof.errors)
-                faults.append(GuardFault(FaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
+                faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
         faults += self._untrained.end()
         self._tell([fault for fault in faults if (fault.kind, fault.subjects) not in self._faults])
 

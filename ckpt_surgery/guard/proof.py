@@ -44,7 +44,7 @@ class ProofStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockProof:
+class GradientProof:
     """What is known of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
@@ -99,10 +99,10 @@ class BlockWitness:
             handle.remove()
         self._handles.clear()
 
-    def end(self) -> BlockProof:
+    def end(self) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step."""
         self.remove()
-        proof = partial(BlockProof, self._name)
+        proof = partial(GradientProof, self._name)
         if self._call is None:
             return proof(ProofStatus.NOT_CALLED)
         if self._calls > 1:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ckpt_surgery.guard.faults import GuardFault
-from ckpt_surgery.guard.proof import BlockProof, ProofStatus
+from ckpt_surgery.guard.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import plural, size, some, text_table
 
 
@@ -19,7 +19,7 @@ class BlockRow:
     name: str
     block_class: str
     counts: tuple[int, int] | None
-    proof: BlockProof
+    proof: GradientProof
 
 
 @dataclass(frozen=True, slots=True)

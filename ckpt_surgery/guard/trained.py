@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.guard.faults import FaultKind, GuardFault
+from ckpt_surgery.guard.faults import GuardFaultKind, GuardFault
 
 
 class UntrainedParameters:
@@ -54,7 +54,7 @@ class UntrainedParameters:
             return []
         names = tuple(self._handles)
         self.remove()
-        return [GuardFault(FaultKind.UNTRAINED, names, steps=self._steps)] if names else []
+        return [GuardFault(GuardFaultKind.UNTRAINED, names, steps=self._steps)] if names else []
 
     def remove(self) -> None:
         """Stop watching."""

@@ -132,15 +132,15 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self, *, width: int = WIDTH) -> list[str]:
+    def lines(self, *, width: int = WIDTH, repaired_by: str = "wrap_blocks") -> list[str]:
         """Lines of plain text: the model, what came of each level and mode, each fault, notes and cost.
 
-        Where `wrap_blocks` was tried, its result stands beside and below. The table of the surgery keeps its
-        own width.
+        Where a repair was tried, its result stands beside and below; `repaired_by` says what made it. The table of
+        the surgery keeps its own width.
         """
         about = [self.dtype, plural(self.parameters, "parameter") if self.parameters else ""]
         about += [f"{package} {version}" for package, version in self.versions.items()]
-        lines = [*wrapped(_headline(self), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
+        lines = [*wrapped(_headline(self, repaired_by), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
         if self.source:
             lines += wrapped(f"code: {self.source}", width, "  ")
         if self.problem:
@@ -149,7 +149,7 @@ class Report:
             lines += wrapped("It claims no support for checkpointing. What would be if it did:", width, "  ")
         lines += [*_level_lines(self), *_fault_lines(self, width)]
         if self.repair is not None:
-            lines += _fault_lines(self.repaired, width, " after wrap_blocks")
+            lines += _fault_lines(self.repaired, width, f" after {repaired_by}")
         return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def report_of(data: Mapping[str, Any]) -> Report:
     )
 
 
-def _headline(report: Report) -> str:
+def _headline(report: Report, repaired_by: str) -> str:
     kind = f" ({report.model_type})" if report.model_type else ""
-    then = f"; after wrap_blocks: {_shout(report.repair.status)}" if report.repair else ""
+    then = f"; after {repaired_by}: {_shout(report.repair.status)}" if report.repair else ""
     return f"{report.label}{kind}: {_shout(report.status)}{then}"
 
 
@@ -237,4 +237,4 @@ def _surgery_lines(report: Report, width: int) -> list[str]:
         return []
     table = [f"  {line.replace(_RULE, '-')}" for line in report.repair.surgery.splitlines()]
     problem = wrapped(f"Not repaired: {report.repair.problem}", width, "  ") if report.repair.problem else []
-    return ["", *table, *problem]
+    return ["", *table, *problem] if table or problem else []

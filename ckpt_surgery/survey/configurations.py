@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
         TargetError: the file cannot be read, names no known class, or refers to code that is not trusted or missing.
     """
     file = path / "config.json" if path.is_dir() else path
-    config = _read(file)
+    config = read_config(file)
     source = str(file.resolve())
     model_type = str(config.get("model_type") or "")
     architectures = _architectures(file, config)
     entries = [catalogue()[name] for name in architectures if name in catalogue()]
     auto_map = config.get("auto_map")
     if isinstance(auto_map, dict) and (not entries or (trust_remote_code and _model_references(auto_map))):
-        return _remote_targets(name, file, model_type, architectures, auto_map, trust_remote_code)
+        return _remote_targets(name, file, config, trust_remote_code)
     if entries:
         targets = list(map(class_target, entries))
     elif architectures:
@@ -57,7 +57,8 @@ def _architectures(file: Path, config: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_config(file: Path) -> Mapping[str, Any]:
+    """The values of a `config.json`. Raises TargetError where it cannot be read, or holds no JSON object."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -69,26 +70,36 @@ def _read(file: Path) -> Mapping[str, Any]:
     return config
 
 
-def _remote_targets(
-    name: str, file: Path, model_type: str, architectures: Sequence[str], auto_map: Mapping[str, Any], trusted: bool
-) -> list[SurveyTarget]:
-    """The model classes whose code is in the folder, each a reference such as `modeling_x.XForCausalLM`."""
-    if not trusted:
-        raise TargetError(
-            f"{file.parent} comes with its own code, and verifying its models means running it: read it first; "
-            "only `ckpt_surgery verify --trust-remote-code` runs it"
-        )
+def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The model classes that a configuration has code for, each with its reference, such as `modeling_x.XModel`.
+
+    Those that `architectures` names, or all of `auto_map`. Nothing is imported.
+
+    Raises:
+        TargetError: `auto_map` names no model class, or code that is not in the folder of the file.
+    """
+    auto_map: Mapping[str, Any] = config["auto_map"]
+    architectures = _architectures(file, config)
     references = _model_references(auto_map)
     if not references:
         raise TargetError(f"{file}: `auto_map` names no model class: it needs an AutoModel entry")
     chosen = [entry for entry in references if entry in architectures] or list(references)
     for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
         _check_reference(file, reference)
-    return [
-        SurveyTarget(
-            name, entry, TargetKind.REMOTE, model_type, source=f"{file.parent.resolve()}::{references[entry]}"
+    return {entry: references[entry] for entry in chosen}
+
+
+def _remote_targets(name: str, file: Path, config: Mapping[str, Any], trusted: bool) -> list[SurveyTarget]:
+    """The model classes whose code is in the folder."""
+    if not trusted:
+        raise TargetError(
+            f"{file.parent} comes with its own code, and verifying its models means running it: read it first; "
+            "only `ckpt_surgery verify --trust-remote-code` runs it"
         )
-        for entry in chosen
+    model_type, folder = str(config.get("model_type") or ""), file.parent.resolve()
+    return [
+        SurveyTarget(name, entry, TargetKind.REMOTE, model_type, source=f"{folder}::{reference}")
+        for entry, reference in remote_classes(file, config).items()
     ]
 
 

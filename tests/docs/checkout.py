@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.zoo.own_code_shapes import write_shape
+
 MODELS = "src/transformers/models"
 CALL = "hidden_states = layer(hidden_states, mask, encoder_hidden_states=memory)"
 FOO = f"""\
@@ -108,6 +110,7 @@ class MineModel(PreTrainedModel):
 
 def plant() -> None:
     """Write the checkout into the working folder, over whatever a command made of it."""
+    write_shape(Path("my_old_model"), "old switch")
     for name, text in FILES.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)

@@ -25,8 +25,8 @@ from tests.docs.commands import ROOT, Command, command_faults, commands, options
 
 CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT013"}
 """All rules, the code prefix in the example configuration, and the invented example rule."""
-DOCUMENTS = ("body.md", "evidence.md", "siblings.md")
-"""What `ckpt_surgery pr` writes."""
+DOCUMENTS = ("body.md", "evidence.md", "siblings.md", "model_card.md", "pull_request.md")
+"""What `ckpt_surgery pr` and `adopt` write."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,9 @@ def yaml_faults(text: str) -> list[str]:
     steps = [step for job in document.get("jobs", {}).values() for step in job["steps"]]
     faults = [] if hooks or steps else ["neither hooks nor steps"]
     faults += [f"no hook {hook}" for hook in hooks if hook not in existing]
+    inputs = yaml.safe_load(read("action.yml"))["inputs"]
+    action = [step for step in steps if step.get("uses", "").startswith("OWNER/REPOSITORY@")]
+    faults += [f"no input {name}" for step in action for name in step.get("with", {}) if name not in inputs]
     lines = [step["run"] for step in steps if "run" in step]
     faults += [fault for line in lines for fault in command_faults(Command(line))]
     written = {name for line in lines if line.startswith("ckpt_surgery ") for name in run(line).changed}

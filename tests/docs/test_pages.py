@@ -124,6 +124,7 @@ def test_there_are_pages_of_every_kind() -> None:
         ("yaml", "repos: [{repo: A, rev: B, hooks: [{id: ckpt-surgery-fix}]}]\n", "no hook ckpt-surgery-fix"),
         ("yaml", "jobs: {a: {steps: [{run: ckpt_surgery check src --format json}]}}\n", "No such option"),
         ("yaml", "jobs: {a: {steps: [{uses: x, with: {sarif_file: a.sarif}}]}}\n", "no step writes a.sarif"),
+        ("yaml", "jobs: {a: {steps: [{uses: OWNER/REPOSITORY@COMMIT, with: {path: a}}]}}\n", "no input path"),
         ("yaml", "other: 1\n", "neither hooks nor steps"),
         ("mermaid", "\n", "empty"),
         ("bash", "ckpt_surgery check\n", "what is bash?"),

@@ -1,0 +1,140 @@
+"""The command `adopt`: read the options, look at a model's folder, have its repair proved, and write it if asked to.
+
+Neither torch nor transformers is imported in this process: worker processes do that, and only with
+`--trust-remote-code`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_surgery.cli.config import ConfigError, load_config
+from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
+from ckpt_surgery.cli.options import Ignore, IncludeUnsupported, Jobs, Select, Timeout, analysis_options, named_paths
+from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write_lines
+from ckpt_surgery.measure import TIMEOUT
+from ckpt_surgery.optional import need_runtime
+
+if TYPE_CHECKING:
+    from ckpt_surgery.adopt.proof import ClassProof
+    from ckpt_surgery.adopt.source import SourceResult
+
+
+def adopt_command(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER", help="A model's folder: config.json with auto_map, and modeling_*.py."),
+    ],
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code in the folder, to prove the repair.")
+    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the repair, if it makes nothing worse.")] = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Write the diff, a section for the model card and a pull request to this new folder."
+        ),
+    ] = None,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Also repairs that may break callers elsewhere.")] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    include_unsupported: IncludeUnsupported = None,
+    jobs: Jobs = None,
+    timeout: Timeout = TIMEOUT,
+) -> None:
+    """Find, repair and prove the code of one model of your own.
+
+    Without --trust-remote-code nothing in the folder is run; without --write nothing in it is changed.
+    """
+
+    def body() -> int:
+        from ckpt_surgery.adopt.folder import read_folder
+        from ckpt_surgery.adopt.pages import check_output
+        from ckpt_surgery.adopt.source import examine_source
+
+        if write and not trust_remote_code:
+            raise ConfigError(
+                "--write needs --trust-remote-code, because only a proved repair is written: `ckpt_surgery apply` "
+                "writes one without a proof"
+            )
+        (path,) = named_paths([folder])
+        model = read_folder(path)
+        place = None if output is None else named_paths([output])[0]
+        if place is not None:
+            check_output(place, model)
+        limit = _limit(timeout)
+        config = load_config(model.path)
+        options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache=False)
+        if trust_remote_code:
+            need_runtime("adopt --trust-remote-code")
+        source = examine_source(model, unsafe=unsafe, **options)
+        _show_source(source, unsafe)
+        proofs = _proofs(source, options["jobs"], limit) if trust_remote_code else ()
+        return _settled(source, proofs, unsafe, trust_remote_code, write, place)
+
+    finish(body, lambda: "the folder is as it was, or repaired as a whole")
+
+
+def _show_source(source: SourceResult, unsafe: bool) -> None:
+    """What is known before anything is run: the model, the findings and the diff."""
+    from ckpt_surgery.adopt.text import folder_lines, repair_lines, source_lines
+
+    width = width_of(sys.stdout)
+    for problem in source.repair.problems:
+        say(f"error: {problem}")
+    write_lines([*folder_lines(source.folder, width=width), *source_lines(source, width=width)])
+    diff = source.diff.decode("utf-8", "backslashreplace").split("\n")[:-1]
+    write_lines([*diff, ""] if diff else [], diff=True)
+    write_lines(repair_lines(source, unsafe=unsafe, width=width))
+
+
+def _limit(timeout: float) -> float:
+    from ckpt_surgery.survey.options import checked_timeout
+    from ckpt_surgery.survey.target import TargetError
+
+    try:
+        return checked_timeout(timeout)
+    except TargetError as error:
+        raise ConfigError(f"--timeout {error}") from None
+
+
+def _proofs(source: SourceResult, workers: int | None, timeout: float) -> tuple[ClassProof, ...]:
+    from ckpt_surgery.adopt.prove import prove
+    from ckpt_surgery.survey.worker_pool import WorkerPool
+
+    with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
+        return prove(source, pool=pool, workers=workers, timeout=timeout, progress=progress)
+
+
+def _settled(
+    source: SourceResult, proofs: tuple[ClassProof, ...], unsafe: bool, trusted: bool, write: bool, out: Path | None
+) -> int:
+    """Decide, write what is asked for, say what was decided, and return the exit code."""
+    from ckpt_surgery.adopt.adoption import Adoption, Decision, decide
+    from ckpt_surgery.adopt.pages import write_pages
+    from ckpt_surgery.adopt.text import decision_lines, proof_lines
+    from ckpt_surgery.adopt.write import write_patches
+    from ckpt_surgery.measure.versions import installed_versions
+    from ckpt_surgery.text import listed
+
+    width = width_of(sys.stdout)
+    adoption = Adoption(source, decide(source, proofs), proofs, unsafe, installed_versions())
+    write_lines(proof_lines(adoption, width=width))
+    if write and adoption.decision is Decision.PROVED:
+        with termination_raises():
+            write_patches(source.patches)
+        adoption = replace(adoption, decision=Decision.WRITTEN)
+    if out is not None:
+        names = write_pages(adoption, out)
+        write_lines([f"In {out}: {listed(names)}."])
+    write_lines(decision_lines(adoption, trusted=trusted, width=width))
+    if trusted and not adoption.measured:
+        return max(fail(f"{source.folder.path}: {proof.before.problem}") for proof in proofs)
+    if source.repair.problems:
+        return ExitCode.ERROR
+    return ExitCode.CLEAN if adoption.clean else ExitCode.FINDINGS
