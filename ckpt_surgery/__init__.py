@@ -14,8 +14,8 @@ _LIST = _Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _HOMES = {name: home for home, name in _re.findall(r"^from (\S+) import (\w+) as \2$", _LIST, _re.MULTILINE)}
 _NEEDS = {
     "runtime": ("torch",),
-    "guard": ("torch",),
-    "guard.trainer": ("torch", "transformers"),
+    "guarding": ("torch",),
+    "guarding.trainer": ("torch", "transformers"),
     "measure.verify": ("torch",),
     "testing": ("torch",),
     "tiny": ("torch", "transformers"),

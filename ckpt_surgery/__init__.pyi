@@ -15,10 +15,10 @@ from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
 from ckpt_surgery.errors import TransformersNotFound as TransformersNotFound
 from ckpt_surgery.errors import VerifyError as VerifyError
-from ckpt_surgery.guard.guard import Guard as Guard
-from ckpt_surgery.guard.guard import guard as guard
-from ckpt_surgery.guard.report import GuardReport as GuardReport
-from ckpt_surgery.guard.trainer import CheckpointGuard as CheckpointGuard
+from ckpt_surgery.guarding.guard import Guard as Guard
+from ckpt_surgery.guarding.guard import guard as guard
+from ckpt_surgery.guarding.report import GuardReport as GuardReport
+from ckpt_surgery.guarding.trainer import CheckpointGuard as CheckpointGuard
 from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost
 from ckpt_surgery.measure.results import ModeReport as ModeReport

@@ -27,8 +27,8 @@ HOMES = {
 }
 """The names that type checkers see, and the module of each."""
 
-TINY = ["tiny_config", "tiny_inputs", "tiny_model"]
-NEED_TORCH = ["assert_checkpointing", "verify", "wrap_blocks", *TINY]
+NEED_TRANSFORMERS = ["CheckpointGuard", "tiny_config", "tiny_inputs", "tiny_model"]
+NEED_TORCH = ["assert_checkpointing", "guard", "verify", "wrap_blocks", *NEED_TRANSFORMERS]
 WITHOUT = """
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
@@ -72,7 +72,7 @@ def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
 
 
 def test_what_users_type_is_there() -> None:
-    functions = {"check", "apply", "verify", "assert_checkpointing", "wrap_blocks"}
+    functions = {"check", "apply", "verify", "assert_checkpointing", "wrap_blocks", "guard"}
     functions |= {"tiny_model", "tiny_config", "tiny_inputs"}
     results = {"ApplyResult", "CheckResult", "Cost", "Finding", "ModeReport", "Problem", "Report", "Surgery"}
     errors = {"CkptSurgeryError", "MissingPackageError", "SurgeryError", "VerifyError"}
@@ -99,7 +99,10 @@ def test_a_star_import_brings_every_name() -> None:
 
 @pytest.mark.parametrize(
     ("package", "absent"),
-    [("torch", {*NEED_TORCH, "Surgery"}), pytest.param("transformers", {*TINY}, marks=pytest.mark.both)],
+    [
+        ("torch", {*NEED_TORCH, "Guard", "GuardReport", "Surgery"}),
+        pytest.param("transformers", {*NEED_TRANSFORMERS}, marks=pytest.mark.both),
+    ],
 )
 def test_without_a_package_help_and_a_star_import_leave_out_what_needs_it(package: str, absent: set[str]) -> None:
     done = python(WITHOUT.format(package=package) + STAR)
@@ -116,7 +119,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     ("name", "package"),
     [
         *((name, "torch") for name in NEED_TORCH),
-        *(pytest.param(name, "transformers", marks=pytest.mark.both) for name in TINY),
+        *(pytest.param(name, "transformers", marks=pytest.mark.both) for name in NEED_TRANSFORMERS),
     ],
 )
 def test_without_a_package_one_sentence_says_what_to_install(name: str, package: str) -> None:

@@ -30,7 +30,7 @@ ROOMS = (
     {"runtime"},
     {"measure"},
     {"report", "tiny", "distributed"},
-    {"survey", "guard"},
+    {"survey", "guarding"},
     {"testing", "upstream", "adopt"},
     {"cli"},
 )

@@ -127,8 +127,8 @@ def page(stacks: Stacks) -> str:
             *_refused(rows),
             "## Measure it",
             "",
-            "```sh",
-            "nox -s stacks",
+            "```console",
+            "$ .venv/bin/nox -s stacks",
             "```",
             "",
         ]

@@ -18,7 +18,7 @@ from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.text import plural
 
 if TYPE_CHECKING:
-    from ckpt_surgery.guard.takeover import Takeover, Trained
+    from ckpt_surgery.guarding.takeover import Takeover, Trained
 
 EVERY = 100
 
@@ -88,13 +88,13 @@ def _run(
     takeovers: list[Takeover],
 ) -> int:
     """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
-    from ckpt_surgery.guard.after_import import after_import
-    from ckpt_surgery.guard.script import run_module, run_script
+    from ckpt_surgery.guarding.after_import import after_import
+    from ckpt_surgery.guarding.script import run_module, run_script
 
     process = os.getpid()
 
     def install() -> None:
-        from ckpt_surgery.guard.takeover import Takeover, TakeoverOptions, Wrap
+        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
 
         if os.getpid() != process:
             return

@@ -52,6 +52,18 @@ FILES = {
     "src/transformers/modeling_layers.py": LAYERS,
     "my_model/modeling_my.py": FOO.replace("...modeling_utils", "transformers"),
     "my_config/config.json": json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+    "train.py": """\
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+model = LlamaForCausalLM(LlamaConfig(**sizes)).train()
+model.gradient_checkpointing_enable({"use_reentrant": False})
+tokens = torch.arange(16).reshape(2, 8)
+for _ in range(3):
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    model.zero_grad()
+""",
     "my_models.py": """\
 import torch
 from torch import nn

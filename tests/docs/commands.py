@@ -60,6 +60,8 @@ def command_faults(command: Command) -> list[str]:
             return run_faults(command, accepted=(0,))
         case ["ckpt_surgery" | "pytest", *_]:
             return run_faults(command, accepted=(0, 1))
+        case ["ckpt_surgery", "run", *_] | ["torchrun", *_, "-m", "ckpt_surgery", "run", _]:
+            return run_faults(command, accepted=(0,))
         case ["torchrun", *_, script] if (ROOT / script).is_file():
             return run_faults(command, accepted=(0,))
         case ["python", "-m", "libcst.tool", *_]:
@@ -120,10 +122,14 @@ def run(line: str) -> Run:
                     patch.setenv(CACHE_VARIABLE, CACHE)
                 repository("5.23.0", Path(checkout))
                 code, printed = ours("pr", checkout, *arguments)
+        case ["ckpt_surgery", "run", *arguments]:  # it takes the place of `__main__`
+            code, printed = process("-m", "ckpt_surgery", "run", *arguments)
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
         case ["pytest", *arguments]:
             code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
+        case ["torchrun", *arguments, "-m", "ckpt_surgery", "run", script]:
+            code, printed = process("-m", "torch.distributed.run", *arguments, "-m", "ckpt_surgery", "run", script)
         case ["torchrun", *arguments, script]:
             code, printed = process("-m", "torch.distributed.run", *arguments, str(ROOT / script))
         case ["python", "-m", module, *arguments]:
@@ -155,7 +161,7 @@ def fits(shown: tuple[str, ...], printed: str) -> bool:
 @cache
 def options() -> frozenset[str]:
     """All options of the command line and of the pytest plugin."""
-    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify", "adopt", "pr")] + [
+    texts = [ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify", "run", "adopt", "pr")] + [
         ours("--help")[1]
     ]
     helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.guard.faults import GuardFaultKind, GuardFault
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 
 
 class UntrainedParameters:

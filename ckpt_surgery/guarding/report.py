@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ckpt_surgery.guard.faults import GuardFault
-from ckpt_surgery.guard.proof import GradientProof, ProofStatus
+from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import plural, size, some, text_table
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRow:
+class GuardedBlock:
     """One block: its entries in forward and recompute in the last checked step, if it had one, and its proof."""
 
     name: str
@@ -28,7 +28,7 @@ class GuardReport:
 
     model: str
     steps: int
-    blocks: Sequence[BlockRow]
+    blocks: Sequence[GuardedBlock]
     faults: Sequence[GuardFault]
 
     @property

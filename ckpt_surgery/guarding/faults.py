@@ -18,7 +18,7 @@ class GuardFaultKind(StrEnum):
     UNTRAINED = "untrained"
 
 
-class Cause(StrEnum):
+class CoverageCause(StrEnum):
     """Why a block is not recomputed, or several times, where that can be seen on it."""
 
     UNKNOWN = ""
@@ -42,7 +42,7 @@ class GuardFault:
 
     kind: GuardFaultKind
     subjects: tuple[str, ...]
-    cause: Cause = Cause.UNKNOWN
+    cause: CoverageCause = CoverageCause.UNKNOWN
     counts: tuple[int, int] = (0, 0)
     error: float = 0.0
     steps: int = 0

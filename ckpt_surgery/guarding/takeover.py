@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guard.guard import Guard, OnFault, guard
+from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery import Surgery
@@ -81,9 +81,11 @@ class Takeover:
                 trained.surgery.undo()
 
     def _look(self, module: nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():  # first of all: the compiler reads no further then
+            return
         if module in self._seen or not module.training or not torch.is_grad_enabled():
             return
-        if torch.compiler.is_compiling() or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
         self._seen.update(module.modules())
         model = module.module if isinstance(module, DistributedDataParallel) else module

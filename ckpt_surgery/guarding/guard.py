@@ -18,12 +18,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
-from ckpt_surgery.guard.coverage import Coverage
-from ckpt_surgery.guard.faults import GuardFaultKind, GuardFault
-from ckpt_surgery.guard.proof import GradientProof, BlockWitness, ProofStatus
-from ckpt_surgery.guard.report import BlockRow, GuardReport
-from ckpt_surgery.guard.steps import StepHooks
-from ckpt_surgery.guard.trained import UntrainedParameters
+from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
+from ckpt_surgery.guarding.report import GuardedBlock, GuardReport
+from ckpt_surgery.guarding.steps import StepHooks
+from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.undo import Undoable
 
@@ -108,7 +108,7 @@ class Guard(Undoable):
         """What was seen so far."""
         blocks = blocks_of(self.model)
         rows = tuple(
-            BlockRow(
+            GuardedBlock(
                 name,
                 type(block.module).__name__,
                 self._counts.get(name),

@@ -6,6 +6,7 @@ Two hooks on the model, and, once a step, one on its output. Nothing global is t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class StepHooks:
         self._model = model
         self._running = False
         self._in_backward = False
+        self._forwards = 0
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._before, prepend=True),
             model.register_forward_hook(self._after, always_call=True),
@@ -58,6 +60,7 @@ class StepHooks:
         if self._running:
             self._give_up()
         self._running = True
+        self._forwards += 1
         self._begin()
 
     def _after(self, model: nn.Module, _: Any, output: Any) -> None:
@@ -67,10 +70,12 @@ class StepHooks:
         if not results:
             self._give_up()
         for tensor in results:
-            tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
+            tensor.register_hook(partial(self._reached, self._forwards))  # type: ignore[no-untyped-call]
 
-    def _reached(self, _: Tensor) -> None:
-        if self._running and not self._in_backward:
+    def _reached(self, forward: int, _: Tensor) -> None:
+        if self._running and forward != self._forwards:
+            self._give_up()
+        elif self._running and not self._in_backward:
             self._in_backward = True
             self._backward()
             Variable._execution_engine.queue_callback(self._finish)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from ckpt_surgery.guard.faults import Cause, GuardFaultKind, GuardFault
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import is_layer
@@ -42,7 +42,7 @@ class Coverage:
 
     def faults(self) -> list[GuardFault]:
         """The faults of the step, those of one kind and cause together."""
-        found: dict[tuple[GuardFaultKind, Cause, tuple[int, int]], list[str]] = {}
+        found: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
         for name, (forward, backward) in self.counts().items():
             block = self._blocks[name]
             trains = any(p.requires_grad and p.grad is not None for p in block.parameters())
@@ -50,17 +50,19 @@ class Coverage:
                 cause = self._cause(name, block)
                 found.setdefault((GuardFaultKind.NOT_RECOMPUTED, cause, (forward, 0)), []).append(name)
             elif backward > forward > 0:
-                found.setdefault((GuardFaultKind.RECOMPUTED_AGAIN, Cause.TWICE, (forward, backward)), []).append(name)
+                found.setdefault(
+                    (GuardFaultKind.RECOMPUTED_AGAIN, CoverageCause.TWICE, (forward, backward)), []
+                ).append(name)
         return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in found.items()]
 
-    def _cause(self, name: str, block: nn.Module) -> Cause:
+    def _cause(self, name: str, block: nn.Module) -> CoverageCause:
         if name in self._evaluating:
-            return Cause.EVALUATION
+            return CoverageCause.EVALUATION
         if isinstance(vars(block).get("forward"), BlockForward):
-            return Cause.UNKNOWN
+            return CoverageCause.UNKNOWN
         if is_layer(block):
-            return Cause.REPLACED if _is_replaced(block) else Cause.UNKNOWN
-        return Cause.PLAIN
+            return CoverageCause.REPLACED if _is_replaced(block) else CoverageCause.UNKNOWN
+        return CoverageCause.PLAIN
 
 
 def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ckpt_surgery.guard.guard import Guard, OnFault, guard
-from ckpt_surgery.guard.report import GuardReport
+from ckpt_surgery.guarding.guard import Guard, OnFault, guard
+from ckpt_surgery.guarding.report import GuardReport
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker

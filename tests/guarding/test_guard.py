@@ -1,0 +1,312 @@
+"""The guard tells each planted fault by name, and is silent about a healthy training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
+from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.guard import Guard
+from ckpt_surgery.guarding.proof import ProofStatus
+from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.runtime.containers import tensors
+from tests.measure.toys import Layer, Model, PlainLayer, SureLayer, model_of, values
+from tests.zoo.tiny_models import llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("reentrant", [False, True])
+
+
+def enable(model: Any, reentrant: bool = False) -> None:
+    switch_checkpointing(model, "reentrant" if reentrant else "non_reentrant")
+
+
+def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | None = None) -> list[float]:
+    """Losses of so many steps, with the gradients taken away after each."""
+    losses = []
+    for place in range(steps):
+        torch.manual_seed(place)
+        loss = next(tensors(model(**values()))).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        if between:
+            between(place)
+        model.zero_grad()
+    return losses
+
+
+def kinds(watching: Guard) -> set[GuardFaultKind]:
+    return {fault.kind for fault in watching.report().faults}
+
+
+@both_modes
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_healthy_training_is_proved_and_nothing_is_said(
+    reentrant: bool, wrapped: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = model_of(Layer, SureLayer, Layer)
+    if wrapped:
+        wrap_blocks(model, use_reentrant=reentrant)
+    else:
+        enable(model, reentrant)
+    with guard(model) as watching:
+        train(model)
+        report = watching.report()
+    assert report.ok
+    assert report.proved == len(report.blocks) == 3
+    assert [row.counts for row in report.blocks] == [(1, 1)] * 3
+    assert not [warning for warning in recwarn if warning.category is SurgeryWarning]
+
+
+@both_modes
+def test_losses_gradients_and_random_numbers_are_those_of_a_run_without_it(reentrant: bool) -> None:
+    def run(guarded: bool) -> tuple[list[float], list[Tensor | None], Tensor]:
+        torch.manual_seed(0)
+        model = model_of(Layer, Layer)
+        enable(model, reentrant)
+        gradients: list[Tensor | None] = []
+        watching = guard(model) if guarded else None
+        losses = train(model, between=lambda _: gradients.extend(p.grad for p in model.parameters()))
+        if watching is not None:
+            watching.remove()
+        return losses, gradients, torch.rand(2)
+
+    (losses, gradients, drawn), (bare_losses, bare_gradients, bare_drawn) = run(True), run(False)
+    assert losses == bare_losses
+    assert all((a is None) == (b is None) for a, b in zip(gradients, bare_gradients, strict=True))
+    both = zip(gradients, bare_gradients, strict=True)
+    assert all(torch.equal(a, b) for a, b in both if a is not None and b is not None)
+    assert torch.equal(drawn, bare_drawn)
+
+
+def test_remove_leaves_nothing_behind() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    watching = guard(model)
+    train(model, 2)
+    watching.remove()
+    watching.remove()
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not any(p._backward_hooks for p in model.parameters())
+
+
+def test_a_block_that_is_not_recomputed_is_told_with_its_cause() -> None:
+    model = model_of(Layer, Layer, Layer)
+    enable(model)
+    model.layers[1].eval()
+    with pytest.warns(SurgeryWarning, match=r"block layers\.1 ran in the forward.*evaluation mode"), guard(model):
+        train(model)
+
+
+def test_a_forward_that_was_replaced_on_the_instance_is_told() -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    layer = model.layers[0]
+    inner = getattr(type(layer).forward, "__wrapped__", None)
+    if inner is None:
+        pytest.skip("the layers of this release checkpoint outside of their forward, so that this is no fault")
+    vars(layer)["forward"] = lambda *args, **kwargs: inner(layer, *args, **kwargs)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        (fault,) = watching.report().faults
+    assert (fault.kind, fault.subjects) == (GuardFaultKind.NOT_RECOMPUTED, ("layers.0",))
+    assert fault.cause is CoverageCause.REPLACED
+
+
+def test_plain_blocks_in_a_model_that_is_switched_on_are_told() -> None:
+    model = model_of(PlainLayer, PlainLayer)
+    model.gradient_checkpointing = True
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        (fault,) = watching.report().faults
+    assert (fault.subjects, fault.cause) == (("layers.0", "layers.1"), CoverageCause.PLAIN)
+
+
+def test_a_block_that_is_recomputed_twice_is_told() -> None:
+    class Twice(Model):
+        def forward(self, values: Tensor) -> Tensor:
+            hidden_states: Tensor = self.first(values)
+            for layer in self.layers:
+                hidden_states = torch.utils.checkpoint.checkpoint(layer, hidden_states, use_reentrant=True)
+            result: Tensor = self.last(hidden_states)
+            return result
+
+    model = model_of(SureLayer, SureLayer, whole=Twice)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        train(model, 1)
+    assert kinds(watching) == {GuardFaultKind.RECOMPUTED_AGAIN}
+
+
+@pytest.mark.parametrize("on_fault", ["raise", "collect"])
+def test_wrong_gradients_are_told_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
+    class Counting(SureLayer):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            type(self).runs += 1
+            return torch.tanh(self.linear(hidden_states) * type(self).runs)
+
+    model = model_of(Counting, SureLayer)
+    enable(model)
+    watching = guard(model, on_fault=on_fault)
+    if on_fault == "raise":
+        with pytest.raises(GuardError, match=r"block layers\.0 got other gradients .*linear\.(weight|bias)"):
+            train(model)
+    else:
+        train(model)
+        assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
+        assert watching.report().blocks[1].proof.status is ProofStatus.PROVED
+    watching.remove()
+
+
+def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
+    class Pixels(Model):
+        def forward(self, values: Tensor) -> Any:
+            return self.last(self.run_layers(values))  # nothing that goes into the first block requires gradient
+
+    model = model_of(SureLayer, SureLayer, whole=Pixels)
+    del model.first
+    enable(model, reentrant=True)
+    with guard(model, on_fault="collect", patience=3) as watching:
+        train(model)
+        report = watching.report()
+    assert report.blocks[0].proof.status is ProofStatus.NOT_REACHED
+    assert [fault.subjects for fault in report.faults] == [
+        tuple(f"layers.{place}.linear.{name}" for place in range(2) for name in ("weight", "bias"))
+    ]
+
+
+def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
+    class Pair(SureLayer):
+        def forward(self, pair: list[Tensor]) -> Tensor:
+            first, second = pair
+            pair[0] = torch.tanh(self.linear(first))  # written again in the recompute
+            return pair[0] + second
+
+    class Pairs(Model):
+        def forward(self, values: Tensor) -> Any:
+            pair = [self.first(values), values]
+            for layer in self.layers:
+                pair[1] = layer(pair)
+            return self.last(pair[1])
+
+    model = model_of(Pair, Pair, whole=Pairs)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+    assert kinds(watching) == {GuardFaultKind.WRONG_GRADIENTS}
+
+
+def test_parameters_without_gradient_are_told_after_the_patience() -> None:
+    model = model_of(SureLayer, SureLayer)
+    model.adapter = nn.Linear(4, 4).double()
+    enable(model)
+    with guard(model, on_fault="collect", patience=3) as watching:
+        train(model, 2)
+        assert not kinds(watching)
+        train(model, 1)
+        (fault,) = watching.report().faults
+    assert fault == GuardFault(GuardFaultKind.UNTRAINED, ("adapter.weight", "adapter.bias"), steps=3)
+    assert str(fault).startswith("2 parameters got no gradient in 3 steps: adapter.weight, adapter.bias; freeze")
+
+
+def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    model.layers[1].eval()
+    with guard(model, every=1):
+        train(model, 6)
+    assert len([warning for warning in recwarn if warning.category is SurgeryWarning]) == 1
+
+
+def test_steps_that_cannot_be_told_apart_are_given_up_and_those_between_are_seen() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    with guard(model) as watching:
+        first = next(tensors(model(**values())))
+        second = next(tensors(model(**values())))
+        (first + second).sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            model(**values())
+        train(model, 3)
+        assert watching.report().proved == 2
+        assert watching.report().ok
+
+
+def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = []
+
+    class Noted(Coverage):
+        def __init__(self, *arguments: Any) -> None:
+            checked.append(watching.steps)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(sys.modules[Guard.__module__], "Coverage", Noted)
+    model = model_of(Layer, Layer)
+    enable(model)
+    watching = guard(model, every=4)
+    train(model, 10)
+    assert checked == [0, 1, 2, 4, 8]
+    watching.remove()
+
+
+@both_modes
+def test_released_models_are_proved_under_autocast_with_dropout(reentrant: bool) -> None:
+    model = llama(3, attention_dropout=0.2).float().train()
+    inputs = {**tokens(), "labels": tokens()["input_ids"]}
+    enable(model, reentrant)
+    with guard(model, on_fault="raise") as watching:
+        for _ in range(len(watching.report().blocks)):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(**inputs).loss
+            loss.backward()
+        report = watching.report()
+    assert report.proved == len(report.blocks) > 1
+    assert "proved" in str(report)
+    assert report.to_dict()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"every": 0}, "every is 0"), ({"patience": 0}, "patience is 0"), ({"on_fault": "shout"}, "on_fault is 'shout'")],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        guard(model_of(Layer, Layer), **options)
+
+
+def test_compiled_models_and_things_that_are_none_are_refused() -> None:
+    with pytest.raises(GuardError, match="is compiled"):
+        guard(torch.compile(model_of(Layer, Layer), backend="eager"))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="of type int"):
+        guard(3)  # type: ignore[arg-type]
+
+
+def test_the_model_inside_ddp_is_guarded(tmp_path: Any) -> None:
+    address = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
+    try:
+        model = model_of(Layer, Layer)
+        enable(model)
+        parallel = DistributedDataParallel(model)
+        with guard(parallel, on_fault="raise") as watching:
+            train(parallel)
+            assert watching.report().proved == 2
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,204 @@
+"""`run` runs a script as Python does, wraps what it trains, and says at the end what it saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PLAIN = """
+import sys
+print(__name__, sys.argv, sys.path[0] == {folder!r}, "torch" in sys.modules)
+"""
+
+TRAIN = """
+import os, sys
+from torch import nn
+import torch
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.second = nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)
+        self.attention = nn.Identity()
+    def forward(self, x):
+        return x + self.second(self.act(self.first(x)))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gradient_checkpointing = False
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+    def forward(self, x):
+        for block in self.blocks:
+            if self.gradient_checkpointing:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return x
+
+torch.manual_seed(0)
+model = Model()
+model.gradient_checkpointing = "on" in sys.argv
+if "evaluating" in sys.argv:
+    model.blocks[1].eval()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    loss = model(torch.ones(2, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item())
+{end}
+"""
+
+
+def script(folder: Path, text: str = TRAIN, end: str = "", name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(text.replace("{end}", end).replace("{folder!r}", repr(str(folder))), encoding="utf-8")
+    return path
+
+
+def python(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def run(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, **environment)
+
+
+def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
+    path = script(tmp_path, PLAIN)
+    bare, ran = python(path, "--every", "3"), run(path, "--every", "3")
+    assert ran.stdout == bare.stdout
+    assert (ran.returncode, bare.returncode) == (0, 0)
+    assert ran.stderr == ""
+
+
+def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__main__.py").write_text("import sys; print(__package__, __spec__.name, sys.argv[1:])\n")
+    (package / "__init__.py").touch()
+    bare, ran = python("-m", "package", "-m", "x", cwd=tmp_path), run("-m", "package", "-m", "x", cwd=tmp_path)
+    assert ran.stdout == bare.stdout == "package package.__main__ ['-m', 'x']\n"
+
+
+def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_path: Path) -> None:
+    path, report = script(tmp_path), tmp_path / "report.json"
+    bare, ran = python(path, "on"), run("--report", report, path, "on")
+    assert ran.stdout == bare.stdout
+    assert "Model: 3 of 3 blocks checkpointed, non-reentrant" in ran.stderr
+    assert "Model: 4 steps, 3 of 3 blocks proved" in ran.stderr
+    (model,) = json.loads(report.read_text())["models"]
+    assert (model["ok"], model["proved"], model["steps"]) == (True, 3, 4)
+
+
+def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
+    assert "3 of 3 blocks checkpointed, reentrant" in run("--wrap", "--reentrant", path).stderr
+
+
+def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
+    ran = run("--wrap", script(tmp_path), "evaluating")
+    assert "fault: block blocks.1 ran in the forward, and no recompute followed" in ran.stderr
+    assert "ckpt_surgery: 1 fault" in ran.stderr
+    assert ran.returncode == 0, "the exit code is the script's"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("sys.exit(7)", 7),
+        ("sys.exit()", 0),
+        ("sys.exit('bad')", 1),
+        ("raise ValueError('boom')", 1),
+        ("os._exit(5)", 5),
+    ],
+)
+def test_exit_codes_and_tracebacks_are_the_scripts_own(tmp_path: Path, end: str, code: int) -> None:
+    path = script(tmp_path, "import os, sys\n{end}\n", end)
+    bare, ran = python(path), run(path)
+    assert ran.returncode == bare.returncode == code
+    assert ran.stderr == bare.stderr
+
+
+def test_an_exception_in_the_middle_leaves_the_table(tmp_path: Path) -> None:
+    ran = run(script(tmp_path, end="raise MemoryError('no more')"), "on")
+    assert ran.returncode == 1
+    assert re.search(r"MemoryError: no more\n.*3 of 3 blocks proved", ran.stderr, re.DOTALL)
+
+
+def test_an_interrupt_ends_it_as_it_ends_a_script(tmp_path: Path) -> None:
+    path = script(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    bare, ran = python(path), run(path)
+    assert ran.returncode == bare.returncode == -signal.SIGINT
+
+
+def test_workers_of_the_script_write_no_second_table(tmp_path: Path) -> None:
+    end = """
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(torch.arange(4), num_workers=2)
+    print([int(batch) for batch in loader])
+    context = torch.multiprocessing.get_context("spawn")
+"""
+    ran = run(script(tmp_path, end=end), "on")
+    assert ran.stderr.count("blocks proved") == 1
+    assert "[0, 1, 2, 3]" in ran.stdout
+
+
+def test_only_the_first_rank_writes_a_table(tmp_path: Path) -> None:
+    assert "proved" not in run(script(tmp_path), "on", RANK="1").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no script to run: give a Python file"),
+        (["nothing.py"], "nothing.py: No such file or directory: give a Python script"),
+        (["-m", "no.such.module"], "there is no module no.such.module to run"),
+        (["--every", "0", "train.py"], "'0' is not"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
+    ran = run(*arguments)
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_script_that_wraps_its_model_itself_is_only_watched(tmp_path: Path) -> None:
+    text = TRAIN.replace("optimizer =", "import ckpt_surgery; ckpt_surgery.wrap_blocks(model)\noptimizer =")
+    ran = run(script(tmp_path, text))
+    assert "3 of 3 blocks proved" in ran.stderr
+    assert "checkpointed, non-reentrant" not in ran.stderr
+
+
+def test_a_compiled_model_is_left_as_it_is_with_a_line(tmp_path: Path) -> None:
+    text = TRAIN.replace("optimizer =", "model = torch.compile(model, backend='eager')\noptimizer =")
+    ran = run("--wrap", script(tmp_path, text))
+    assert ran.returncode == 0
+    assert "compiled" in ran.stderr
+    assert ran.stdout == python(script(tmp_path)).stdout

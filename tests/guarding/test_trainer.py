@@ -1,0 +1,50 @@
+"""The guard as a callback of transformers' Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery import CheckpointGuard
+from tests.zoo.tiny_models import llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        row = tokens()["input_ids"][0]
+        return {"input_ids": row, "labels": row}
+
+
+def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    callback = CheckpointGuard(on_fault="raise")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=4,
+        report_to=[],
+        use_cpu=True,
+        per_device_train_batch_size=2,
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+    )
+    model = llama(3).float()
+    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[callback]).train()
+    assert callback.report is not None
+    assert callback.report.ok
+    assert callback.report.proved == 3
+    assert "3 of 3 blocks proved" in capsys.readouterr().err
+    assert not any(module._forward_hooks for module in model.model.layers)
