@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch  # noqa: F401 - where it is missing, that is the error, and not what transformers says about it
 from transformers import TrainerCallback
 
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard

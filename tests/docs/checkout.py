@@ -56,8 +56,8 @@ FILES = {
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-model = LlamaForCausalLM(LlamaConfig(**sizes)).train()
+config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+model = LlamaForCausalLM(config).train()
 model.gradient_checkpointing_enable({"use_reentrant": False})
 tokens = torch.arange(16).reshape(2, 8)
 for _ in range(3):

@@ -40,7 +40,7 @@ def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | Non
     for place in range(steps):
         torch.manual_seed(place)
         loss = next(tensors(model(**values()))).square().mean()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
         if between:
             between(place)
@@ -194,7 +194,7 @@ def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
 
 def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
     class Pair(SureLayer):
-        def forward(self, pair: list[Tensor]) -> Tensor:
+        def forward(self, pair: list[Tensor]) -> Tensor:  # type: ignore[override]
             first, second = pair
             pair[0] = torch.tanh(self.linear(first))  # written again in the recompute
             return pair[0] + second
