@@ -22,7 +22,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.containers import Flattener, tensors, unflatten
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
@@ -76,6 +76,7 @@ class BlockWitness:
         self._calls = 0
         self._in_backward = False
         self._hooked = False
+        self._seen_output = False
         self._call: RecordedCall | None = None
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
@@ -162,25 +163,37 @@ class BlockWitness:
         self._casting = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
         self._call.begin(watching=True)
 
-    def _leave(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _leave(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Hand on views of what the block returns: the gradient of a view is none that the block itself adds to."""
         if self._calls > 1 or self._call is None:
-            return
+            return None
         if not self._in_backward:
             self._call.end()
-        for place, tensor in enumerate(tensors(output)):
-            if tensor.requires_grad and place not in self._output_gradients and self._hooked:
-                tensor.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
+        if not self._hooked or self._seen_output:
+            return None
+        self._seen_output = True
+        returned = Flattener(_has_graph)
+        spec = returned.flatten(output)
+        views = [tensor.view_as(tensor) for tensor in returned.tensors]
+        places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
+        for tensor, view in zip(returned.tensors, views, strict=True):
+            place = places.index(id(tensor))
+            view.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
+        return unflatten(spec, views) if views else None
 
     def _argument(self, place: int) -> str:
         return f"its argument {list(self._given.values())[place]}"
 
-    def _add(self, name: str, gradient: Tensor) -> None:
+    def _add(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is None:  # custom functions may give none
+            return
         before = self._gradients.get(name)
         gradient = gradient.detach()
         self._gradients[name] = gradient.clone() if before is None else before + gradient
 
-    def _note_output(self, place: int, gradient: Tensor) -> None:
-        self._output_gradients.setdefault(place, gradient.detach())
+    def _note_output(self, place: int, gradient: Tensor | None) -> None:
+        if gradient is not None:
+            self._output_gradients.setdefault(place, gradient.detach())
 
     def _run_alone(self, call: RecordedCall) -> tuple[dict[str, Tensor], int]:
         """The gradients of the block without checkpointing, by name, and the bytes that it keeps for them."""
@@ -207,9 +220,7 @@ class BlockWitness:
         ):
             args, kwargs = call.rebuilt(given, stand_ins)
             results = list(tensors(self._block(*args, **kwargs)))
-        reached = {
-            place: gradient for place, gradient in self._output_gradients.items() if results[place].requires_grad
-        }
+        reached = {n: gradient for n, gradient in self._output_gradients.items() if results[n].requires_grad}
         gradients = torch.autograd.grad(
             [results[place] for place in reached],
             list(wanted.values()),
@@ -221,6 +232,10 @@ class BlockWitness:
 
 
 _KINDS = ("cpu", "cuda")
+
+
+def _has_graph(tensor: Tensor) -> bool:
+    return tensor.requires_grad
 
 
 def _same(tensor: Tensor) -> Tensor:

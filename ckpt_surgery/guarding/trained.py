@@ -64,7 +64,9 @@ class UntrainedParameters:
         self._nonzero.clear()
         self._done = True
 
-    def _note(self, name: str, gradient: Tensor) -> None:
+    def _note(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is None:  # custom functions may give none
+            return
         nonzero = gradient.detach().ne(0).any()
         before = self._nonzero.get(name)
         self._nonzero[name] = nonzero if before is None else before | nonzero

@@ -213,6 +213,32 @@ def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
     assert kinds(watching) == {GuardFaultKind.WRONG_GRADIENTS}
 
 
+@both_modes
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, wrapped: bool) -> None:
+    class Biased(SureLayer):
+        def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Any:
+            if bias is None:
+                bias = self.linear(hidden_states)
+            return torch.tanh(self.linear(hidden_states) + bias), bias
+
+    class Handed(Model):
+        def forward(self, values: Tensor) -> Any:
+            hidden_states, bias = self.first(values), None
+            for layer in self.layers:
+                hidden_states, bias = layer(hidden_states, bias)
+            return self.last(hidden_states)
+
+    model = model_of(Biased, Biased, Biased, whole=Handed)
+    if wrapped:
+        wrap_blocks(model, use_reentrant=reentrant)
+    else:
+        enable(model, reentrant)
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        assert watching.report().proved == 3
+
+
 def test_parameters_without_gradient_are_told_after_the_patience() -> None:
     model = model_of(SureLayer, SureLayer)
     model.adapter = nn.Linear(4, 4).double()
