@@ -39,7 +39,8 @@ def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
     def blocks_in(name: str) -> list[str]:
         found = []
         for inner in inside[name]:
-            found += blocks_in(inner) if type(modules[inner]) in gives_way else [inner]
+            gives = inside[inner] and type(modules[inner]) in gives_way  # one that holds no block stays
+            found += blocks_in(inner) if gives else [inner]
         return found
 
     stages = [

@@ -34,6 +34,9 @@ _FEWEST_LEAVES = 2
 """A module with fewer keeps its input and nothing else, which is what checkpointing would keep."""
 _MOST_OF_A_STACK = 0.5
 
+_SINGLE_AMONG_BLOCKS = 0.5
+"""A `Sequential` with a smaller part of single layers is a stack, and not a block around one, as ConvMixer has."""
+
 _Kind = tuple[type[nn.Module], ...]
 """What makes modules alike: their class, or, for a `Sequential`, the classes of what it holds."""
 
@@ -87,7 +90,7 @@ def _repeated(
     held: Counter[_Kind] = Counter()
     for names in members.values():
         for name in names:
-            kinds[kind_of(modules[name])] += 1
+            kinds[kind_of(modules[name])] += _places(name, modules)
             held[kind_of(modules[name])] += size_of(modules[name])
     least = MODEL_SHARE * size_of(model)
     repeated = {kind for kind, count in kinds.items() if count > 1 and held[kind] >= least}
@@ -111,6 +114,12 @@ def reason_for_none(model: nn.Module) -> str:
     if not repeated:
         return f"no class comes twice in its lists ({some(kinds)})"
     return f"what its lists repeat ({some(repeated)}) holds less than a twentieth of its parameters"
+
+
+def _places(name: str, modules: Mapping[str, nn.Module]) -> int:
+    """How often a module comes in what holds it: ALBERT's way of sharing weights is one module in every place."""
+    holder = modules[name.rpartition(".")[0]]
+    return max(1, sum(child is modules[name] for child in holder._modules.values()))
 
 
 def _names(modules: Iterable[nn.Module]) -> list[str]:
@@ -142,9 +151,12 @@ def _may_be_block(module: nn.Module) -> bool:
     kind = class_of(module)
     if kind is nn.Sequential:
         parts = list(module.children())
-        return len(parts) > 1 and all(is_torchs(type(part)) and not any(part.children()) for part in parts)
+        single = [is_torchs(type(part)) and not any(part.children()) for part in parts]
+        return len(parts) > 1 and sum(single) >= _SINGLE_AMONG_BLOCKS * len(parts)
     if isinstance(module, torch.jit.ScriptModule) or kind.forward is nn.Module.forward:  # it cannot be wrapped, or run
         return False
+    if issubclass(kind, nn.RNNBase):  # a single layer that keeps its gates for every step
+        return True
     return not is_torchs(kind) and not runs_beside_others(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
 
 

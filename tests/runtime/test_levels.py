@@ -49,6 +49,12 @@ def test_the_largest_stage_decides_for_its_class() -> None:
     assert chosen_level(named(whole, Stage, FeedBlock)) == tuple(named(whole, FeedBlock))
 
 
+def test_a_stage_without_blocks_stays_where_others_of_its_class_give_way() -> None:
+    modules = named(nn.ModuleList([Stage(6), Stage(6)]), Stage, FeedBlock)
+    few = {name: module for name, module in modules.items() if not name.startswith("0.")}
+    assert chosen_level(few) == ("0", *(name for name in few if name.startswith("1.")))
+
+
 def test_modules_beside_each_other_are_all_chosen() -> None:
     whole = nn.ModuleList([FeedBlock(), FeedBlock()])
     assert chosen_level(named(whole, FeedBlock)) == ("0", "1")

@@ -25,10 +25,12 @@ from tests.zoo.stack_toys import (
     Library,
     Namespace,
     OtherBlock,
+    Recurrent,
     Reduction,
     SelfCheckpointing,
     Stage,
     SwitchableChain,
+    around_single_layers,
     blocks,
     values,
 )
@@ -52,6 +54,15 @@ def sequence() -> nn.Module:
         pytest.param(Namespace, {"FeedBlock": 3}, id="a list in a dictionary"),
         pytest.param(lambda: nn.Sequential(*blocks()), {"FeedBlock": 3}, id="the model is the stack"),
         pytest.param(lambda: Chain(body=blocks(3, sequence)), {"Sequential": 3}, id="sequences of torch's layers"),
+        pytest.param(
+            lambda: Chain(body=nn.Sequential(*blocks(3, around_single_layers))),
+            {"Sequential": 3},
+            id="sequences of a module and single layers",
+        ),
+        pytest.param(
+            lambda: Chain(body=nn.ModuleList([FeedBlock()] * 3)), {"FeedBlock": 1}, id="one block, three times"
+        ),
+        pytest.param(Recurrent, {"LSTM": 2}, id="recurrent layers of torch"),
         pytest.param(lambda: Chain(stages=blocks(2, Stage)), {"FeedBlock": 12}, id="blocks of stages"),
         pytest.param(
             lambda: Chain(body=nn.Sequential(OtherBlock(), *blocks(2))), {"OtherBlock": 1, "FeedBlock": 2}, id="mixed"

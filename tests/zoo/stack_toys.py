@@ -55,6 +55,24 @@ class Stage(nn.Module):
         return reduced
 
 
+def around_single_layers() -> nn.Module:
+    """A block as ConvMixer has it: a module, and beside it, in a `Sequential`, single layers."""
+    return nn.Sequential(FeedBlock(), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+
+class Recurrent(nn.Module):
+    """Layers of LSTM in a list, with nothing around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.LSTM(WIDTH, WIDTH) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        return x
+
+
 class FlaggedStage(Stage):
     """A stage that checkpoints its blocks where its flag says so, by a method of its own."""
 
