@@ -134,7 +134,7 @@ def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -
 
     made: list[tuple[Part, str]] = []
     for part in repairs:
-        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part])
+        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part], part.step)
         if after is None:
             return None
         made.append((part, after.removeprefix(part.before).removesuffix(part.after)))

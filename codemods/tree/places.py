@@ -49,6 +49,10 @@ class Places:
         """The `if` at a span."""
         return self._occurrence(span, ast.If)
 
+    def choice(self, span: Span) -> Occurrence:
+        """The conditional expression at a span."""
+        return self._occurrence(span, ast.IfExp)
+
     def _occurrence(self, span: Span, *kinds: type[ast.AST]) -> Occurrence:
         definition, scope = self._scope(self._tree(span), span)
         nodes = [node for node in _inside(scope) if isinstance(node, kinds) and isinstance(node, ast.expr | ast.stmt)]
