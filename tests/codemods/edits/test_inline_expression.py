@@ -30,7 +30,7 @@ def kept(body: str, index: int = 0) -> str:
             "    x = (\n        f.\n        g(x)\n    )\n",
         ),
         (
-            "    x = (\n        run(f)  # why\n        if on  # with gradient checkpointing\n        else f(x)\n    )\n",
+            "    x = (\n        run(f)  # why\n        if on  # gradient checkpointing\n        else f(x)\n    )\n",
             "    # why\n    x = f(x)\n",
         ),
         (

@@ -25,8 +25,8 @@ def ordered(signature: str) -> str:
             "(\n        self,\n        b,\n        a,  # of a\n    )",
         ),
         (
-            "(\n        self,  # me\n        # of a\n        a,\n        # of b\n        b,  # and b\n        c,\n    )",
-            "(\n        self,  # me\n        # of b\n        b,  # and b\n        # of a\n        a,\n        c,\n    )",
+            "(\n        self,  #\n        # a\n        a,\n        # b\n        b,  # and b\n        c,\n    )",
+            "(\n        self,  #\n        # b\n        b,  # and b\n        # a\n        a,\n        c,\n    )",
         ),
         (
             "(\n        self, a, b  # of b\n    )",
