@@ -91,12 +91,13 @@ def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str
 
     `step` is the indentation of one level, if the part shows none.
     """
+    fed = "\f" in text  # libcst drops a form feed in front of code, and keeps one in front of a comment
     try:
-        tree = cst.parse_module(_FEEDS.sub(rf"\1{_MARK}\n", text))
+        tree = cst.parse_module(_FEEDS.sub(rf"\1{_MARK}\n", text) if fed else text)
         if step and not any(isinstance(line, cst.BaseCompoundStatement) for line in tree.body):
             tree = tree.with_changes(default_indent=step)
-        # libcst drops a form feed in front of code, and keeps one in front of a comment.
-        return _MARKED.sub(r"\1", transformed(tree, repairs).code)
+        code = transformed(tree, repairs).code
+        return _MARKED.sub(r"\1", code) if fed else code
     except (PlaceError, cst.ParserSyntaxError):
         return None
 

@@ -155,10 +155,19 @@ class OccurrenceTransformer(TargetedTransformer):
 
     def matches(self, node: cst.CSTNode, code: cst.CSTNode | None = None) -> None:
         """Count a node whose `code` is that of the occurrence; without a `code`, any node."""
-        if self.found is None and (code is None or squeezed(code) == self.occurrence.code):
+        if self.found is None and (code is None or self._is_code(code)):
             if self._count == self.occurrence.index:
                 self.found = node
             self._count += 1
+
+    def _is_code(self, node: cst.CSTNode) -> bool:
+        """Whether a node's code is that of the occurrence. Most are told by their last name, without writing code."""
+        wanted = self.occurrence.code
+        if isinstance(node, cst.Name):
+            return node.value == wanted
+        if isinstance(node, cst.Attribute) and not wanted.endswith(node.attr.value):
+            return False
+        return squeezed(node) == wanted
 
 
 def squeezed(node: cst.CSTNode) -> str:

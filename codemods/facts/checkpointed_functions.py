@@ -8,6 +8,8 @@ are not the subject: `method_reader.py` has what is checkpointed by way of `self
 from __future__ import annotations
 
 import ast
+import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -68,6 +70,8 @@ class _Reader:
 
     def __init__(self, torch_names: Collection[str], functions: Collection[str]) -> None:
         self._torch_names = torch_names
+        self._words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in torch_names)}
+        self._pattern = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, self._words)))})\b")
         self._functions = functions
         self._found: list[CheckpointedFunction] = []
         self._helpers: dict[str, ReentrantOption] = {}
@@ -84,7 +88,9 @@ class _Reader:
 
     def concerns(self, text: str) -> bool:
         """Whether a function of this text may call a checkpoint function, or a helper."""
-        return "checkpoint" in text or any(name.rpartition(".")[2] in text for name in self._helpers)
+        if any(word in text for word in self._words) and self._pattern.search(text):
+            return True
+        return any(name.rpartition(".")[2] in text for name in self._helpers)
 
     def learn(self, function: ast.FunctionDef, scope: str, methods: Collection[str] = ()) -> None:
         """See whether a function is a helper; to be done for all of a file before any is read."""
@@ -100,22 +106,26 @@ class _Reader:
 
     def read(self, function: ast.FunctionDef, scope: str, methods: Collection[str] = ()) -> None:
         """Read a function and those that it defines; `methods` are those of its class."""
-        for inner in ast.walk(function):
+        waiting: deque[ast.stmt] = deque([function])
+        while waiting:
+            inner = waiting.popleft()
+            waiting.extend(_inner_statements(inner))
             if isinstance(inner, ast.FunctionDef):
                 self._scope(inner, scope, methods)
 
     def _scope(self, function: ast.FunctionDef, scope: str, methods: Collection[str]) -> None:
         learned = None if self._helpers else self._learned.get(id(function))
         places = list(self._places(function.body, ())) if learned is None else learned
-        if not places:
-            return
-        reader = _Scope(function, self._functions, methods, places)
+        reader: _Scope | None = None
         for place in places:
-            captures = reader.captures(place)
+            captures = None
+            if _may_be_function(place.call.args[0]):
+                reader = reader or _Scope(function, self._functions, methods, places)
+                captures = reader.captures(place)
             helper = dotted(place.call.func)
             if helper in self._helpers:
                 self._running[helper] = self._running.get(helper, True) and captures is not None
-            if captures is not None:
+            if reader and captures is not None:
                 call = self._function(place, scope, captures)
                 self._found.append(replace(call, containers=reader.containers(place), dropped=reader.dropped(place)))
 
@@ -252,6 +262,16 @@ class _Scope:
         """The names of this scope that an expression hands on as they are."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
+
+
+def _may_be_function(node: ast.expr) -> bool:
+    """Whether what a checkpoint call runs may be a function: `layer.__call__` is none."""
+    match node:
+        case ast.Attribute(value=value):
+            return isinstance(value, ast.Name) and value.id == "self"
+        case ast.Call(func=function, args=[inner, *_]):
+            return dotted(function).rpartition(".")[2] == "partial" and _may_be_function(inner)
+    return isinstance(node, ast.Name | ast.Lambda)
 
 
 def _rebound(place: _Place) -> set[str]:

@@ -25,7 +25,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
-from ckpt_surgery.codemods.facts.own_switches import SIGN, own_switches
+from ckpt_surgery.codemods.facts.own_switches import may_switch, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
 
@@ -191,7 +191,7 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
-            own_switches=tuple(own_switches(inner for inner in functions if SIGN in self._text(inner))),
+            own_switches=tuple(own_switches(inner for inner in functions if may_switch(self._text(inner)))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
         )
@@ -225,7 +225,7 @@ class FileReader:
                 continue
             text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
-                reader = MethodReader(function.name, direct, self.helpers.names, returned)
+                reader = MethodReader(function.name, direct, self.helpers.names, returned, "checkpoint" in text)
                 reader.read(function)
                 if reader.calls and "cache" in text:
                     reader.calls = list(with_cache_flow(function, reader.calls))

@@ -43,6 +43,8 @@ class MethodReader:
     """Names that this file imports a checkpoint function as."""
     accessors: Env
     """What methods of the class return, and do nothing else."""
+    may_checkpoint: bool
+    """Whether a test of the method may be about checkpointing."""
     calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
     handed_on: list[HandedOn] = field(default_factory=list)
@@ -216,7 +218,7 @@ class MethodReader:
 
     def _made_by(self, function: ast.FunctionDef, env: Env) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
-        reader = MethodReader(self.method, self.direct, self.checkpoint_names, self.accessors)
+        reader = MethodReader(self.method, self.direct, self.checkpoint_names, self.accessors, self.may_checkpoint)
         inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
         reader._block([statement for node in inner for statement in node.body], dict(env))
         paths = {path for call in reader.calls for path in call.paths if path[0] != LOCAL}
@@ -235,7 +237,7 @@ class MethodReader:
 
     def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
-        if "checkpoint" not in ast.unparse(test):
+        if not self.may_checkpoint or "checkpoint" not in ast.unparse(test):
             return []
         calls = [call for call in self._checkpoints(body) if id(call) not in self._taken]
         self._taken.update(map(id, calls))

@@ -1,8 +1,7 @@
 """Every transformer on the standard library and the installed packages: what is named is changed, and nothing else.
 
-The change is made a second time on the syntax tree, by position; both trees have to be equal, and no comment may go but
-those that speak of a branch.
-A sample of the files is tried, or all with `CKPT_CORPUS=all`.
+The change is made a second time on the syntax tree, by position; both trees have to be equal, and no comment may go
+but those that speak of a branch. A sample of the files is tried, or all with `CKPT_CORPUS=all`.
 """
 
 from __future__ import annotations
