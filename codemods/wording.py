@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.repairs.conversion import (
     CallDoubt,
+    DisabledDoubt,
     Doubt,
     Refusal,
     RefusalReason,
@@ -91,6 +92,9 @@ def doubt_text(doubt: Doubt) -> str:
         return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
     if isinstance(doubt, WayRoundDoubt):
         return _WAYS_ROUND[doubt.reason].format(doubt.name)
+    if isinstance(doubt, DisabledDoubt):
+        where = f"{doubt.caller}.{doubt.method}"
+        return f"a checkpoint call is commented out in {where}: see why before {doubt.layer} is checkpointed"
     if isinstance(doubt, CallDoubt):
         return f"no call of {doubt.layer} was found: see that gradient tensors reach it by position"
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"

@@ -130,6 +130,11 @@ def may_be_state(name: str) -> bool:
     return name in ("state", "states", "memory", "inference_params") or name.endswith(("_state", "_cache"))
 
 
+def is_surely_no_state(name: str, annotation: str = "") -> bool:
+    """Whether a parameter of this name is known for something else than a cache or recurrent state."""
+    return is_gradient(name, annotation) or is_switch(name, annotation) or "position" in name or "embed" in name
+
+
 def is_container(annotation: str) -> bool:
     """Whether an annotation (its source text) is that of a list, tuple or dict."""
     return _CONTAINER.search(annotation) is not None

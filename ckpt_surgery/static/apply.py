@@ -16,7 +16,7 @@ from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import SourceFile, discover, read_sources
 from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
-from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
+from ckpt_surgery.static.reading import FileParser, ParsedFile, Rewriting, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.write import read_only, write_atomically
@@ -161,7 +161,10 @@ def _clean_up(state: _RepairState, parser: FileParser, copies_follow: bool) -> N
     for repair, note in diverged_copies(state.snapshot, state.original, state.parsed_before, follow=copies_follow):
         state.notes.append(note)
         repairs[repair.path].append(repair)
-    _keep(state, _rewritten(state, parser, repairs), repairs)
+    for source, problem in parser.tidy(_in_parts(state, repairs)):
+        if problem is None:
+            state.snapshot.sources[source.path] = source
+            state.made[source.path].append(tuple(repairs[source.path]))
 
 
 def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) -> None:
@@ -173,7 +176,7 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
     for finding in chosen:
         for repair in finding.repairs:
             repairs[repair.path][repair] = None
-    results = _rewritten(state, parser, repairs)
+    results = parser.rewrite(_in_parts(state, repairs))
     broken = [result.path for _, result in results if isinstance(result, Problem)]
     if broken:
         state.frozen.update(broken)
@@ -187,13 +190,10 @@ def _edit_files(state: _RepairState, parser: FileParser, chosen: list[Finding]) 
     _keep(state, results, repairs)
 
 
-def _rewritten(
-    state: _RepairState, parser: FileParser, repairs: Mapping[str, Collection[SourceRepair]]
-) -> list[tuple[SourceFile, ParsedFile | Problem]]:
-    """The files after repairs of each, and what they say then."""
+def _in_parts(state: _RepairState, repairs: Mapping[str, Collection[SourceRepair]]) -> list[Rewriting]:
+    """The files that are to be rewritten, each with its repairs by the part that they are made in."""
     sources, parsed = state.snapshot.sources, state.snapshot.parsed
-    parts = {path: by_part(sources[path].text, parsed[path].facts, repairs[path]) for path in repairs}
-    return parser.rewrite([(sources[path], parts[path]) for path in repairs])
+    return [(sources[path], by_part(sources[path].text, parsed[path].facts, repairs[path])) for path in repairs]
 
 
 def _keep(

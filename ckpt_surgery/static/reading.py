@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import os
@@ -23,7 +24,8 @@ from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import NO_SUPPRESSIONS, Suppressions, read_suppressions
 
 _Entry: TypeAlias = tuple[FileFacts, Suppressions]
-_Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[SourceRepair]]]
+Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[SourceRepair]]]
+"""A file, and the repairs to make in each part of its text."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
@@ -46,6 +48,9 @@ class _Unparsed:
     """Why a text has no facts."""
 
     reason: str
+
+
+_NOT_MADE = _Unparsed("a repair of it cannot be made")
 
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
@@ -95,7 +100,7 @@ class FileParser:
             self._report(step, len(entries), len(sources))
         return [_parsed(source, entries[source.path]) for source in sources]
 
-    def rewrite(self, files: Sequence[_Rewriting]) -> list[tuple[SourceFile, ParsedFile | Problem]]:
+    def rewrite(self, files: Sequence[Rewriting]) -> list[tuple[SourceFile, ParsedFile | Problem]]:
         """Every file after its repairs and what it says then, in the order given; as it was where a repair fails."""
         results: dict[str, tuple[SourceFile, ParsedFile | Problem]] = {}
         sources = {source.path: source for source, _ in files}
@@ -105,6 +110,16 @@ class FileParser:
                 results[path] = source, _parsed(source, _unpickled(data))
             self._report("rewriting", len(results), len(files))
         return [results[source.path] for source, _ in files]
+
+    def tidy(self, files: Sequence[Rewriting]) -> list[tuple[SourceFile, Problem | None]]:
+        """Every file after its repairs, or a problem where one fails or the text does not parse: no facts are read."""
+        sources = {source.path: source for source, _ in files}
+        results: list[tuple[SourceFile, Problem | None]] = []
+        for chunk in self._map(_tidy_chunk, files):
+            for path, text, failed in chunk:
+                problem = Problem(path, failed.reason) if failed else None
+                results.append((replace(sources[path], text=text, digest=""), problem))
+        return results
 
     def _extract_all(self, sources: Sequence[SourceFile]) -> Iterator[tuple[str, bytes | _Unparsed]]:
         # The longest first, so that no worker is left with a long one at the end.
@@ -134,40 +149,66 @@ def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -
 
     made: list[tuple[Part, str]] = []
     for part in repairs:
-        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part])
+        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part], part.step)
         if after is None:
             return None
         made.append((part, after.removeprefix(part.before).removesuffix(part.after)))
     return made
 
 
-def _rewrite(source: SourceFile, repairs: Mapping[Part, Sequence[SourceRepair]]) -> tuple[str, bytes | _Unparsed]:
-    """The text of a file after its repairs, and its pickled entry."""
+def _rewritten(source: SourceFile, repairs: Mapping[Part, Sequence[SourceRepair]]) -> str | None:
+    """The text of a file after its repairs; None where one cannot be made."""
     parts = rewritten_parts(source.text, repairs)
-    if parts is None:
-        return source.text, _Unparsed("a repair of it cannot be made")
     text = source.text
-    for part, after in reversed(parts):
+    for part, after in reversed(parts or ()):
         text = text[: part.start] + after + text[part.end :]
-    return text, _extract(replace(source, text=text, digest=""), False)
+    return None if parts is None else text
 
 
-def _rewrite_chunk(chunk: Sequence[_Rewriting]) -> list[tuple[str, str, bytes | _Unparsed]]:
-    return [(source.path, *_rewrite(source, repairs)) for source, repairs in chunk]
+def _rewrite_chunk(chunk: Sequence[Rewriting]) -> list[tuple[str, str, bytes | _Unparsed]]:
+    """The text of each file after its repairs, and its pickled entry."""
+    results: list[tuple[str, str, bytes | _Unparsed]] = []
+    for source, repairs in chunk:
+        text = _rewritten(source, repairs)
+        data = _NOT_MADE if text is None else _extract(replace(source, text=text, digest=""), False)
+        results.append((source.path, source.text if text is None else text, data))
+    return results
+
+
+def _tidy_chunk(chunk: Sequence[Rewriting]) -> list[tuple[str, str, _Unparsed | None]]:
+    """The text of each file after its repairs, and why it has none."""
+    results: list[tuple[str, str, _Unparsed | None]] = []
+    for source, repairs in chunk:
+        text = _rewritten(source, repairs)
+        failed = _NOT_MADE if text is None else _syntax_error(text)
+        results.append((source.path, source.text if text is None else text, failed))
+    return results
 
 
 def _extract_chunk(sources: Sequence[SourceFile], use_cache: bool) -> list[tuple[str, bytes | _Unparsed]]:
     return [(source.path, _extract(source, use_cache)) for source in sources]
 
 
+def _syntax_error(text: str) -> _Unparsed | None:
+    try:
+        ast.parse(text)
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        return _unparsed(error)
+    return None
+
+
+def _unparsed(error: Exception) -> _Unparsed:
+    if isinstance(error, SyntaxError):
+        return _Unparsed(f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it")
+    return _Unparsed(f"is too deep for Python's parser ({type(error).__name__}): not checked")
+
+
 def _extract(source: SourceFile, use_cache: bool) -> bytes | _Unparsed:
     """The pickled entry of a text: pickled once, for the cache and for the way between processes."""
     try:
         facts = extract(source.text)
-    except SyntaxError as error:
-        return _Unparsed(f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it")
-    except (RecursionError, MemoryError, ValueError) as error:
-        return _Unparsed(f"is too deep for Python's parser ({type(error).__name__}): not checked")
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        return _unparsed(error)
     suppressions = read_suppressions(source.text, source.path, [rule.code for rule in codemods.RULES])
     data = pickle.dumps((facts, suppressions), protocol=pickle.HIGHEST_PROTOCOL)
     if use_cache:

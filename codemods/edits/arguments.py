@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.layout import Place, laid_out
-from ckpt_surgery.codemods.edits.targeted import OccurrenceTransformer, code_of, columns
+from ckpt_surgery.codemods.edits.targeted import OccurrenceTransformer, code_of, columns, indentation
 from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
@@ -23,21 +23,42 @@ _STATEMENTS = (
 """What begins a line of its own."""
 
 
-class RearrangeArguments(OccurrenceTransformer):
+class StatementTransformer(OccurrenceTransformer):
+    """Finds an occurrence, and keeps the statements that it is in."""
+
+    def __init__(self, occurrence: Occurrence, what: str) -> None:
+        super().__init__(occurrence, what)
+        self.statements: list[cst.CSTNode] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Keep the statement that is being visited."""
+        if isinstance(node, _STATEMENTS):
+            self.statements.append(node)
+        return super().on_visit(node)
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """What takes the node's place."""
+        if isinstance(original_node, _STATEMENTS):
+            self.statements.pop()
+        return super().on_leave(original_node, updated_node)
+
+
+class RearrangeArguments(StatementTransformer):
     """Gives one call another argument list, laid out as a formatter would."""
 
     def __init__(self, call: Occurrence, arguments: Sequence[NewArgument], *, width: int) -> None:
         super().__init__(call, "call of")
         self._arguments = tuple(arguments)
         self._width = width
-        self._statements: list[cst.CSTNode] = []
         self._place: Place | None = None
 
     def visit_Call(self, node: cst.Call) -> bool:
         """Count it; where it is the one, measure its place."""
         self.matches(node, node.func)
         if node is self.found and self._place is None:
-            self._place = place_of(node, self._statements[-1], self.margin, self._width)
+            self._place = place_of(node, self.statements[-1], self.margin, self.step, self._width)
         return True
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
@@ -46,23 +67,9 @@ class RearrangeArguments(OccurrenceTransformer):
             return updated_node
         return laid_out(updated_node, self._arguments, self._place)
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Keep the statement that is being visited."""
-        if isinstance(node, _STATEMENTS):
-            self._statements.append(node)
-        return super().on_visit(node)
 
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the node's place."""
-        if isinstance(original_node, _STATEMENTS):
-            self._statements.pop()
-        return super().on_leave(original_node, updated_node)
-
-
-def place_of(call: cst.Call, statement: cst.CSTNode, margin: int, width: int) -> Place:
-    """Where a call of a statement stands. A compound statement counts without its body."""
+def place_of(call: cst.BaseExpression, statement: cst.CSTNode, margin: int, step: str, width: int) -> Place:
+    """Where a call, or what gives way to one, stands in a statement. A compound one counts without its body."""
     bare: dict[str, object] = {"leading_lines": ()} if hasattr(statement, "leading_lines") else {}
     if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
         bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
@@ -72,29 +79,29 @@ def place_of(call: cst.Call, statement: cst.CSTNode, margin: int, width: int) ->
     line = next(line for line in code_of(marked).splitlines() if _MARK.value in line)
     before, _, after = line.partition(_MARK.value)
     indent = before[: len(before) - len(before.lstrip())]
-    return Place(margin, indent, margin + len(before), len(after), width)
+    return Place(margin, indent, step, margin + columns(before), len(after), width)
 
 
 class CallJoiner(cst.CSTTransformer):
     """Lays statements that have moved left out anew: the calls that a formatter would now join are joined.
 
-    `margin` is the indentation of the statement that is visited, `step` that of one level, in columns.
+    `margin` is the indentation of the statement that is visited in columns, `step` that of one level.
     """
 
-    def __init__(self, margin: int, step: int, width: int) -> None:
+    def __init__(self, margin: int, step: str, width: int) -> None:
         super().__init__()
         self._margin, self._step, self._width = margin, step, width
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:
         """One level in."""
-        self._margin += columns(node, self._step)
+        self._margin += indentation(node, self._step)
         return True
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         """One level out."""
-        self._margin -= columns(original_node, self._step)
+        self._margin -= indentation(original_node, self._step)
         return updated_node
 
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
@@ -109,7 +116,7 @@ class CallJoiner(cst.CSTTransformer):
         lines = code_of(original_node.with_changes(leading_lines=())).rstrip("\n")
         if call is None or "\n" not in lines:
             return updated_node
-        new = laid_out(call, None, place_of(call, original_node, self._margin, self._width))
+        new = laid_out(call, None, place_of(call, original_node, self._margin, self._step, self._width))
         return cst.ensure_type(original_node.deep_replace(call, new), cst.SimpleStatementLine)
 
 

@@ -10,12 +10,18 @@ from typing import TypeAlias, TypeVar
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, code_of, leading_lines, squeezed
+from ckpt_surgery.codemods.edits.targeted import (
+    ModuleTransformer,
+    PlaceError,
+    code_of,
+    columns,
+    leading_lines,
+    squeezed,
+)
 
 _Holder = TypeVar("_Holder", cst.Module, cst.IndentedBlock)
 _Line: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.BaseStatement
 """What modules and blocks hold."""
-_STEP = "    "
 
 
 class AddImport(ModuleTransformer):
@@ -27,7 +33,7 @@ class AddImport(ModuleTransformer):
 
     def __init__(self, module: str, name: str, *, width: int, guard: str = "") -> None:
         super().__init__()
-        self._module, self._name, self._width = module, name, width
+        self._module, self._name, self._width, self._step = module, name, width, ""
         self._guard = "".join(guard.split())
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
@@ -36,14 +42,15 @@ class AddImport(ModuleTransformer):
         Raises:
             PlaceError: there is no such guard.
         """
+        self._step = tree.default_indent
         if not self._guard:
             return self._with_import(tree)
         guards = [node for node in tree.body if isinstance(node, cst.If) and squeezed(node.test) == self._guard]
         holder = next((node.body for node in guards if isinstance(node.body, cst.IndentedBlock)), None)
         if holder is None:
             raise PlaceError(f"there is no `if {self._guard}:` at module level")
-        inner = AddImport(self._module, self._name, width=self._width - len(tree.default_indent))
-        return cst.ensure_type(tree.deep_replace(holder, inner._with_import(holder)), cst.Module)
+        self._width -= columns(tree.default_indent)
+        return cst.ensure_type(tree.deep_replace(holder, self._with_import(holder)), cst.Module)
 
     def _with_import(self, holder: _Holder) -> _Holder:
         body: list[_Line] = list(holder.body)
@@ -61,14 +68,15 @@ class AddImport(ModuleTransformer):
     def _grown(self, imported: cst.ImportFrom) -> cst.ImportFrom:
         """The statement with the name among its own."""
         if "#" in code_of(imported):
-            return _one_more_line(imported, self._name)
-        return _statement(self._module, [*names_of(imported), self._name], self._width, imported.lpar is not None)
+            return _one_more_line(imported, self._name, self._step)
+        names = [*names_of(imported), self._name]
+        return _statement(self._module, names, self._width, self._step, exploded=imported.lpar is not None)
 
     def _inserted(
         self, has_docstring: bool, body: list[_Line], early: Sequence[tuple[int, cst.Import | cst.ImportFrom]]
     ) -> list[_Line]:
         """The lines with one more, behind the last import that sorts before it."""
-        line = cst.SimpleStatementLine([_statement(self._module, [self._name], self._width, False)])
+        line = cst.SimpleStatementLine([_statement(self._module, [self._name], self._width, self._step)])
         section = [(at, node) for at, node in early if isinstance(node, cst.ImportFrom) and self._same_section(node)]
         ours = (_key(self._module), by_type(self._name))
         before = [(at, node) for at, node in section if _first_key(node) < ours]
@@ -103,10 +111,11 @@ class RemoveImports(ModuleTransformer):
     def __init__(self, names: Collection[str], *, width: int) -> None:
         super().__init__()
         self._unused = frozenset(names)
-        self._width = width
+        self._width, self._step = width, ""
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
         """The module without these imports."""
+        self._step = tree.default_indent
         body: list[_Line] = []
         pending: list[cst.EmptyLine] | None = None
         for line in tree.body:
@@ -147,7 +156,7 @@ class RemoveImports(ModuleTransformer):
         kept = [name for name in names_of(imported) if name not in self._unused]
         if not kept:
             return None
-        return line.with_changes(body=[_statement(module_of(imported), kept, self._width, False)])
+        return line.with_changes(body=[_statement(module_of(imported), kept, self._width, self._step)])
 
 
 def _imports(line: _Line) -> Iterator[cst.Import | cst.ImportFrom]:
@@ -197,13 +206,13 @@ def names_of(imported: cst.ImportFrom) -> list[str]:
     return [] if isinstance(imported.names, cst.ImportStar) else [alias.evaluated_name for alias in imported.names]
 
 
-def _statement(module: str, names: Sequence[str], width: int, exploded: bool) -> cst.ImportFrom:
-    """An import statement as the formatter writes it: one line, or one name a line."""
+def _statement(module: str, names: Sequence[str], width: int, step: str, *, exploded: bool = False) -> cst.ImportFrom:
+    """An import statement as the formatter writes it: one line, or one name a line, indented by `step`."""
     ordered = sorted(names, key=by_type)
     line = plain_statement(module, ordered)
     if not exploded and len(code_of(line)) <= width:
         return line
-    return _parsed(f"from {module} import (\n" + "".join(f"{_STEP}{name},\n" for name in ordered) + ")")
+    return _parsed(f"from {module} import (\n" + "".join(f"{step}{name},\n" for name in ordered) + ")")
 
 
 def plain_statement(module: str, names: Sequence[str]) -> cst.ImportFrom:
@@ -216,10 +225,10 @@ def _parsed(text: str) -> cst.ImportFrom:
     return cst.ensure_type(statement.body[0], cst.ImportFrom)
 
 
-def _one_more_line(imported: cst.ImportFrom, name: str) -> cst.ImportFrom:
+def _one_more_line(imported: cst.ImportFrom, name: str, step: str) -> cst.ImportFrom:
     """The name on a line of its own inside the parentheses: the comments there stay with their names."""
     aliases = [] if isinstance(imported.names, cst.ImportStar) else list(imported.names)
-    line = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(_STEP))
+    line = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(step))
     at = next((at for at, alias in enumerate(aliases) if by_type(alias.evaluated_name) > by_type(name)), len(aliases))
     new = cst.ImportAlias(cst.Name(name), comma=cst.Comma(whitespace_after=line))
     if at == len(aliases):
@@ -227,7 +236,7 @@ def _one_more_line(imported: cst.ImportFrom, name: str) -> cst.ImportFrom:
         ending = last.comma if isinstance(last.comma, cst.Comma) else cst.Comma(whitespace_after=line)
         space = ending.whitespace_after
         inner = (
-            space.with_changes(last_line=cst.SimpleWhitespace(_STEP))
+            space.with_changes(last_line=cst.SimpleWhitespace(step))
             if isinstance(space, cst.ParenthesizedWhitespace)
             else line
         )

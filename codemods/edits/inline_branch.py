@@ -1,23 +1,22 @@
-"""An inline branch goes: the else branch moves out, comments and needed guards stay."""
+"""An inline branch goes: the else branch moves out, needed guards and comments about anything else stay."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.arguments import CallJoiner
+from ckpt_surgery.codemods.edits.branch_comments import comments, left_of, without_announcement, without_stand_in
 from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError, leading_lines
 from ckpt_surgery.codemods.repair import Occurrence
-
-_CONSTANTS = ("None", "True", "False")
 
 
 class RemoveInlineBranch(OccurrenceTransformer):
     """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
 
     `guards` are the positions of statements of its body that stay under the `if`. Comments of what goes are kept above
-    the statements that move out, unless these repeat them.
+    the statements that move out, unless these repeat them or they speak of the branch.
     """
 
     def __init__(self, branch: Occurrence, *, guards: Collection[int] = (), width: int) -> None:
@@ -56,7 +55,8 @@ class RemoveInlineBranch(OccurrenceTransformer):
         moved = _moved(other.body)
         first = moved[0].with_changes(leading_lines=[*_lines(_lost(branch)), *leading_lines(moved[0])])
         body = cst.IndentedBlock([first, *moved[1:]], footer=_footer(other.body))
-        return updated_node.with_changes(orelse=cst.Else(body, leading_lines=branch.leading_lines))
+        above = without_announcement(branch.leading_lines)
+        return updated_node.with_changes(orelse=cst.Else(body, leading_lines=above))
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -89,7 +89,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
         kept = self._kept(branch)
         lost = _lines(_lost(branch, without=kept))
         if kept is None:
-            above = [*branch.leading_lines, *lost]
+            above = [*without_announcement(branch.leading_lines), *lost]
             moved[0] = moved[0].with_changes(leading_lines=[*above, *leading_lines(moved[0])])
             return moved, _footer(other.body)
         blank = cst.EmptyLine(indent=False)
@@ -111,37 +111,29 @@ def _else_of(branch: cst.If) -> cst.Else:
 
 
 def _moved(body: cst.BaseSuite) -> list[cst.BaseStatement]:
-    """The statements of a suite, each on a line of its own."""
+    """The statements of an else branch, each on a line of its own, without comments about the branch that goes."""
     if isinstance(body, cst.SimpleStatementSuite):
         return [cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)]
-    return list(cst.ensure_type(body, cst.IndentedBlock).body)
+    first, *rest = cst.ensure_type(body, cst.IndentedBlock).body
+    above = without_stand_in(without_announcement(leading_lines(first)), first)
+    return [first.with_changes(leading_lines=above), *rest]
 
 
 def _footer(body: cst.BaseSuite) -> list[cst.EmptyLine]:
     return list(body.footer) if isinstance(body, cst.IndentedBlock) else []
 
 
-def _lines(comments: Collection[str]) -> list[cst.EmptyLine]:
-    return [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
+def _lines(texts: Collection[str]) -> list[cst.EmptyLine]:
+    return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
 
 
 def _lost(branch: cst.If, without: cst.If | None = None) -> Collection[str]:
     """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
     other = _else_of(branch)
     staying = [other.body.body, *([without.test, without.body] if without else [])]
-    kept = {comment for part in staying for comment in _comments(part)}
+    kept = {comment for part in staying for comment in comments(part)}
     if isinstance(other.body, cst.IndentedBlock):
-        kept.update(comment for line in other.body.footer for comment in _comments(line))
+        kept.update(comment for line in other.body.footer for comment in comments(line))
     head = other.body.header if isinstance(other.body, cst.IndentedBlock) else ()
     going = [branch.test, branch.whitespace_after_test, branch.body, *other.leading_lines, head]
-    return dict.fromkeys(comment for part in going for comment in _comments(part) if comment not in kept)
-
-
-def _comments(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[str]:
-    """The comments in some code, but for those behind a constant argument: they say what it stands for."""
-    if isinstance(part, cst.Comment):
-        yield part.value
-    if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:
-        return
-    for inner in part.children if isinstance(part, cst.CSTNode) else part:
-        yield from _comments(inner)
+    return dict.fromkeys(comment for comment in left_of(going) if comment not in kept)

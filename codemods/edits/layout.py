@@ -8,10 +8,9 @@ from itertools import chain, pairwise
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import code_of
+from ckpt_surgery.codemods.edits.targeted import code_of, columns
 from ckpt_surgery.codemods.repair import NewArgument
 
-_STEP = "    "
 _NO_SPACE = cst.SimpleWhitespace("")
 
 
@@ -20,15 +19,22 @@ class Place:
     """Where a call stands: what shares its first line, in columns, and how long a line may be."""
 
     margin: int
-    """The indentation of the block that its statement is in."""
+    """The indentation of the block that its statement is in, in columns."""
     indent: str
     """What the call's first line is indented by beyond that."""
+    step: str
+    """The indentation of one level of the file."""
     before: int
     """Columns on the line before the call."""
     after: int
     """Columns on its last line behind it."""
     width: int
     """The longest line allowed."""
+
+    @property
+    def inner(self) -> str:
+        """The indentation of the call's arguments on lines of their own."""
+        return self.indent + self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +60,21 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     items = _items(call)
     if arguments is not None:
         items = [_chosen(argument, items) for argument in arguments]
-    items = [_joined(item, len(place.indent) + place.margin, place.width) for item in items]
+    room = place.width - place.margin - columns(place.inner)
+    items = [_joined(item, room) for item in items]
     head = len(code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
     commented = any(item.comment or item.above or item.below for item in items)
     if not _is_exploded(call) and not commented and "\n" not in joined:
         if place.before + head + len(joined) + 2 + place.after <= place.width:
             return _with_arguments(call, _NO_SPACE, items, [cst.SimpleWhitespace(" ")] * len(items), last=_NO_SPACE)
-        if place.margin + len(place.indent + _STEP + joined) <= place.width:
-            inner, outer = _line(place.indent + _STEP), _line(place.indent)
+        if len(joined) <= room:
+            inner, outer = _line(place.inner), _line(place.indent)
             return _with_arguments(call, inner, items, [cst.SimpleWhitespace(" ")] * len(items), last=outer)
-    return _one_a_line(call, items, place.indent)
+    return _one_a_line(call, items, place.indent, place.inner)
 
 
-def _one_a_line(call: cst.Call, items: Sequence[_Item], indent: str) -> cst.Call:
-    inner = indent + _STEP
+def _one_a_line(call: cst.Call, items: Sequence[_Item], indent: str, inner: str) -> cst.Call:
     first = _line(inner, inner, comments=items[0].above if items else ())
     gaps = [_line(inner, inner, left.comment, right.above) for left, right in pairwise(items)]
     gaps += [_line(indent, inner, last.comment, last.below) for last in items[-1:]]
@@ -129,7 +135,7 @@ def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
     return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-def _joined(item: _Item, margin: int, width: int) -> _Item:
+def _joined(item: _Item, room: int) -> _Item:
     """An argument whose parenthesised value stood on a line of its own, joined where it fits now."""
     value = item.argument.value
     if len(value.lpar) != 1 or "\n" not in code_of(value.lpar[0]):
@@ -141,7 +147,7 @@ def _joined(item: _Item, margin: int, width: int) -> _Item:
     joined = item.argument.with_changes(value=inner)
     lost = chain(_comments(value.lpar[0].whitespace_after), _comments(value.rpar[0].whitespace_before))
     code = code_of(joined)
-    if "\n" in code or any(lost) or margin + len(_STEP) + len(code) + 1 > width:
+    if "\n" in code or any(lost) or len(code) + 1 > room:
         return item
     return replace(item, argument=joined)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -11,6 +12,7 @@ from ckpt_surgery.codemods.edits.comments import RemoveComment
 from ckpt_surgery.codemods.edits.derived_class import AddDerivedLayer, DeriveFromImport
 from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
 from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
+from ckpt_surgery.codemods.edits.inline_expression import RemoveInlineExpression
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveMethod
 from ckpt_surgery.codemods.edits.names import RenameOccurrence
@@ -24,12 +26,17 @@ from ckpt_surgery.codemods.repair import (
     DropMethod,
     ImportName,
     KeepElseBranch,
+    KeepElseExpression,
     MakeLayer,
     OrderParameters,
     PassArguments,
     ReplaceName,
     SourceRepair,
 )
+
+_FEEDS = re.compile(r"^(\f+)(?=[^\f\r\n])", re.M)
+_MARK = "#\N{MIDDLE DOT}"
+_MARKED = re.compile(rf"[ \t]*(\f*){_MARK}\n")
 
 
 def transformer_of(repair: SourceRepair) -> ModuleTransformer:
@@ -47,6 +54,8 @@ def transformer_of(repair: SourceRepair) -> ModuleTransformer:
             return RemoveImports(names, width=width)
         case KeepElseBranch(target=branch, guards=guards, width=width):
             return RemoveInlineBranch(branch, guards=guards, width=width)
+        case KeepElseExpression(target=expression, width=width):
+            return RemoveInlineExpression(expression, width=width)
         case PassArguments(target=call, arguments=arguments, width=width):
             return RearrangeArguments(call, arguments, width=width)
         case OrderParameters(target=method, names=names):
@@ -77,10 +86,18 @@ def transformed(tree: cst.Module, repairs: Iterable[SourceRepair]) -> cst.Module
     return tree
 
 
-def rewritten(text: str, repairs: Iterable[SourceRepair]) -> str | None:
-    """A part of a file after its repairs; None where one of them cannot be made, which is a fault of ours."""
+def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str | None:
+    """A part of a file after its repairs; None where one of them cannot be made, which is a fault of ours.
+
+    `step` is the indentation of one level, if the part shows none.
+    """
+    fed = "\f" in text  # libcst drops a form feed in front of code, and keeps one in front of a comment
     try:
-        return transformed(cst.parse_module(text), repairs).code
+        tree = cst.parse_module(_FEEDS.sub(rf"\1{_MARK}\n", text) if fed else text)
+        if step and not any(isinstance(line, cst.BaseCompoundStatement) for line in tree.body):
+            tree = tree.with_changes(default_indent=step)
+        code = transformed(tree, repairs).code
+        return _MARKED.sub(r"\1", code) if fed else code
     except (PlaceError, cst.ParserSyntaxError):
         return None
 

@@ -28,6 +28,8 @@ HOLDERS = (
     cst.MatchCase,
 )
 """What may hold a class or function besides another one."""
+_TAB = 4
+"""Columns of a tab, as formatters count it."""
 _SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Comma, cst.AssignEqual)
 """What holds nothing but white space and comments."""
 
@@ -103,7 +105,7 @@ class TargetedTransformer(ModuleTransformer):
 class OccurrenceTransformer(TargetedTransformer):
     """Finds one call, name or `if` of its target. What is in f-strings does not count.
 
-    `margin` is the indentation of what is being visited, and `step` that of one level, in columns.
+    `margin` is the indentation of what is being visited in columns, and `step` that of one level of the file.
     """
 
     def __init__(self, occurrence: Occurrence, what: str) -> None:
@@ -114,7 +116,7 @@ class OccurrenceTransformer(TargetedTransformer):
         self._count = 0
         self._passed = False
         self.margin = 0
-        self.step = 0
+        self.step = ""
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
         """The module after the change.
@@ -136,9 +138,9 @@ class OccurrenceTransformer(TargetedTransformer):
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Whether to go on inside a node: not where nothing can be found, or the occurrence has been."""
         if isinstance(node, cst.Module):
-            self.step = len(node.default_indent)
+            self.step = node.default_indent
         elif isinstance(node, cst.IndentedBlock):
-            self.margin += columns(node, self.step)
+            self.margin += indentation(node, self.step)
         return not isinstance(node, _SPACE) and super().on_visit(node) and not self._passed
 
     def on_leave(
@@ -148,15 +150,24 @@ class OccurrenceTransformer(TargetedTransformer):
         self._passed = self._passed or original_node is self.found
         left = super().on_leave(original_node, updated_node)
         if isinstance(original_node, cst.IndentedBlock):
-            self.margin -= columns(original_node, self.step)
+            self.margin -= indentation(original_node, self.step)
         return left
 
     def matches(self, node: cst.CSTNode, code: cst.CSTNode | None = None) -> None:
         """Count a node whose `code` is that of the occurrence; without a `code`, any node."""
-        if self.found is None and (code is None or squeezed(code) == self.occurrence.code):
+        if self.found is None and (code is None or self._is_code(code)):
             if self._count == self.occurrence.index:
                 self.found = node
             self._count += 1
+
+    def _is_code(self, node: cst.CSTNode) -> bool:
+        """Whether a node's code is that of the occurrence. Most are told by their last name, without writing code."""
+        wanted = self.occurrence.code
+        if isinstance(node, cst.Name):
+            return node.value == wanted
+        if isinstance(node, cst.Attribute) and not wanted.endswith(node.attr.value):
+            return False
+        return squeezed(node) == wanted
 
 
 def squeezed(node: cst.CSTNode) -> str:
@@ -166,9 +177,14 @@ def squeezed(node: cst.CSTNode) -> str:
     return "".join(code_of(node).split())
 
 
-def columns(block: cst.IndentedBlock, step: int) -> int:
-    """How far a block is indented beyond what it is in, where `step` is usual."""
-    return step if block.indent is None else len(block.indent)
+def indentation(block: cst.IndentedBlock, step: str) -> int:
+    """How many columns a block is indented beyond what it is in, where `step` is usual."""
+    return columns(step if block.indent is None else block.indent)
+
+
+def columns(text: str) -> int:
+    """How wide a text is that begins a line."""
+    return len(text.expandtabs(_TAB))
 
 
 def leading_lines(node: cst.CSTNode) -> list[cst.EmptyLine]:

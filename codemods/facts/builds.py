@@ -51,6 +51,8 @@ class Builder:
                     self.returned.append(built)
             case ast.If(body=body, orelse=orelse):
                 self._branches(body, orelse)
+            case ast.FunctionDef(name=name, body=body):
+                self.locals[name] = self._of_function(body)
             case ast.For(target=target, iter=iterable):
                 self._loop(target, iterable)
                 self.read(statement.body)
@@ -59,6 +61,13 @@ class Builder:
                     self.read(getattr(statement, field, ()))
                 for inner in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                     self.read(inner.body)
+
+    def _of_function(self, body: list[ast.stmt]) -> Build:
+        """What a function inside this one returns."""
+        outer, self.returned = self.returned, []
+        self.read(body)
+        inner, self.returned = self.returned, outer
+        return Build("choice", items=tuple(inner)) if inner else _UNKNOWN
 
     def _branches(self, body: list[ast.stmt], orelse: list[ast.stmt]) -> None:
         """`x = A` in one branch and `x = B` in the other leave x as either."""
@@ -187,6 +196,8 @@ class Builder:
             return Build("element", items=(built,)) if name == "next" else built
         if name.startswith("self.") and name.count(".") == 1:
             return Build("maker", last, tuple(map(self.of, call.args)))
+        if last == "skip_init" or self.locals.get(name) == _UNKNOWN:
+            return self._made_by_function(call)
         if name in self.locals:
             return self.locals[name]
         if name and name.islower() and call.args:
@@ -194,6 +205,11 @@ class Builder:
         if name:
             return Build("class", name, span=span_of(call.func))
         return self.of(call.func)
+
+    def _made_by_function(self, call: ast.Call) -> Build:
+        """`make(Layer, config)`: a function that is not known makes an instance of the class it is given."""
+        built = self.of(call.args[0]) if call.args else _UNKNOWN
+        return built if built.kind == "class" and not built.items else _UNKNOWN
 
     def _unpacked(self, arguments: list[ast.expr]) -> Iterator[Build]:
         """The items of a container's arguments: a single list argument is the list of items."""

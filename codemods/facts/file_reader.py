@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_MODULES, CheckpointHelpers
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
 from ckpt_surgery.codemods.facts.checkpointed_functions import checkpointed_functions
 from ckpt_surgery.codemods.facts.file_facts import (
     Build,
@@ -23,8 +23,9 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ParameterKind,
 )
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
+from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
-from ckpt_surgery.codemods.facts.own_switches import SIGN, own_switches
+from ckpt_surgery.codemods.facts.own_switches import may_switch, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
 
@@ -58,10 +59,10 @@ class FileReader:
         self.classes: list[Class] = []
         self.makers: list[Maker] = []
         self.values: list[tuple[str, Build]] = []
-        self.checkpoint_names: set[str] = set()
+        self.checkpoint_names = checkpoint_names(source)
         self.local_layers: set[str] = set()
         self.replaced: list[str] = []
-        self.helpers = CheckpointHelpers(frozenset())
+        self.helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
 
     def facts(self, tree: ast.Module, script: ScriptFacts | None) -> FileFacts:
         """The facts of the file, given its tree and what it says as a training script."""
@@ -69,7 +70,7 @@ class FileReader:
         self.local_layers.update(name for name in names if name.endswith(_LAYER_ENDINGS))
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         if "checkpoint" in self.source:
-            self._read_helpers(tree.body, functions)
+            self.helpers.read(function for function in functions if self.helpers.may_be_in(self._text(function)))
         self._read(tree.body, guard="")
         generated = _GENERATED.search(self.source[:2000])
         return FileFacts(
@@ -83,18 +84,9 @@ class FileReader:
             functions=tuple(function.name for function in functions),
             checkpointers=tuple(sorted(self.helpers.functions)),
             replaced_forwards=tuple(self.replaced),
-            checkpointed=checkpointed_functions(tree, self.source),
+            checkpointed=checkpointed_functions(tree, self.source, self.checkpoint_names),
             script=script,
         )
-
-    def _read_helpers(self, statements: Iterable[ast.stmt], functions: Iterable[ast.FunctionDef]) -> None:
-        """The functions that checkpoint what they are given, under the names that the file's imports come to have."""
-        names: set[str] = set()
-        for statement in statements:
-            if isinstance(statement, ast.ImportFrom) and statement.module in CHECKPOINT_MODULES:
-                names.update(alias.asname or alias.name for alias in statement.names if alias.name == "checkpoint")
-        self.helpers = CheckpointHelpers(frozenset(names))
-        self.helpers.read(function for function in functions if self.helpers.may_be_in(self._text(function)))
 
     def _read(self, statements: Iterable[ast.stmt], guard: str) -> None:
         for statement in statements:
@@ -105,8 +97,6 @@ class FileReader:
                     for alias in statement.names:
                         name = alias.asname or alias.name.partition(".")[0]
                         self.imports.append(Import(name, alias.name, "", span_of(statement), guard))
-                        if alias.name in CHECKPOINT_MODULES:
-                            self.checkpoint_names.add(f"{alias.asname or alias.name}.checkpoint")
                 case ast.ClassDef():
                     self.classes.append(self._class(statement, guard))
                 case ast.FunctionDef():
@@ -135,10 +125,6 @@ class FileReader:
         for alias in statement.names:
             name = alias.asname or alias.name
             self.imports.append(Import(name, module, alias.name, span_of(statement), guard))
-            if module in CHECKPOINT_MODULES and alias.name == "checkpoint":
-                self.checkpoint_names.add(name)
-            elif module == "torch.utils" and alias.name == "checkpoint":
-                self.checkpoint_names.add(f"{name}.checkpoint")
             if name.endswith(_LAYER_ENDINGS) and "modeling_" in module:
                 self.local_layers.add(name)
 
@@ -205,7 +191,7 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
-            own_switches=tuple(own_switches(inner for inner in functions if SIGN in self._text(inner))),
+            own_switches=tuple(own_switches(inner for inner in functions if may_switch(self._text(inner)))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
         )
@@ -232,13 +218,14 @@ class FileReader:
             if any(part in self.local_layers for part in built.class_names()) or name.startswith("<")
         )
         wanted = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
+        returned = accessors(functions)
         readers: list[MethodReader] = []
         for function in functions:
             if function.name == "__init__":
                 continue
             text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
-                reader = MethodReader(function.name, direct, frozenset(self.checkpoint_names))
+                reader = MethodReader(function.name, direct, self.helpers.names, returned, "checkpoint" in text)
                 reader.read(function)
                 if reader.calls and "cache" in text:
                     reader.calls = list(with_cache_flow(function, reader.calls))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.facts.syntax import statements_below
+
 
 def conditions(test: ast.expr) -> Iterator[str]:
     """The terms of a test that are about something other than checkpointing and training."""
@@ -47,7 +49,7 @@ def elif_places(function: ast.FunctionDef) -> tuple[dict[tuple[int, int], ast.If
     """Every `if` of a function by its place, and the places of those that are written `elif`."""
     branches: dict[tuple[int, int], ast.If] = {}
     elifs: set[tuple[int, int]] = set()
-    for node in ast.walk(function):
+    for node in statements_below(function):
         if isinstance(node, ast.If):
             branches[(node.lineno, node.col_offset)] = node
             match node.orelse:

@@ -41,15 +41,22 @@ class MethodReader:
     """Attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers."""
     checkpoint_names: frozenset[str]
     """Names that this file imports a checkpoint function as."""
+    accessors: Env
+    """What methods of the class return, and do nothing else."""
+    may_checkpoint: bool
+    """Whether a test of the method may be about checkpointing."""
     calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
     handed_on: list[HandedOn] = field(default_factory=list)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    """Those of the method, without `self`."""
     _taken: set[int] = field(default_factory=set)
 
     def read(self, function: ast.FunctionDef) -> None:
         """Read the whole method."""
-        self._block(function.body, {"self": SELF})
+        self.parameters = frozenset(node.arg for node in function.args.args if node.arg != "self")
+        self._block(function.body, {"self": SELF, **self.accessors})
         if self.calls:
             self._follow_results(function)
         if self.inlines:
@@ -211,7 +218,7 @@ class MethodReader:
 
     def _made_by(self, function: ast.FunctionDef, env: Env) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
-        reader = MethodReader(self.method, self.direct, self.checkpoint_names)
+        reader = MethodReader(self.method, self.direct, self.checkpoint_names, self.accessors, self.may_checkpoint)
         inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
         reader._block([statement for node in inner for statement in node.body], dict(env))
         paths = {path for call in reader.calls for path in call.paths if path[0] != LOCAL}
@@ -230,7 +237,7 @@ class MethodReader:
 
     def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
-        if "checkpoint" not in ast.unparse(test):
+        if not self.may_checkpoint or "checkpoint" not in ast.unparse(test):
             return []
         calls = [call for call in self._checkpoints(body) if id(call) not in self._taken]
         self._taken.update(map(id, calls))
@@ -240,8 +247,17 @@ class MethodReader:
         if id(call) in self._taken:
             return
         self._taken.add(id(call))
+        if self._is_helper(call, env):
+            return
         checkpoint = self._checkpoint(call, env)
         self.inlines.append(InlineBranch(self.method, span_of(statement), (checkpoint,)))
+
+    def _is_helper(self, call: ast.Call, env: Env) -> bool:
+        """Whether the method hands on what it is given itself: its callers say what is checkpointed."""
+        match call.args:
+            case [ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="__call__" | "forward"), *_]:
+                return name in self.parameters and name not in env
+        return False
 
     def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
         paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")

@@ -35,6 +35,7 @@ class ReachedModules:
 NOTHING = ReachedModules()
 SELF = ReachedModules(frozenset({()}))
 Env: TypeAlias = dict[str, ReachedModules]
+"""What names stand for, and what methods return: these are under `self.method()`."""
 
 
 def union(values: Iterable[ReachedModules]) -> ReachedModules:
@@ -69,7 +70,25 @@ def value_of(node: ast.expr, env: Env) -> ReachedModules:
             return value_of(inner, env)
         case ast.Call(func=ast.Attribute(value=inner, attr=name), args=[]) if name in _VIEWS:
             return value_of(inner, env)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+            return env.get(f"self.{name}()", NOTHING)
     return NOTHING
+
+
+def accessors(functions: Iterable[ast.FunctionDef]) -> Env:
+    """What the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
+    found: Env = {}
+    for function in functions:
+        match [statement for statement in function.body if not _is_docstring(statement)]:
+            case [ast.Return(value=ast.expr() as value)]:
+                returned = value_of(value, {"self": SELF})
+                if returned.paths and () not in returned.paths:
+                    found[f"self.{function.name}()"] = returned
+    return found
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def bind(target: ast.expr, value: ast.expr, env: Env) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import OwnSwitch
@@ -14,8 +15,12 @@ _METHODS = frozenset(
     {"gradient_checkpointing_enable", "activation_checkpointing_enable", "_set_gradient_checkpointing"}
 )
 _OFF = ("False", "None")
-SIGN = _FLAG
-"""What a text that has such a switch holds."""
+_SIGN = re.compile(rf"{_FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted(_METHODS))})\b")
+
+
+def may_switch(text: str) -> bool:
+    """Whether a method's text is worth reading."""
+    return "checkpointing" in text and _SIGN.search(text) is not None
 
 
 def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:

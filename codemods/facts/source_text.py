@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.syntax import Span
 
@@ -16,7 +17,10 @@ class SourceText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+        if "\r" in text:
+            self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+        else:
+            self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))][:-1]
 
     def offset(self, line: int, column: int) -> int:
         """The character offset of a line (from 1) and a byte column (from 0)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
@@ -35,6 +36,14 @@ class Argument(NamedTuple):
 def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
     """The place of a node."""
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def statements_below(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
+            yield inner
+            yield from statements_below(inner)
 
 
 def dotted(node: ast.expr) -> str:

@@ -60,6 +60,15 @@ class CallDoubt:
     layer: str
 
 
+@dataclass(frozen=True, slots=True)
+class DisabledDoubt:
+    """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
+
+    caller: str
+    method: str
+    layer: str
+
+
 class WayRound(Enum):
     """What would lead round a new layer, or stop it."""
 
@@ -77,6 +86,8 @@ class WayRound(Enum):
 
 _METHODS = {"__call__": WayRound.CALL, "__init_subclass__": WayRound.SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
+_DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
+"""A line of code with a checkpoint call that is a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ class WayRoundDoubt:
     name: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | WayRoundDoubt
+Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,8 @@ def convert(
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), _way_round(tree, layers) or _doubt(tree, layers, repairs))
+    doubt = _way_round(tree, layers) or _past_state(tree, layers, repairs) or _disabled(tree, layers)
+    return Conversion(tuple(made), doubt)
 
 
 def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
@@ -150,7 +162,7 @@ def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt 
     return None
 
 
-def _doubt(
+def _past_state(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair]
 ) -> PastStateDoubt | None:
     """The first call of the new layers that passes past state by position after all safe repairs."""
@@ -160,6 +172,18 @@ def _doubt(
             plan = tree.calls.plan_of_past_state(site, repairs) if site else None
             if plan and plan.repair is None:
                 return PastStateDoubt(owner.name, layer.name, plan)
+    return None
+
+
+def _disabled(tree: SourceTree, layers: Collection[ClassRef]) -> DisabledDoubt | None:
+    """The first method that calls one of the new layers and in which a checkpoint call is commented out."""
+    for layer in layers:
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            source = tree.source(owner.path)
+            methods = (method for method in owner.cls.methods if method.name == call.method)
+            texts = (source.of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
+            if any("checkpoint" in text and _DISABLED.search(text) for text in texts):
+                return DisabledDoubt(owner.name, call.method, layer.name)
     return None
 
 

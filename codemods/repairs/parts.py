@@ -18,6 +18,7 @@ from ckpt_surgery.codemods.repair import (
     DropImports,
     ImportName,
     KeepElseBranch,
+    KeepElseExpression,
     MakeLayer,
     Occurrence,
     OrderParameters,
@@ -30,12 +31,16 @@ _HEAD_END = re.compile(r"[\s,)]*:\s*(?:#.*)?")
 
 
 class Part(NamedTuple):
-    """Whole lines of a text, as offsets from `start` to `end`, and what they are parsed between."""
+    """Whole lines of a text, as offsets from `start` to `end`, and what they are parsed between.
+
+    `step` is the indentation of one level of the file where these lines do not show it.
+    """
 
     start: int
     end: int
     before: str = ""
     after: str = ""
+    step: str = ""
 
 
 def by_part(text: str, facts: FileFacts, repairs: Collection[SourceRepair]) -> Mapping[Part, Sequence[SourceRepair]]:
@@ -65,7 +70,7 @@ class _Parts:
         imports = [item for item in facts.imports if not item.guard]
         early = [item for item in imports if item.span.line < first]
         plain = bool(early) and early == imports and all(cls.span.column == 0 for cls in facts.classes)
-        self._head = self._lines(1, first - 1) if plain else self.whole
+        self._head = self._lines(1, first - 1)._replace(step=self._step()) if plain else self.whole
 
     def of(self, repair: SourceRepair) -> Part:
         """The head of a class, a method, the class, the head of the file, or all of it."""
@@ -78,9 +83,14 @@ class _Parts:
             return self.whole  # the comment above a class is not in its lines
         if isinstance(repair, MakeLayer):
             return self._head_of(cls)
-        if isinstance(repair, KeepElseBranch | PassArguments | OrderParameters | ReplaceName):
+        if isinstance(repair, KeepElseBranch | KeepElseExpression | PassArguments | OrderParameters | ReplaceName):
             return self._method(cls, inner.partition(".")[0])
         return self._lines(cls.first_line, cls.span.end_line)
+
+    def _step(self) -> str:
+        """The indentation of the first method."""
+        method = next((method for cls in self._classes.values() for method in cls.methods), None)
+        return self._source.indent(self._source.offset(method.first_line, 0)) if method else ""
 
     def _head_of(self, cls: Class) -> Part:
         """`class Name(...):` with its decorators; the class, where more stands on the line."""

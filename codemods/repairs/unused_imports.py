@@ -8,16 +8,27 @@ from collections import Counter
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.repair import DropImports
 
+_WORD = re.compile(r"[^\W\d]\w*")
 _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)", re.M)
 
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
     """What drops the names that `before` used and `after` does not; None where there are none."""
+    lines = set(after.split("\n"))
+    gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
+    top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
+    top = [item for item in top if item.name in gone and not _is_called(item.name, after)]
+    if not top:
+        return None
     then, now = _words(before), _words(after)
-    top = (item for item in facts.imports if not item.guard and item.module != "__future__")
     unused = (item for item in top if then[item.name] and not now[item.name])
     names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
     return DropImports(path, None, None, tuple(names), width) if names else None
+
+
+def _is_called(name: str, text: str) -> bool:
+    """Whether a name is surely in use: `nn.Linear(...)` is in no import statement."""
+    return re.search(rf"\b{name}(?:\.\w+)*[(\[]", text) is not None
 
 
 def _is_own(path: str, module: str) -> bool:
@@ -27,4 +38,4 @@ def _is_own(path: str, module: str) -> bool:
 
 def _words(text: str) -> Counter[str]:
     """How often each word stands in a text outside its import statements."""
-    return Counter(re.findall(r"[^\W\d]\w*", _IMPORTS.sub("", text)))
+    return Counter(_WORD.findall(_IMPORTS.sub("", text)))

@@ -26,16 +26,17 @@ can be made layers. The else branch is the truth: if the two disagree, the findi
 sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard
 such as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other
 conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
-state by position to a block which the repair makes a layer, or if the model reads more outputs of the block where its
-`use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why). Unsafe, too, if the direct
-call is one of `layer.forward`, which leads round a layer up to transformers 5.0, if the test asks a configuration that
-transformers does not read, or if something else leads round the layer (see CKPT001).
+state by position to a block which the repair makes a layer, if the branch goes without what may be past state under
+another name, or if the model reads more outputs of the block where its `use_cache` is True, and does not set that to
+False under checkpointing (CKPT001 says why). Unsafe, too, if the direct call is one of `layer.forward`, which leads
+round a layer up to transformers 5.0, if the test asks a configuration that transformers does not read, or if something
+else leads round the layer (see CKPT001).
 
 The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
 would switch a layer on: no model of transformers holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself. It
 stays, too, where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is unsafe
-only if it disagrees with the direct call. A conditional expression is reported and left to a person.
+only if it disagrees with the direct call.
 """
 
 from __future__ import annotations
@@ -46,20 +47,25 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, ModuleCall, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, Path
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
+from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
-from ckpt_surgery.codemods.tree.arguments import Unknown, bind
-from ckpt_surgery.codemods.tree.call_sites import meaning_of
+from ckpt_surgery.codemods.tree.branch_arguments import Disagreement, disagreements
 from ckpt_surgery.codemods.tree.checkpointed import paths_behind, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
-from ckpt_surgery.codemods.wording import doubt_text, missing_text, read_text, refusal_text, replaced_text
+from ckpt_surgery.codemods.wording import (
+    doubt_text,
+    missing_text,
+    quoted,
+    read_text,
+    refusal_text,
+    replaced_text,
+)
 
 RULE = Declaration(
     code="CKPT002",
@@ -72,7 +78,6 @@ class Obstacle(Enum):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "no branch"
-    EXPRESSION = "expression"
     NO_ELSE = "no else"
     ELIF_WITH_GUARD = "elif with guard"
     NOT_CALLED = "not called"
@@ -87,11 +92,11 @@ class Obstacle(Enum):
     BY_FORWARD = "by forward"
     OTHER_CONDITIONS = "other conditions"
     SIGNATURE_ORDER = "signature order"
+    WITHHELD = "withheld"
 
 
 _WORDS: Mapping[Obstacle, str] = {
     Obstacle.NO_BRANCH: "there is no else branch with a direct call to keep",
-    Obstacle.EXPRESSION: "the branch is a conditional expression: put what follows its else in its place",
     Obstacle.NO_ELSE: "the branch has no else of its own",
     Obstacle.ELIF_WITH_GUARD: "the branch is an elif, and later code relies on its guard of {}",
     Obstacle.NOT_CALLED: "the else branch does not call {}",
@@ -106,6 +111,7 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.BY_FORWARD: "`{}` leads round a layer up to transformers 5.0: call the block itself",
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
+    Obstacle.WITHHELD: "the branch goes without {}: if that is past state, a layer would write it twice",
 }
 
 
@@ -165,7 +171,7 @@ def _blocks(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tupl
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _BranchRepair) -> Finding:
     names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
     message = f"{names} is checkpointed by {_form(inline)}"
-    differences = list(dict.fromkeys(_differences(context, owner, inline)))
+    differences = list(dict.fromkeys(map(_difference, disagreements(context.tree, owner, inline))))
     if differences:
         message += f"; the branches disagree: {'; '.join(differences)}"
     reasons = "; ".join(dict.fromkeys(map(_text, repair.reasons)))
@@ -219,8 +225,6 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
         return _BranchRepair(reasons=(missing,))
     if inline.test is None:
         return _refused(Obstacle.NO_BRANCH)
-    if inline.is_expression:
-        return _refused(Obstacle.EXPRESSION)
     if not inline.orelse or inline.orelse_is_elif:
         return _refused(Obstacle.NO_ELSE)
     if inline.is_elif and inline.guard_needed and inline.guard:
@@ -246,8 +250,11 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
     return _BranchRepair((*made, _without(context, owner, inline)), doubts)
 
 
-def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
-    """The else branch in the place of the whole `if`, which keeps the guards that later code relies on."""
+def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch | KeepElseExpression:
+    """The else branch in the place of the whole, which keeps the guards that later code relies on."""
+    if inline.is_expression:
+        choice = context.tree.places(owner.path).choice(inline.span)
+        return KeepElseExpression(owner.path, inline.span, choice, context.tree.width)
     needed = inline.guard is not None and inline.guard_needed
     guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
     branch = context.tree.places(owner.path).branch(inline.span)
@@ -268,6 +275,9 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Hindrance(Obstacle.BY_FORWARD, (by_forward,))
     if inline.conditions:
         yield Hindrance(Obstacle.OTHER_CONDITIONS, (" and ".join(inline.conditions),))
+    withheld = [item.name for item in disagreements(context.tree, owner, inline) if item.withholds]
+    if withheld:
+        yield Hindrance(Obstacle.WITHHELD, (quoted(dict.fromkeys(withheld)),))
     blocked = _blocked(context, owner, inline)
     if blocked:
         yield Hindrance(Obstacle.SIGNATURE_ORDER, (", ".join(blocked),))
@@ -329,37 +339,10 @@ def _blocked(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> tup
     return ()
 
 
-def _differences(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """How the arguments of the two branches differ, past state and options of the checkpoint left out.
-
-    A branch may call a block at several places: a checkpoint call is held against the direct call most like it.
-    """
-    for checkpoint in inline.checkpoints:
-        calls = (call for call in inline.direct if set(call.paths) & set(checkpoint.paths))
-        found = [tuple(_against(context, owner, checkpoint, call)) for call in calls]
-        yield from min(found, key=len, default=())
+def _difference(disagreement: Disagreement) -> str:
+    left, right = _shown(disagreement.branch), _shown(disagreement.direct)
+    return f"`{disagreement.name}`: {left} under checkpointing, {right} otherwise"
 
 
-def _against(context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, call: ModuleCall) -> Iterator[str]:
-    """How the arguments of two calls of a block differ: what a parameter gets anyway may be left out."""
-    site = context.tree.calls.of_any(owner, call)
-    if site is None:
-        return
-    ref, forward = site.blocks[0]
-    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *TORCH_OPTIONS}
-    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
-    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
-        return
-    defaults = {parameter.name: parameter.default for parameter in forward.params}
-    for name in dict.fromkeys([*inside, *outside]):
-        left, right = _argument(checkpoint.args, inside.get(name)), _argument(call.args, outside.get(name))
-        if name not in past and (left or defaults.get(name)) != (right or defaults.get(name)):
-            yield f"`{name}`: {_shown(left)} under checkpointing, {_shown(right)} otherwise"
-
-
-def _argument(arguments: tuple[Argument, ...], position: int | None) -> str | None:
-    return None if position is None else arguments[position].text
-
-
-def _shown(text: str | None) -> str:
-    return "left out" if text is None else f"`{text}`"
+def _shown(argument: Argument | None) -> str:
+    return "left out" if argument is None else f"`{argument.text}`"

@@ -23,7 +23,8 @@ by position and only an unsafe repair (CKPT005) can make it a keyword: as a laye
 than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
 its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
 alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add. And
-unsafe if no call of the block was found: what it is given by keyword would lose its gradient.
+unsafe if no call of the block was found: what it is given by keyword would lose its gradient. Or if a checkpoint call
+is commented out in a method that calls the block: somebody may have switched it off on purpose.
 
 Unsafe where something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
 `self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.

@@ -22,7 +22,6 @@ Unsafe: callers outside the tree that pass these parameters by position break.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -179,10 +178,9 @@ def _repairs(
             return ()
         meaning = context.tree.calls.meaning(owner)
         params = _order(meaning, forward, names)
-        signature = _signature(context, owner, forward, params)
-        if signature is None:
+        if _required_behind_default(params):
             return ()
-        repairs[signature] = None
+        repairs[_signature(context, owner, forward, params)] = None
         for site in callers[owner]:
             arguments = reordered(site.call.args, forward, params, meaning)
             if arguments is None or new_calls.setdefault(site, arguments) != arguments:
@@ -194,13 +192,9 @@ def _repairs(
 
 def _signature(
     context: RuleContext, owner: ClassRef, forward: ForwardSignature, params: list[Parameter]
-) -> OrderParameters | None:
-    """The parameters in their new order; None where comments stand between them."""
-    source = context.tree.source(owner.path)
+) -> OrderParameters:
+    """The parameters in their new order."""
     spans = forward.param_spans[: len(params)]
-    gaps = [source.of(Span(*left[2:], *right[:2])) for left, right in itertools.pairwise(spans)]
-    if any("#" in gap for gap in gaps) or _required_behind_default(params):
-        return None
     span = Span(*spans[0][:2], *spans[-1][2:])
     method = context.tree.places(owner.path).definition(forward.span)
     return OrderParameters(owner.path, span, method, tuple(parameter.name for parameter in params))

@@ -44,6 +44,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if context.tree.bases.flag(ref, "supports_gradient_checkpointing") == "True"
         and any(method.name == "__init__" for method in ref.cls.methods)
         and ref.cls.attributes
+        and not _is_block(context, ref)
     ]
     bare = {ref: answer for ref in models if (answer := _reaches(context, ref)) is not Answer.YES}
     for ref, answer in bare.items():
@@ -57,6 +58,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
         else:
             message = f"the parts of {ref.name} are chosen at run time: whether it checkpoints cannot be determined"
             yield context.class_finding(RULE, ref, message, Applicability.UNKNOWN)
+
+
+def _is_block(context: RuleContext, ref: ClassRef) -> bool:
+    """Whether what holds a class checkpoints it, or should: some blocks derive from the model's own base class."""
+    blocks = context.tree.blocks
+    return blocks.checkpoints(ref) or ref in blocks.in_stacks or blocks.checkpointed_by_hand(ref)
 
 
 def _is_unknown(context: RuleContext, part: Target) -> bool:

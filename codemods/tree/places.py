@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.facts.syntax import Span, span_of
+from ckpt_surgery.codemods.facts.syntax import Span, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
 
 _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -49,9 +49,14 @@ class Places:
         """The `if` at a span."""
         return self._occurrence(span, ast.If)
 
+    def choice(self, span: Span) -> Occurrence:
+        """The conditional expression at a span."""
+        return self._occurrence(span, ast.IfExp)
+
     def _occurrence(self, span: Span, *kinds: type[ast.AST]) -> Occurrence:
         definition, scope = self._scope(self._tree(span), span)
-        nodes = [node for node in _inside(scope) if isinstance(node, kinds) and isinstance(node, ast.expr | ast.stmt)]
+        inside = statements_below(scope) if kinds == (ast.If,) else _inside(scope)
+        nodes = [node for node in inside if isinstance(node, kinds) and isinstance(node, ast.expr | ast.stmt)]
         nodes.sort(key=_source_order)
         at = next(at for at, node in enumerate(nodes) if span_of(node) == span)
         code = self._code(nodes[at])
@@ -86,8 +91,8 @@ class Places:
         if first not in self._trees:
             start = self._source.offset(first, 0)
             end = self._source.offset(*_end(outer)) if outer else len(self._source.text)
-            tree = ast.parse(self._source.text[start:end])
-            self._trees[first] = tree if first == 1 else _increment(tree, first - 1)
+            # blank lines in front: counting lines on in a tree takes as long as parsing it
+            self._trees[first] = ast.parse("\n" * (first - 1) + self._source.text[start:end])
         return self._trees[first]
 
     def _is_alone(self, cls: Class) -> bool:
@@ -96,13 +101,6 @@ class Places:
 
 def _end(cls: Class) -> tuple[int, int]:
     return cls.span.end_line, cls.span.end_column
-
-
-def _increment(tree: ast.Module, lines: int) -> ast.Module:
-    """The tree with all its places that many lines further down."""
-    for statement in tree.body:
-        ast.increment_lineno(statement, lines)
-    return tree
 
 
 def _lines_hold(cls: Class, span: Span) -> bool:
@@ -116,10 +114,12 @@ def _holds(node: _Scope, span: Span) -> bool:
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
     """Every node below a node, but for those in f-strings."""
-    for node in ast.iter_child_nodes(scope):
-        if not isinstance(node, ast.JoinedStr):
-            yield node
-            yield from _inside(node)
+    waiting = [scope]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(node, ast.JoinedStr):
+                yield node
+                waiting.append(node)
 
 
 def _definitions(scope: ast.AST) -> Iterator[_Scope]:

@@ -16,35 +16,8 @@ from benchmarks.releases import ReleaseError
 from benchmarks.stopwatch import CommandFailed, Run
 from benchmarks.tree_speed_report import MEGABYTE, as_json, figures, table
 from benchmarks.tree_speed_runs import Contestant, differing, imported, only_rule, require_same_work
+from tests.codemods.snippets import TOY
 
-TOY = """
-from torch import nn
-from ...modeling_layers import GradientCheckpointingLayer
-
-class ToyAttention(nn.Module):
-    def forward(self, hidden_states):
-        return hidden_states
-
-class ToyLayer(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.attention = ToyAttention()
-
-    def forward(self, hidden_states):
-        return self.attention(hidden_states)
-
-class ToyModel(ToyPreTrainedModel):
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])
-
-    def forward(self, hidden_states):
-        for layer in self.layers:
-            hidden_states = layer(hidden_states)
-        return hidden_states
-"""
 GOOD: Mapping[str, float] = {
     "ast.parse": 3.0,
     "check, cold": 5.0,

@@ -15,40 +15,10 @@ from benchmarks.wild_report import PAGE, Package, Repair, Wild, page, read_wild,
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.results import ApplyResult
 from tests.benchmarks.test_release_table import rows
+from tests.codemods.snippets import TOY
 from tests.codemods.tools import tree
 
-MODEL = """\
-from torch import nn
-from transformers.modeling_utils import PreTrainedModel
-
-
-class ToyAttention(nn.Module):
-    def forward(self, hidden_states):
-        return hidden_states
-
-
-class ToyLayer(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.self_attn = ToyAttention()
-
-    def forward(self, hidden_states):
-        return self.self_attn(hidden_states)
-
-
-class ToyModel(PreTrainedModel):
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])
-
-    def forward(self, hidden_states):
-        for layer in self.layers:
-            hidden_states = layer(hidden_states)
-        return hidden_states
-"""
-"""One safe CKPT001."""
+MODEL = TOY.replace("from ...", "from transformers.")
 PLACE = "toy/modeling_toy.py"
 METADATA = "toy-1.0.dist-info/METADATA"
 BEHIND = MODEL.replace("from torch", "import no_such_module\nfrom torch", 1)

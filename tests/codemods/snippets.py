@@ -18,6 +18,9 @@ class FooModel:
 PLAIN = files_of(f"# prelude: plain\n{_CACHED}")[1][FOO]
 """One safe CKPT001, on the line of `class FooLayer`."""
 
+TOY = PLAIN.replace("Foo", "Toy")
+"""The same for a folder of its own, `models/toy`."""
+
 LAYERED = files_of(f"# prelude: gcl\n{_CACHED}")[1][FOO]
 """What the repair makes of PLAIN: nothing is wrong with it."""
 

@@ -30,6 +30,11 @@ def imported(text: str, module: str = "...layers", name: str = "Layer", guard: s
     return after
 
 
+def test_the_indentation_is_that_of_the_file() -> None:
+    before = "from ...layers import Aaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbb\n\n\nclass Foo:\n  pass\n"
+    assert "import (\n  Aaaaaaaaaaaaaaaaaa,\n  Bbbbbbbbbbbbb,\n  Layer,\n)\n" in imported(before)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

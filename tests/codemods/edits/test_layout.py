@@ -122,3 +122,19 @@ def test_a_comment_between_the_equals_sign_and_the_value_is_kept(keyword: str | 
 
 def test_a_walrus_needs_parentheses_as_a_keyword() -> None:
     assert rendered("f(a, b := c)", (NewArgument(0, None), NewArgument(1, "d"))) == "f(a, d=(b := c))"
+
+
+@pytest.mark.parametrize(("step", "width"), [("  ", 34), ("\t", 38)], ids=["two spaces", "tabs"])
+def test_the_indentation_is_that_of_the_file(step: str, width: int) -> None:
+    call = Occurrence(Definition("F.g"), "f")
+    text = f"class F:\n{step}def g():\n{step * 2}x = f(aaaaaaaaaaaaaaaaaaaaa, b=b)\n"
+    made = transform(RearrangeArguments(call, ARGUMENTS, width=width), text)
+    assert made == (f"class F:\n{step}def g():\n{step * 2}x = f(\n{step * 3}aaaaaaaaaaaaaaaaaaaaa, b\n{step * 2})\n")
+
+
+def test_a_tab_is_as_wide_as_four_spaces() -> None:
+    text = "def g():\n\tx = f(aaaaaaaaaaaaaaaaaaaaaa, b)\n"
+    call = Occurrence(Definition("g"), "f")
+    for width in (34, 35):
+        made = transform(RearrangeArguments(call, ARGUMENTS, width=width), text)
+        assert ("(\n" in made) is (width < 4 + len(text.partition("\t")[2].rstrip()))

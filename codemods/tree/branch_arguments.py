@@ -1,0 +1,64 @@
+"""Where an inline branch and the direct call beside it give a block different arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
+from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
+from ckpt_surgery.codemods.facts.syntax import Argument
+from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.call_sites import meaning_of
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches.vocabulary import is_surely_no_state, may_be_state
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A parameter of a block, and what it gets from the branch and from the direct call; None where that is nothing.
+
+    `withholds` tells whether only the branch goes without what may be past state, under a name that nobody knows.
+    """
+
+    name: str
+    branch: Argument | None
+    direct: Argument | None
+    withholds: bool
+
+
+def disagreements(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[Disagreement]:
+    """How the arguments of the two branches differ, past state and options of the checkpoint left out.
+
+    A branch may call a block at several places: a checkpoint call is held against the direct call most like it.
+    """
+    for checkpoint in inline.checkpoints:
+        calls = (call for call in inline.direct if set(call.paths) & set(checkpoint.paths))
+        found = [tuple(_between(tree, owner, checkpoint, call)) for call in calls]
+        yield from min(found, key=len, default=())
+
+
+def _between(
+    tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall, call: ModuleCall
+) -> Iterator[Disagreement]:
+    """The differences of two calls: what a parameter gets anyway may be left out."""
+    site = tree.calls.of_any(owner, call)
+    if site is None:
+        return
+    ref, forward = site.blocks[0]
+    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *TORCH_OPTIONS}
+    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
+    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
+        return
+    parameters = {parameter.name: parameter for parameter in forward.params}
+    for name in dict.fromkeys([*inside, *outside]):
+        branch = checkpoint.args[inside[name]] if name in inside else None
+        direct = call.args[outside[name]] if name in outside else None
+        parameter = parameters.get(name)
+        default = parameter.default if parameter else None
+        if name not in past and (branch.text if branch else default) != (direct.text if direct else default):
+            known = is_surely_no_state(name, parameter.annotation if parameter else "")
+            dropped = branch.shape == "none" if branch else may_be_state(name)
+            passed = direct is not None and direct.is_value
+            yield Disagreement(name, branch, direct, withholds=passed and dropped and not known)
