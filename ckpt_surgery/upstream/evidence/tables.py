@@ -31,6 +31,7 @@ _REGRESSION = {
     RegressionKind.COVERED: "upstream's own test, as it stands",
     RegressionKind.EXCEPTION_REMOVED: "upstream's own test, without the override that kept it from running",
     RegressionKind.ADDED: "a new test",
+    RegressionKind.IMPOSSIBLE: "no test",
     RegressionKind.NONE: "no test",
 }
 
@@ -71,7 +72,7 @@ def regressions_table(regressions: Sequence[RegressionTest]) -> str:
     whole = markdown_table(header, map(_regression_line, regressions))
     if len(regressions) <= LONG:
         return whole if regressions else "No regression test."
-    missing = [_regression_line(test) for test in regressions if test.kind is RegressionKind.NONE]
+    missing = [_regression_line(test) for test in regressions if not test.exists]
     open_part = [markdown_table(header, missing)] if missing else []
     return "\n\n".join([*open_part, folded(f"Regression tests of {len(regressions):,} families", whole)])
 

@@ -50,7 +50,6 @@ _FORMATTED = frozenset({CONVERTER, COPIES, *_RUFF})
 _PINNED = re.compile(r"""["']ruff==([\w.]+)["']""")
 _LISTED = re.compile(r"^  (\w+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^check_dirs\s*:=(.*)$", re.MULTILINE)
-_MAIN = re.compile(r"merge-base main\b|refs\.main\b")
 
 
 class Generation(StrEnum):
@@ -136,11 +135,6 @@ def convert(python: Interpreter, tree: Path, modular: Sequence[str]) -> CommandR
 def depends_on_ruff(name: str) -> bool:
     """Whether the answer of a checker depends on the version of ruff."""
     return name in _FORMATTED
-
-
-def compares_with_main(tree: Path, name: str) -> bool:
-    """Whether a checker needs a local branch main."""
-    return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
 
 
 def ruff_version(python: Interpreter, tree: Path) -> str | None:

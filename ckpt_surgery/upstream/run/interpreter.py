@@ -17,8 +17,9 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
@@ -54,11 +55,42 @@ _LIBRARY = re.compile(r"""(?<![\w.~>-])/[^\s"':=]*?/(?=lib(?:64)?/python3)""")
 _IS_PYTHON = f"import sys; print('{DATA_MARK}', *sys.version_info[:2])"
 
 
+class RunningCommands:
+    """The commands that run now, which another thread can stop. Once stopped, no further one starts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def started(self, start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+        """A process, as long as it is waited for. Raises UpstreamError after `stop`."""
+        with self._lock:
+            if self._stopped:
+                raise UpstreamError("another command failed, or was interrupted, and this one was not run")
+            process = start()
+            self._processes.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+    def stop(self) -> None:
+        """Kill all commands with what they have started."""
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                _kill_group(process)
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """A Python to run upstream's code with. `path` is absolute; it may be a link, as in a virtual environment."""
 
     path: Path
+    running: RunningCommands = field(default_factory=RunningCommands, repr=False, compare=False, kw_only=True)
 
     def run(
         self,
@@ -110,7 +142,8 @@ class Interpreter:
         try:
             # a file and no pipe: a process that outlives its parent would keep a pipe open
             with tempfile.TemporaryFile() as output:
-                process = subprocess.Popen(
+                start = partial(
+                    subprocess.Popen,
                     command,
                     cwd=tree,
                     env={**self._environment(tree, extra_path), **env},
@@ -119,7 +152,8 @@ class Interpreter:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                code, ending = _wait(process, timeout)
+                with self.running.started(start) as process:
+                    code, ending = _wait(process, timeout)
                 output.seek(0)
                 lines: deque[bytes] = deque(maxlen=LINES)
                 count = 0

@@ -26,7 +26,7 @@ from ckpt_surgery.upstream.run.branches import branch_of, free_branch, put_back,
 from ckpt_surgery.upstream.run.checkers import find_tools
 from ckpt_surgery.upstream.run.checkout import check_checkout
 from ckpt_surgery.upstream.run.checks import drift
-from ckpt_surgery.upstream.run.git import Git, patches, restore, same_after_am
+from ckpt_surgery.upstream.run.git import Git, bring, patches, restore, same_after_am
 from ckpt_surgery.upstream.run.interpreter import find_interpreter
 from ckpt_surgery.upstream.run.output_folder import check_folder, output_folder, write_documents
 from ckpt_surgery.upstream.run.probe import probe
@@ -154,6 +154,7 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, 
     before = free_branch(git, branch)
     try:
         with output_folder(out, evidence.group) as folder:
+            bring(git, space.series_tree, tip)
             names = patches(git, space.base, tip, folder)
             restore(space.base_tree)  # upstream's checkers and tests may leave files behind
             applies = same_after_am(space.base_tree, space.base, tip, folder, names)

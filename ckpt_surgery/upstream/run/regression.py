@@ -51,7 +51,7 @@ def regression(
         series: the top of a tree with the repaired source.
         python: has pytest, torch, and what the tests import.
         blocks: classes that are plain modules on the base and checkpointed on the series.
-        modes: those in which the repaired models have no fault left; a new test tries no other.
+        modes: those in which the repaired models have equal gradients; a new test tries no other.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -155,7 +155,8 @@ def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) ->
     if not any(classes.values()):
         return trial.none(f"no class in {', '.join(trial.files)} has upstream's generic model tests")
     if not modes:
-        return trial.none("verify still finds a fault in every mode, so that no test of all gradients can pass")
+        reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
+        return RegressionTest(trial.family, RegressionKind.IMPOSSIBLE, reason=reason)
     modeling_utils = exact_text(trial.series, MODELING_UTILS)
     tries: list[tuple[PytestRun, PytestRun]] = []
     with restored(trial.series, sources) as keep:

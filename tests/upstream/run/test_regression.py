@@ -277,7 +277,7 @@ def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> 
     trees.write(COMMON, COMMON_TEXT.replace('["elm"]', '["oak"]'))
     trees.write(ELM, BARE)
     regression_test, shown = run(trees, ours, modes=())
-    assert (regression_test.kind, len(shown)) == ("none", 2)
+    assert (regression_test.kind, len(shown)) == ("impossible", 2)
     assert "verify still finds a fault in every mode" in regression_test.reason
     trees.write(ELM, "import unittest\n")
     regression_test, shown = run(trees, ours)

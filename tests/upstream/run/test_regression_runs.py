@@ -15,6 +15,7 @@ from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST, method, with_method
 from tests.upstream.regression_toys import (
+    BATCH_NORM,
     COMMON,
     COMMON_TEXT,
     ELM,
@@ -34,7 +35,15 @@ pytestmark = pytest.mark.torch
 
 PYTHON = Interpreter(Path(sys.executable))
 BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
-BROKEN: dict[str, Damage] = {"elm": (), "plain": PLAIN, "keyword": KEYWORD, "nested": NESTED, "forgetful": FORGETFUL}
+BROKEN: dict[str, Damage] = {
+    "elm": (),
+    "plain": PLAIN,
+    "keyword": KEYWORD,
+    "nested": NESTED,
+    "forgetful": FORGETFUL,
+    "norm": BATCH_NORM,
+    "forgetful_norm": [*FORGETFUL, *BATCH_NORM],
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PytestRun]:
         files |= {f"{top}/models/{family}/__init__.py": "" for top in ("src/transformers", "tests")}
     tree = make(tmp_path_factory.mktemp("checkout"), files=files).series
     results: dict[str, PytestRun] = {}
-    for some in (["elm", "plain", "nested"], ["keyword", "forgetful"]):
+    for some in (["elm", "plain", "nested", "norm"], ["keyword", "forgetful", "forgetful_norm"]):
         run = run_pytest(PYTHON, tree, [f"tests/models/{family}" for family in some], names=TEST)
         results |= dict.fromkeys(some, run)
     return results
@@ -61,8 +70,9 @@ def outcomes(run: PytestRun, family: str) -> list[str]:
     return [result.outcome for name, result in run.results.items() if f"/{family}/" in name]
 
 
-def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
-    assert outcomes(runs["elm"], "elm") == ["passed"]
+@pytest.mark.parametrize("family", ["elm", "norm"], ids=["all is well", "running statistics move twice"])
+def test_it_passes_where_gradients_are_equal(runs: dict[str, PytestRun], family: str) -> None:
+    assert outcomes(runs[family], family) == ["passed"]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +82,7 @@ def test_it_passes_where_all_is_well(runs: dict[str, PytestRun]) -> None:
         ("keyword", "Trying to backward through the graph a second time"),
         ("nested", ": parameters with a gradient"),
         ("forgetful", "gradients that checkpointing changes"),
+        ("forgetful_norm", "gradients that checkpointing changes"),
     ],
 )
 def test_it_fails_where_something_is_broken(runs: dict[str, PytestRun], family: str, reason: str) -> None:
