@@ -36,6 +36,10 @@ _REGRESSION = {
 }
 
 
+_SEE_ABOVE = "see above"
+"""For what the reasons of the status say already."""
+
+
 def status_lines(evidence: Evidence) -> str:
     """Whether the series is ready, with the reasons against it or its known limits."""
     head = f"**Status: {evidence.status}**: {_STATUS[evidence.status]}."
@@ -83,7 +87,7 @@ def _regression_line(test: RegressionTest) -> list[str]:
     return [
         code(test.family),
         kind,
-        tests or prose(test.reason) or "-",
+        tests or ("-" if test.exists else _SEE_ABOVE),
         _base_word(test.before),
         exit_word(test.after),
     ]
@@ -97,11 +101,18 @@ def _base_word(ran: CommandRun | None) -> str:
 def checks_table(checks: Iterable[CheckerResult]) -> str:
     """Upstream's checkers that did not pass, failures first; empty if all passed."""
     lines = [
-        [code(check.name), check.status, code(check.ran.command) if check.ran else "-", prose(check.reason)]
+        [code(check.name), check.status, code(check.ran.command) if check.ran else "-", _check_reason(check)]
         for check in failures_first(checks)
         if check.status is not CheckStatus.OK
     ]
     return markdown_table(["checker", "status", "command", "reason"], lines) if lines else ""
+
+
+def _check_reason(check: CheckerResult) -> str:
+    """What a failure means; why a checker was not run is said by the reasons of the status."""
+    if check.status is CheckStatus.NOT_RUN:
+        return _SEE_ABOVE
+    return prose("; ".join(filter(None, [check.reason, check.since and f"it fails since the commit {check.since!r}"])))
 
 
 def passed_count(checks: Iterable[CheckerResult]) -> int:

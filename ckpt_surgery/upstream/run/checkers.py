@@ -50,6 +50,7 @@ _FORMATTED = frozenset({CONVERTER, COPIES, *_RUFF})
 _PINNED = re.compile(r"""["']ruff==([\w.]+)["']""")
 _LISTED = re.compile(r"^  (\w+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^check_dirs\s*:=(.*)$", re.MULTILINE)
+_MAIN = re.compile(r"merge-base main\b|refs\.main\b")
 
 
 class Generation(StrEnum):
@@ -137,10 +138,26 @@ def depends_on_ruff(name: str) -> bool:
     return name in _FORMATTED
 
 
+def looks_at_changes_only(tree: Path, name: str) -> bool:
+    """Whether a checker looks only at what differs from the branch main."""
+    return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
+
+
 def ruff_version(python: Interpreter, tree: Path) -> str | None:
     """The version of the ruff that upstream's scripts call; None if there is none."""
     ran = python.tool("ruff", ["--version"], tree)
     return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
+
+
+def check_ruff(tools: UpstreamTools, python: Interpreter, tree: Path) -> str:
+    """The version of ruff. Raises UpstreamError if there is none, without which the converter cannot work at all."""
+    version = ruff_version(python, tree)
+    if version is None:
+        wanted = tools.ruff_requirement
+        raise UpstreamError(
+            f"upstream's converter needs {wanted}, and {python.path} has none: {python.path} -m pip install {wanted}"
+        )
+    return version
 
 
 def fits(tools: UpstreamTools, version: str | None) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun, Commit
 from ckpt_surgery.upstream.run.checkers import (
     CONVERTER,
@@ -19,10 +18,12 @@ from ckpt_surgery.upstream.run.checkers import (
     RUNNER,
     Generation,
     UpstreamTools,
+    check_ruff,
     checker_names,
     convert,
     depends_on_ruff,
     fits,
+    looks_at_changes_only,
     ruff_version,
     run_checker,
     run_fixer,
@@ -36,33 +37,31 @@ _DURATION = re.compile(r"\(?\b\d+(?:\.\d+)? ?m?s\b\)?")
 _MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+)'")
 
 
-def fix(tools: UpstreamTools, python: Interpreter, tree: Path) -> tuple[CommandRun, ...]:
+def fix(
+    tools: UpstreamTools, python: Interpreter, tree: Path, *, leave_out: Collection[str] = ()
+) -> tuple[CommandRun, ...]:
     """Generate what is generated, update copies, mend docstrings and formatting; the runs, in that order.
 
-    The converter and the copies take turns until neither changes anything for the other. The linter and the formatter
-    get only the files that differ from the commit, and are left out if ruff is not the pinned one. No cache and no
-    backup is left in the tree.
+    The converter and the copies take turns until neither changes anything for the other; `leave_out` names fixers that
+    are not run. The linter and the formatter get only the files that differ from the commit, and are left out if ruff
+    is not the pinned one. No cache and no backup is left in the tree.
 
     Raises UpstreamError if the converter cannot work at all, for want of ruff.
     """
     if not tools.has_converter:
         return ()
     git = Git(tree)
-    version = ruff_version(python, tree)
-    if version is None:
-        wanted = tools.ruff_requirement
-        raise UpstreamError(
-            f"upstream's converter needs {wanted}, and {python.path} has none: {python.path} -m pip install {wanted}"
-        )
+    version = check_ruff(tools, python, tree)
     before = set(untracked(git))
     runs: list[CommandRun] = []
     try:
-        for name in (CONVERTER, COPIES) * _ROUNDS:
+        turns = [name for name in (CONVERTER, COPIES) if name not in leave_out]
+        for name in turns * _ROUNDS:
             state = _difference(git)
             runs.append(run_fixer(tools, python, tree, name))
-            if len(runs) > 1 and _difference(git) == state:
+            if len(runs) >= len(turns) and _difference(git) == state:
                 break
-        if DOCSTRINGS in checker_names(tools, python, tree):
+        if DOCSTRINGS not in leave_out and DOCSTRINGS in checker_names(tools, python, tree):
             runs.append(run_fixer(tools, python, tree, DOCSTRINGS))
     finally:
         for name in set(untracked(git)) - before:
@@ -74,15 +73,17 @@ def fix(tools: UpstreamTools, python: Interpreter, tree: Path) -> tuple[CommandR
 
 
 def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequence[str] = ()) -> tuple[str, ...]:
-    """The files of a clean worktree that the fixers change, sorted; the worktree is clean again afterwards.
+    """The files of a worktree at the base that the fixers change, sorted; the worktree is clean again afterwards.
 
-    The converter looks only at models that differ from the base; `modular` names modular files to convert in any case.
+    Fixers that look only at what differs from the base would find nothing, and are not run. The converter is one of
+    them; `modular` names modular files to convert in any case.
 
     Raises UpstreamError as `fix` does.
     """
     git = Git(tree)
+    idle = [name for name in (CONVERTER, COPIES, DOCSTRINGS) if looks_at_changes_only(tree, name)]
     try:
-        fix(tools, python, tree)
+        fix(tools, python, tree, leave_out=idle)
         if modular and tools.has_converter:
             convert(python, tree, modular)
         return tuple(changed_files(git))

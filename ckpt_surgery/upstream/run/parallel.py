@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,25 @@ def run_all(tasks: Sequence[Callable[[], T]], python: Interpreter, workers: int)
             python.running.stop()
             raise
     return [future.result() for future in futures]
+
+
+@contextlib.contextmanager
+def in_background(task: Callable[[], T], python: Interpreter, workers: int) -> Iterator[Callable[[], T]]:
+    """A task that runs beside what the caller does; the function that it gives waits for the result.
+
+    After an error in the caller, or an interrupt, the task's commands are stopped. With one worker, it runs at once.
+    """
+    if workers == 1:
+        result = task()
+        yield lambda: result
+        return
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(task)
+        try:
+            yield future.result
+        except BaseException:
+            python.running.stop()
+            raise
 
 
 def run_all_in_trees(

@@ -17,11 +17,13 @@ from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.static.write import write_atomically
+from ckpt_surgery.upstream.evidence.changed_forwards import changed_forwards
 from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
 from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, ModelRow, RegressionTest
 from ckpt_surgery.upstream.evidence.rows import reproduced
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
+from ckpt_surgery.upstream.run.checkers import DOCSTRINGS
 from ckpt_surgery.upstream.run.checks import fix
 from ckpt_surgery.upstream.run.commit_message import message_of
 from ckpt_surgery.upstream.run.git import changed_files, commit, discard_unstaged, restore, stage
@@ -156,7 +158,10 @@ def _write(space: Workspace, planned: PlannedCommit) -> tuple[CommandRun, ...]:
     for change in planned.changes:
         if not (space.tools.has_converter and change.path in space.plan.generated):
             _replace(space.series_tree.folder / change.path, change.after)
-    return fix(space.tools, space.python, space.series_tree.folder)
+    base, series = space.base_tree.folder, space.series_tree.folder
+    unchanged = not any(any(changed_forwards(base, series, path)) for path in planned.paths)
+    # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
+    return fix(space.tools, space.python, series, leave_out=(DOCSTRINGS,) if unchanged else ())
 
 
 def _replace(path: Path, text: str) -> None:
@@ -190,7 +195,8 @@ def _regression(space: Workspace, planned: PlannedCommit, family: str, rows: Seq
     modes: list[Mode] = [mode for mode in MODES if all(row.gradients_equal for row in measured if row.mode == mode)]
     blocks = planned.plain_blocks(family)
     base, series = space.base_tree.folder, space.series_tree.folder
-    return regression(family, base, series, space.python, blocks=blocks, modes=modes)
+    workers = space.workers
+    return regression(family, base, series, space.python, blocks=blocks, modes=modes, workers=workers)
 
 
 def _breaking(planned: PlannedCommit) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.survey import cores
 from ckpt_surgery.upstream.evidence.results import CommandRun, ModelRow
 from ckpt_surgery.upstream.evidence.rows import rows_of
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
@@ -35,13 +34,14 @@ class Workspace:
     python: Interpreter
     tools: UpstreamTools
     plan: SeriesPlan
-    drift: frozenset[str]
-    """Files that upstream's fixers change on the base already: not ours to change."""
     include_unreproduced: bool
-    jobs: int | None
+    workers: int
+    """How many commands, and how many models, may run at once."""
     progress: Progress | None
     step: Callable[[str], None]
     """Called with a few words on what is done now."""
+    drift: frozenset[str] = frozenset()
+    """Files that upstream's fixers change on the base already: not ours to change."""
     checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
     """What upstream's checkers did on the base, as far as they were run there."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)
@@ -53,11 +53,6 @@ class Workspace:
         if missing:
             self._base_reports |= self._verified(self.base_tree.folder, missing).by_family
         return self._base_reports
-
-    @property
-    def workers(self) -> int:
-        """How many commands may run at once."""
-        return self.jobs or cores()
 
     def pairs(self, most: int) -> list[TreePair]:
         """Worktrees at the base and at the tip of the series, for commands that run at once; at most so many."""
@@ -92,4 +87,4 @@ class Workspace:
     def _verified(self, tree: Path, families: Sequence[str], modules: Sequence[str] = ()) -> TreeReports:
         if not families:
             return TreeReports({})
-        return verify_tree(self.python, tree, families, modules=modules, jobs=self.jobs, progress=self.progress)
+        return verify_tree(self.python, tree, families, modules=modules, jobs=self.workers, progress=self.progress)
