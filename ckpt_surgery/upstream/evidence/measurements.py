@@ -80,7 +80,7 @@ def _class_table(by_class: Iterable[Sequence[ModelRow]]) -> str:
 
 
 def _class_line(rows: Sequence[ModelRow]) -> list[str]:
-    cells = [
+    cells: list[list[tuple[str, str]]] = [
         [(row.mode, "-" if row.problem else levels_text(row.before)) for row in rows],
         [(row.mode, "-" if row.problem else levels_text(row.after)) for row in rows],
         [(row.mode, _kept(row)) for row in rows],

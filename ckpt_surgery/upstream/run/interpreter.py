@@ -17,10 +17,10 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import IO
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
@@ -64,12 +64,22 @@ class RunningCommands:
         self._stopped = False
 
     @contextlib.contextmanager
-    def started(self, start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+    def started(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str], output: IO[bytes]
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """A process, as long as it is waited for. Raises UpstreamError after `stop`."""
         with self._lock:
             if self._stopped:
                 raise UpstreamError("another command failed, or was interrupted, and this one was not run")
-            process = start()
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             self._processes.add(process)
         try:
             yield process
@@ -142,17 +152,8 @@ class Interpreter:
         try:
             # a file and no pipe: a process that outlives its parent would keep a pipe open
             with tempfile.TemporaryFile() as output:
-                start = partial(
-                    subprocess.Popen,
-                    command,
-                    cwd=tree,
-                    env={**self._environment(tree, extra_path), **env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-                with self.running.started(start) as process:
+                variables = {**self._environment(tree, extra_path), **env}
+                with self.running.started(command, tree, variables, output) as process:
                     code, ending = _wait(process, timeout)
                 output.seek(0)
                 lines: deque[bytes] = deque(maxlen=LINES)

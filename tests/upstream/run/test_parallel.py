@@ -81,8 +81,9 @@ def test_results_come_in_the_order_of_the_tasks_and_no_more_run_at_once_than_may
 
 def test_an_error_stops_the_commands_of_the_others_and_is_raised(sleeper: Sleeper) -> None:
     begun = time.monotonic()
+    tasks: list[Callable[[], int]] = [sleeper.run, partial(fail_after, sleeper), sleeper.run]
     with pytest.raises(UpstreamError, match=r"^the disk is full$"):
-        run_all([sleeper.run, partial(fail_after, sleeper), sleeper.run], sleeper.python, 2)
+        run_all(tasks, sleeper.python, 2)
     assert time.monotonic() - begun < PATIENCE
     assert sleeper.ended
     with pytest.raises(UpstreamError, match="this one was not run"):

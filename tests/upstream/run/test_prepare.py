@@ -118,8 +118,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    return toy_checkout.make(tmp_path / "transformers")
+def toy(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Where no test of upstream's runs, its interpreter needs no pytest."""
+    return toy_checkout.make(tmp_path / "transformers", site="quick" not in request.fixturenames)
 
 
 @pytest.fixture
@@ -283,7 +284,7 @@ def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, ver
 def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    toy = toy_checkout.make(tmp_path / "transformers", generation="none")
+    toy = toy_checkout.make(tmp_path / "transformers", generation="none", site=False)
     outcome = made(toy)
     (prepared,) = outcome.series
     assert prepared.evidence.status == SeriesStatus.UNCHECKED
@@ -349,7 +350,7 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
 def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)), "birch")
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "upstream's checker repo fails" in reasons(outcome)
 
@@ -357,7 +358,7 @@ def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
 def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)), "birch")
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.READY
     assert reasons(outcome) == "inits fails, on the base too"
 
@@ -414,7 +415,7 @@ def test_gradients_that_differ_after_the_repair_too_are_not_ready(
 def test_a_checkout_without_a_branch_main_is_compared_with_the_base(
     tmp_path: Path, verify: Verify, quick: None, generation: Literal["checkers", "scripts"]
 ) -> None:
-    toy = toy_checkout.make(tmp_path / "transformers", generation=generation)
+    toy = toy_checkout.make(tmp_path / "transformers", generation=generation, site=False)
     git(toy, "branch", "--move", "main", "trunk")
     outcome = made(toy, "cedar", base="trunk")
     (prepared,) = outcome.series
