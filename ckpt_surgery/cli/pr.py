@@ -126,9 +126,10 @@ def _checked_url(url: str | None) -> str:
 
 def _lines(result: PrepareResult) -> list[str]:
     """What was made, what was not and why, and what a person would run next."""
-    from ckpt_surgery.text import plural
+    from ckpt_surgery.text import listed, plural
 
     lines = []
+    branches = _branches_by_reason(result)
     for series in result.series:
         evidence = series.evidence
         counts = [
@@ -139,8 +140,11 @@ def _lines(result: PrepareResult) -> list[str]:
         lines.append(
             f"{evidence.branch}: {evidence.status} ({', '.join(counts)}); see {series.folder / 'evidence.md'}"
         )
-        lines += [f"  - {reason}" for reason in evidence.reasons]
+        lines += [f"  - {reason}" for reason in evidence.reasons if len(branches[reason.text]) == 1]
         lines += [f"  {series.notice}"] if series.notice else []
+    shared = {reason: names for reason, names in branches.items() if len(names) > 1}
+    for several in dict.fromkeys(shared.values()):
+        lines += ["", f"{listed(several)}:", *(f"  - {reason}" for reason in shared if shared[reason] == several)]
     for title, families in (("Left out", result.left_out), ("Not repaired", result.idle)):
         for omission in dict.fromkeys(families.values()):
             names = ", ".join(family for family, reason in families.items() if reason == omission)
@@ -149,6 +153,15 @@ def _lines(result: PrepareResult) -> list[str]:
         rest = ", and likewise for each of the others" if len(result.series) > 1 else ""
         lines += ["", f"Next, for {series.evidence.branch}{rest}:", *(f"  {command}" for command in series.next)]
     return lines or ["Nothing to repair."]
+
+
+def _branches_by_reason(result: PrepareResult) -> dict[str, tuple[str, ...]]:
+    """The series that each reason is given for."""
+    branches: dict[str, tuple[str, ...]] = {}
+    for series in result.series:
+        for reason in series.evidence.reasons:
+            branches[reason.text] = (*branches.get(reason.text, ()), series.evidence.branch)
+    return branches
 
 
 def _repaired(series: FinishedSeries) -> set[str]:

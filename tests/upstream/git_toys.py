@@ -11,6 +11,7 @@ from ckpt_surgery.upstream.run.commit_message import TRAILER
 from ckpt_surgery.upstream.run.git import (
     BaseCommit,
     Git,
+    bring,
     commit,
     stage,
 )
@@ -44,4 +45,5 @@ def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, BaseCommit, 
         (tree.folder / "oak.py").write_text(text)
         stage(tree, ["oak.py"])
         tip = commit(tree, base, MESSAGE)
+        bring(git, tree, tip)
     return git, base, tip

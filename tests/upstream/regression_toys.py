@@ -153,6 +153,11 @@ NESTED: Damage = [(", self.side(states)", ", [self.side(states)]"), ("total + si
 """With `use_reentrant=True`, gradients are lost."""
 FORGETFUL: Damage = [("(states) + bias)", "(states) + bias) * (1 if torch.is_grad_enabled() else 2)")]
 """With `use_reentrant=True`, the recompute is another than the forward: gradients are wrong."""
+BATCH_NORM: Damage = [
+    ("self.side = nn.Linear(8, 8)", "self.side = nn.Linear(8, 8)\n        self.norm = nn.BatchNorm1d(3)"),
+    ("self.linear(states)", "self.linear(self.norm(states))"),
+]
+"""No damage: the recompute updates the running statistics a second time, and gradients are equal."""
 
 FILES = {
     "src/transformers/__init__.py": "def is_torch_available():\n    return True\n",

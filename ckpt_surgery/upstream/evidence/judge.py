@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ckpt_surgery.measure.results import LEVELS
+from ckpt_surgery.measure.results import LEVELS, Mode
 from ckpt_surgery.text import listed
 from ckpt_surgery.upstream.evidence.results import (
     CheckerResult,
@@ -14,10 +14,14 @@ from ckpt_surgery.upstream.evidence.results import (
     ModelRow,
     Reason,
     ReasonCode,
-    RegressionKind,
     RegressionTest,
     RowVerdict,
     SeriesStatus,
+)
+
+_STATISTICS = (
+    "gradients are equal; the running statistics of batch normalisation are not, because the recompute updates them "
+    "a second time"
 )
 
 
@@ -57,18 +61,19 @@ def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) ->
         yield Reason(ReasonCode.PATCHES_DIFFER, text)
     worse = [row for row in evidence.rows if row.verdict is RowVerdict.WORSE]
     clauses = ((row, f"failing after the repair and not before: {_levels(row)}") for row in worse)
-    yield from _by_family(ReasonCode.NEW_FAULT, clauses)
+    yield from _by_clause(ReasonCode.NEW_FAULT, clauses)
     for commit in evidence.commits:
         if commit.imported and not commit.imported.ok:
             text = f"a module that the commit {commit.subject!r} changes cannot be imported"
             yield Reason(ReasonCode.IMPORT_FAILED, text)
-        for ran in commit.fixes:
-            if not ran.ok:
-                yield Reason(ReasonCode.FIXER_FAILED, f"{ran.command} failed with exit code {ran.code}")
-    for check in _checks(evidence, CheckStatus.FAILED):
-        yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's checker {check.name} fails")
-    tests = (test for test in evidence.regressions if test.family not in unreproduced)
-    yield from _untested(test for test in tests if test.before or test.after)
+    fixes = [ran for commit in evidence.commits for ran in commit.fixes if not ran.ok]
+    for command, code in dict.fromkeys((ran.command, ran.code) for ran in fixes):
+        yield Reason(ReasonCode.FIXER_FAILED, f"{command} failed with exit code {code}")
+    for since, names in _checks(evidence, CheckStatus.FAILED, lambda check: check.since).items():
+        start = f" since the commit {since!r}" if since else ""
+        checkers = "checker" if len(names) == 1 else "checkers"
+        yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's {checkers} {_fail(names)}{start}")
+    yield from _untested(test for test in evidence.regressions if test.tried and test.family not in unreproduced)
 
 
 def _unchecked(evidence: Evidence) -> Iterator[Reason]:
@@ -76,53 +81,69 @@ def _unchecked(evidence: Evidence) -> Iterator[Reason]:
     unmeasured = [family for family in evidence.families if family not in measured]
     if unmeasured:
         yield Reason(ReasonCode.NOT_MEASURED, f"{listed(unmeasured)}: no class of it was measured")
-    for check in _checks(evidence, CheckStatus.FAILED_DIFFERENTLY):
-        text = f"{check.name} fails, and fails on the base too, with another output: compare the two"
+    for names in _checks(evidence, CheckStatus.FAILED_DIFFERENTLY).values():
+        text = f"{_fail(names)}, and on the base too with another output: compare the two"
         yield Reason(ReasonCode.CHECKER_FAILED_DIFFERENTLY, text)
-    for check in _checks(evidence, CheckStatus.NOT_RUN):
-        yield Reason(ReasonCode.CHECKER_NOT_RUN, f"{check.name}: not run ({check.reason})")
-    yield from _untested(test for test in evidence.regressions if not (test.before or test.after))
+    for reason, names in _checks(evidence, CheckStatus.NOT_RUN, lambda check: check.reason).items():
+        yield Reason(ReasonCode.CHECKER_NOT_RUN, f"{listed(names)}: not run ({reason})")
+    yield from _untested(test for test in evidence.regressions if not test.tried)
     clauses = ((row, f"not measured: {row.problem}") for row in evidence.rows if row.problem)
-    yield from _by_family(ReasonCode.NOT_MEASURED, clauses)
+    yield from _by_clause(ReasonCode.NOT_MEASURED, clauses)
 
 
 def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Reason]:
-    for check in _checks(evidence, CheckStatus.FAILED_BEFORE):
-        yield Reason(ReasonCode.CHECKER_FAILED_BEFORE, f"{check.name} fails, on the base too")
+    for names in _checks(evidence, CheckStatus.FAILED_BEFORE).values():
+        yield Reason(ReasonCode.CHECKER_FAILED_BEFORE, f"{_fail(names)}, on the base too")
     if unreproduced:
         why = "it is included because it was asked for, or because its repair is part of another family's"
         text = f"{listed([*unreproduced])}: verify shows no fault that the repair removes; {why}"
         yield Reason(ReasonCode.NOT_REPRODUCED, text)
-    tests = (test for test in evidence.regressions if test.family in unreproduced)
-    yield from _untested(test for test in tests if test.before or test.after)
-    verdicts = [row for row in evidence.rows if row.after and not row.problem and row.verdict is not RowVerdict.WORSE]
+    yield from _untested(test for test in evidence.regressions if test.tried and test.family in unreproduced)
+    measured = [row for row in evidence.rows if row.after and not row.problem and row.verdict is not RowVerdict.WORSE]
+    yield from _by_clause(
+        ReasonCode.STATISTICS_DIFFER, ((row, _STATISTICS) for row in measured if row.statistics_only)
+    )
+    verdicts = [row for row in measured if not row.statistics_only]
     new = [row for row in verdicts if set(row.after) - set(row.before)]
     still = ((row, f"still failing: {_levels(row)}") for row in verdicts if row not in new)
-    yield from _by_family(ReasonCode.FAULT_LEFT, still)
-    yield from _by_family(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
+    yield from _by_clause(ReasonCode.FAULT_LEFT, still)
+    yield from _by_clause(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
 
 
-def _checks(evidence: Evidence, status: CheckStatus) -> list[CheckerResult]:
-    return [check for check in evidence.checks if check.status is status]
+def _checks(
+    evidence: Evidence, status: CheckStatus, key: Callable[[CheckerResult], str] = lambda _: ""
+) -> dict[str, list[str]]:
+    """The names of the checkers with this status, by what is said of them."""
+    names: dict[str, list[str]] = {}
+    for check in evidence.checks:
+        if check.status is status:
+            names.setdefault(key(check), []).append(check.name)
+    return names
+
+
+def _fail(names: Sequence[str]) -> str:
+    return f"{listed(names)} {'fails' if len(names) == 1 else 'fail'}"
 
 
 def _untested(tests: Iterable[RegressionTest]) -> Iterator[Reason]:
     families: dict[str, list[str]] = {}
     for test in tests:
-        if test.kind is RegressionKind.NONE:
+        if not test.exists:
             families.setdefault(test.reason, []).append(test.family)
     for reason, names in families.items():
         yield Reason(ReasonCode.NO_REGRESSION_TEST, f"no regression test of {listed(names)}: {reason}")
 
 
-def _by_family(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[Reason]:
-    """One reason for all classes of a family that share a clause."""
-    rows: dict[tuple[str, str], list[ModelRow]] = {}
+def _by_clause(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[Reason]:
+    """One reason for all classes of which a clause holds in the same modes."""
+    modes: dict[tuple[str, str], tuple[Mode, ...]] = {}
     for row, clause in clauses:
-        rows.setdefault((row.family, clause), []).append(row)
-    for (_, clause), group in rows.items():
-        models, modes = dict.fromkeys(row.model for row in group), dict.fromkeys(row.mode for row in group)
-        yield Reason(code, f"{listed([*models])} ({listed([*modes])}): {clause}")
+        modes[clause, row.model] = (*modes.get((clause, row.model), ()), row.mode)
+    models: dict[tuple[str, tuple[Mode, ...]], list[str]] = {}
+    for (clause, model), held in modes.items():
+        models.setdefault((clause, held), []).append(model)
+    for (clause, held), names in models.items():
+        yield Reason(code, f"{listed(names)} ({listed(held)}): {clause}")
 
 
 def _levels(row: ModelRow) -> str:

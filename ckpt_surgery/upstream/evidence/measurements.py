@@ -21,7 +21,7 @@ def before_and_after(rows: Sequence[ModelRow]) -> str:
     """How many rows have each verdict, and a table with one line for each class.
 
     Both modes share a cell if they agree. Classes that were ok before are folded; if the table is long, so are those
-    that are repaired.
+    that are repaired. Why one was not measured is said by the reasons of the status.
     """
     if not rows:
         return "Not measured."
@@ -80,11 +80,11 @@ def _class_table(by_class: Iterable[Sequence[ModelRow]]) -> str:
 
 
 def _class_line(rows: Sequence[ModelRow]) -> list[str]:
-    cells = [
+    cells: list[list[tuple[str, str]]] = [
         [(row.mode, "-" if row.problem else levels_text(row.before)) for row in rows],
         [(row.mode, "-" if row.problem else levels_text(row.after)) for row in rows],
         [(row.mode, _kept(row)) for row in rows],
-        [(row.mode, row.verdict + (f" ({prose(row.problem)})" if row.problem else "")) for row in rows],
+        [(row.mode, row.verdict) for row in rows],
     ]
     return [code(rows[0].model), *map(_by_mode, cells)]
 

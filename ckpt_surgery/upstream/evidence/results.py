@@ -53,6 +53,8 @@ class RegressionKind(StrEnum):
     """Upstream's own test, once the override that kept it from running is gone."""
     ADDED = "added"
     """A new test."""
+    IMPOSSIBLE = "impossible"
+    """No test of all gradients can pass: `verify` still finds a fault in every mode."""
     NONE = "none"
     """There is no regression test."""
 
@@ -89,7 +91,8 @@ class CheckerResult:
     """One of upstream's checkers, or its tests of one family, on the finished series.
 
     `ran` is the run on the series, `before` the one on the base, which is only made if the series fails. `reason` says
-    why the checker was not run, or what its failure means.
+    why the checker was not run, or what its failure means. `since` is the subject of the first commit on which it
+    fails, empty if there is only one, or if the base fails too.
     """
 
     name: str
@@ -97,6 +100,7 @@ class CheckerResult:
     ran: CommandRun | None = None
     before: CommandRun | None = None
     reason: str = ""
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,9 @@ class ModelRow:
     `before` and `after` are the levels that failed (`recompute`), `faults_before` and `faults_after` the sentences.
     `kept_before` and `kept_after` are the bytes that autograd kept from the forward to the backward, 0 if they were
     not measured. `problem` says why one of the two runs gave no verdict; the levels then say nothing.
+
+    `statistics_only` says that on the series nothing is left but running statistics of batch normalisation, which the
+    recompute updates again, and that all gradients are equal.
     """
 
     family: str
@@ -118,6 +125,12 @@ class ModelRow:
     kept_before: int = 0
     kept_after: int = 0
     problem: str = ""
+    statistics_only: bool = False
+
+    @property
+    def gradients_equal(self) -> bool:
+        """Whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
+        return not self.after or self.statistics_only
 
     @property
     def verdict(self) -> RowVerdict:
@@ -173,6 +186,15 @@ class RegressionTest:
     after: CommandRun | None = None
     reason: str = ""
 
+    @property
+    def exists(self) -> bool:
+        return self.kind not in (RegressionKind.IMPOSSIBLE, RegressionKind.NONE)
+
+    @property
+    def tried(self) -> bool:
+        """Whether it is known what such a test shows, and not only that none could be run."""
+        return self.kind is RegressionKind.IMPOSSIBLE or bool(self.before or self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
@@ -216,6 +238,8 @@ class ReasonCode(StrEnum):
     """A model fails after the repair where it did not before."""
     FAULT_LEFT = "fault left"
     """A model fails after the repair as it did before, or at a level that was not reached before."""
+    STATISTICS_DIFFER = "statistics differ"
+    """Gradients are equal, and the recompute updates running statistics a second time."""
     NOT_REPRODUCED = "not reproduced"
     """`verify` shows no fault that the repair removes."""
     NOT_MEASURED = "not measured"

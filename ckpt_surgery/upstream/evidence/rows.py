@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, MODES, Mode, ModeReport
+from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Mode, ModeReport
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
+
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""The buffers of batch normalisation."""
 
 
 def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> tuple[ModelRow, ...]:
@@ -40,12 +44,13 @@ def _row(family: str, label: str, mode: Mode, before: Report | None, after: Repo
         faults_after=_sentences(mode_after),
         kept_before=_kept(mode_before),
         kept_after=_kept(mode_after),
+        statistics_only=_statistics_only(mode_after),
     )
     gap_before, gap_after = _gap(label, before, mode), _gap(label, after, mode)
     if gap_after is not None and (gap_before is None or (_was_built(before) and not _was_built(after))):
         # Nothing that failed before counts as repaired; a step that did not end before is not worse for not starting.
         levels = row.before if "run" in row.before else ("run",)
-        return replace(row, after=levels, faults_after=(gap_after,), kept_after=0)
+        return replace(row, after=levels, faults_after=(gap_after,), kept_after=0, statistics_only=False)
     # A class that claims no support may be measured all the same, and what is worse there is not to be hidden.
     both_measured = mode_before is not None and mode_after is not None
     if (gap_before is None and gap_after is None) or (both_measured and row.verdict is RowVerdict.WORSE):
@@ -83,6 +88,20 @@ def _levels(report: ModeReport | None, before: Sequence[str] = ()) -> tuple[str,
     failed = {fault.level for fault in report.faults}
     skipped = {level for level in LEVELS if level in before and report.outcomes.get(level) == "skipped"}
     return tuple(level for level in LEVELS if level in failed | skipped)
+
+
+def _statistics_only(report: ModeReport | None) -> bool:
+    """Whether gradients were compared and are equal, and running statistics are all that differs."""
+    if report is None or not report.faults:
+        return False
+    equal = report.outcome("set") == report.outcome("values") == "ok"
+    return equal and all(map(_is_of_statistics, report.faults))
+
+
+def _is_of_statistics(fault: Fault) -> bool:
+    explained = fault.explanation is not None and fault.explanation.kind is CauseKind.BATCH_NORM_TWICE
+    named = {subject.rpartition(".")[2] for subject in fault.subjects}
+    return fault.kind is FaultKind.BUFFER_CHANGED and explained and named <= _STATISTICS
 
 
 def _sentences(report: ModeReport | None) -> tuple[str, ...]:

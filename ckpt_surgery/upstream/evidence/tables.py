@@ -31,8 +31,13 @@ _REGRESSION = {
     RegressionKind.COVERED: "upstream's own test, as it stands",
     RegressionKind.EXCEPTION_REMOVED: "upstream's own test, without the override that kept it from running",
     RegressionKind.ADDED: "a new test",
+    RegressionKind.IMPOSSIBLE: "no test",
     RegressionKind.NONE: "no test",
 }
+
+
+_SEE_ABOVE = "see above"
+"""For what the reasons of the status say already."""
 
 
 def status_lines(evidence: Evidence) -> str:
@@ -71,7 +76,7 @@ def regressions_table(regressions: Sequence[RegressionTest]) -> str:
     whole = markdown_table(header, map(_regression_line, regressions))
     if len(regressions) <= LONG:
         return whole if regressions else "No regression test."
-    missing = [_regression_line(test) for test in regressions if test.kind is RegressionKind.NONE]
+    missing = [_regression_line(test) for test in regressions if not test.exists]
     open_part = [markdown_table(header, missing)] if missing else []
     return "\n\n".join([*open_part, folded(f"Regression tests of {len(regressions):,} families", whole)])
 
@@ -82,7 +87,7 @@ def _regression_line(test: RegressionTest) -> list[str]:
     return [
         code(test.family),
         kind,
-        tests or prose(test.reason) or "-",
+        tests or ("-" if test.exists else _SEE_ABOVE),
         _base_word(test.before),
         exit_word(test.after),
     ]
@@ -96,11 +101,18 @@ def _base_word(ran: CommandRun | None) -> str:
 def checks_table(checks: Iterable[CheckerResult]) -> str:
     """Upstream's checkers that did not pass, failures first; empty if all passed."""
     lines = [
-        [code(check.name), check.status, code(check.ran.command) if check.ran else "-", prose(check.reason)]
+        [code(check.name), check.status, code(check.ran.command) if check.ran else "-", _check_reason(check)]
         for check in failures_first(checks)
         if check.status is not CheckStatus.OK
     ]
     return markdown_table(["checker", "status", "command", "reason"], lines) if lines else ""
+
+
+def _check_reason(check: CheckerResult) -> str:
+    """What a failure means; why a checker was not run is said by the reasons of the status."""
+    if check.status is CheckStatus.NOT_RUN:
+        return _SEE_ABOVE
+    return prose("; ".join(filter(None, [check.reason, check.since and f"it fails since the commit {check.since!r}"])))
 
 
 def passed_count(checks: Iterable[CheckerResult]) -> int:

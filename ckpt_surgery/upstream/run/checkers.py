@@ -138,8 +138,8 @@ def depends_on_ruff(name: str) -> bool:
     return name in _FORMATTED
 
 
-def compares_with_main(tree: Path, name: str) -> bool:
-    """Whether a checker needs a local branch main."""
+def looks_at_changes_only(tree: Path, name: str) -> bool:
+    """Whether a checker looks only at what differs from the branch main."""
     return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
 
 
@@ -147,6 +147,17 @@ def ruff_version(python: Interpreter, tree: Path) -> str | None:
     """The version of the ruff that upstream's scripts call; None if there is none."""
     ran = python.tool("ruff", ["--version"], tree)
     return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
+
+
+def check_ruff(tools: UpstreamTools, python: Interpreter, tree: Path) -> str:
+    """The version of ruff. Raises UpstreamError if there is none, without which the converter cannot work at all."""
+    version = ruff_version(python, tree)
+    if version is None:
+        wanted = tools.ruff_requirement
+        raise UpstreamError(
+            f"upstream's converter needs {wanted}, and {python.path} has none: {python.path} -m pip install {wanted}"
+        )
+    return version
 
 
 def fits(tools: UpstreamTools, version: str | None) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun, Commit
 from ckpt_surgery.upstream.run.checkers import (
     CONVERTER,
     COPIES,
@@ -16,47 +18,50 @@ from ckpt_surgery.upstream.run.checkers import (
     RUNNER,
     Generation,
     UpstreamTools,
+    check_ruff,
     checker_names,
-    compares_with_main,
     convert,
     depends_on_ruff,
     fits,
+    looks_at_changes_only,
     ruff_version,
     run_checker,
     run_fixer,
 )
 from ckpt_surgery.upstream.run.git import Git, changed_files, restore, untracked
 from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.parallel import TreePair
 
 _ROUNDS = 3
 _DURATION = re.compile(r"\(?\b\d+(?:\.\d+)? ?m?s\b\)?")
 _MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+)'")
-_NO_MAIN = "it compares with a local branch main, and this checkout has none: git branch main makes one"
 
 
-def fix(tools: UpstreamTools, python: Interpreter, tree: Path) -> tuple[CommandRun, ...]:
+def fix(
+    tools: UpstreamTools, python: Interpreter, tree: Path, *, leave_out: Collection[str] = ()
+) -> tuple[CommandRun, ...]:
     """Generate what is generated, update copies, mend docstrings and formatting; the runs, in that order.
 
-    The converter and the copies take turns until neither changes anything for the other. The linter and the formatter
-    get only the files that differ from the commit, and are left out if ruff is not the pinned one. No cache and no
-    backup is left in the tree.
+    The converter and the copies take turns until neither changes anything for the other; `leave_out` names fixers that
+    are not run. The linter and the formatter get only the files that differ from the commit, and are left out if ruff
+    is not the pinned one. No cache and no backup is left in the tree.
 
-    Raises UpstreamError if the converter cannot work at all: no ruff, or no local branch main.
+    Raises UpstreamError if the converter cannot work at all, for want of ruff.
     """
     if not tools.has_converter:
         return ()
     git = Git(tree)
-    version = ruff_version(python, tree)
-    _check_converter(tools, python, git, version)
+    version = check_ruff(tools, python, tree)
     before = set(untracked(git))
     runs: list[CommandRun] = []
     try:
-        for name in (CONVERTER, COPIES) * _ROUNDS:
+        turns = [name for name in (CONVERTER, COPIES) if name not in leave_out]
+        for name in turns * _ROUNDS:
             state = _difference(git)
             runs.append(run_fixer(tools, python, tree, name))
-            if len(runs) > 1 and _difference(git) == state:
+            if len(runs) >= len(turns) and _difference(git) == state:
                 break
-        if DOCSTRINGS in checker_names(tools, python, tree):
+        if DOCSTRINGS not in leave_out and DOCSTRINGS in checker_names(tools, python, tree):
             runs.append(run_fixer(tools, python, tree, DOCSTRINGS))
     finally:
         for name in set(untracked(git)) - before:
@@ -68,15 +73,17 @@ def fix(tools: UpstreamTools, python: Interpreter, tree: Path) -> tuple[CommandR
 
 
 def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequence[str] = ()) -> tuple[str, ...]:
-    """The files of a clean worktree that the fixers change, sorted; the worktree is clean again afterwards.
+    """The files of a worktree at the base that the fixers change, sorted; the worktree is clean again afterwards.
 
-    The converter looks only at models that differ from main; `modular` names modular files to convert in any case.
+    Fixers that look only at what differs from the base would find nothing, and are not run. The converter is one of
+    them; `modular` names modular files to convert in any case.
 
     Raises UpstreamError as `fix` does.
     """
     git = Git(tree)
+    idle = [name for name in (CONVERTER, COPIES, DOCSTRINGS) if looks_at_changes_only(tree, name)]
     try:
-        fix(tools, python, tree)
+        fix(tools, python, tree, leave_out=idle)
         if modular and tools.has_converter:
             convert(python, tree, modular)
         return tuple(changed_files(git))
@@ -84,40 +91,68 @@ def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequen
         restore(git)
 
 
-def check(
-    tools: UpstreamTools, python: Interpreter, tree: Path, base: Path, *, step: Callable[[str], None] | None = None
-) -> tuple[CheckerResult, ...]:
-    """Run every checker that the checkout has on `tree`; one that fails there is run on `base` too.
+@dataclass(frozen=True, slots=True)
+class Checkers:
+    """Every checker that a checkout has, to be run on the tip of a series; what fails there is run on the base too.
 
-    `step` is called with each checker's name before it runs. Both trees are left as they were.
+    Attributes:
+        commits: those of the series, oldest first. If there are several, the first on which a checker fails is found.
+        on_base: what checkers that were run on the base did there. It is kept from one series to the next.
+        step: called with each checker's name before it runs.
     """
-    if tools.generation is Generation.NONE:
-        reason = f"this checkout has neither {RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
-        return (CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason),)
-    version = ruff_version(python, tree)
-    has_main = _has_main(Git(tree))
-    results = []
-    for name in checker_names(tools, python, tree):
-        problem = None
-        if depends_on_ruff(name) and not fits(tools, version):
-            problem = _ruff_problem(tools, version)
-        elif not has_main and compares_with_main(tree, name):
-            problem = _NO_MAIN
-        if problem is not None:
-            results.append(CheckerResult(name, CheckStatus.NOT_RUN, reason=problem))
-            continue
-        if step:
-            step(name)
-        results.append(_compared(tools, python, name, tree, base))
-    return tuple(results)
+
+    tools: UpstreamTools
+    python: Interpreter
+    commits: Sequence[Commit] = ()
+    on_base: dict[str, CommandRun] = field(default_factory=dict)
+    step: Callable[[str], None] = lambda _: None
+
+    def tasks(self, tree: Path) -> list[Callable[[TreePair], CheckerResult]]:
+        """One for each checker of `tree`, which leaves its trees as they were. Several may run at once in others."""
+        if self.tools.generation is Generation.NONE:
+            lacks = f"{RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
+            reason = f"this checkout has neither {lacks}"
+            return [lambda _: CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason)]
+        version = ruff_version(self.python, tree)
+        problem = "" if fits(self.tools, version) else _ruff_problem(self.tools, version)
+        names = checker_names(self.tools, self.python, tree)
+        return [partial(self._result, name, problem if depends_on_ruff(name) else "") for name in names]
+
+    def _result(self, name: str, problem: str, trees: TreePair) -> CheckerResult:
+        if problem:
+            return CheckerResult(name, CheckStatus.NOT_RUN, reason=problem)
+        self.step(name)
+        ran = self._run(trees.series, name)
+        if ran.ok:
+            return CheckerResult(name, CheckStatus.OK, ran)
+        if name not in self.on_base:
+            self.on_base[name] = self._run(trees.base, name)
+        result = _compared(name, ran, self.on_base[name])
+        return replace(result, since=self._since(trees.series, name)) if _is_ours(result) else result
+
+    def _run(self, tree: Path, name: str) -> CommandRun:
+        with _put_back(Git(tree)):
+            return run_checker(self.tools, self.python, tree, name)
+
+    def _since(self, tree: Path, name: str) -> str:
+        """The subject of the first commit on which a checker fails that fails on the last; empty if it is alone."""
+        git = Git(tree)
+
+        def fails(commit: Commit) -> bool:
+            git.run("checkout", "--quiet", "--detach", commit.sha)
+            return not self._run(tree, name).ok
+
+        if len(self.commits) <= 1:
+            return ""
+        try:
+            first = bisect_left(self.commits[:-1], True, key=fails)
+        finally:
+            git.run("checkout", "--quiet", "--detach", self.commits[-1].sha)
+        return self.commits[first].subject
 
 
-def _compared(tools: UpstreamTools, python: Interpreter, name: str, tree: Path, base: Path) -> CheckerResult:
-    """The result of a checker on the series, next to the base if it fails."""
-    ran = _run(tools, python, tree, name)
-    if ran.ok:
-        return CheckerResult(name, CheckStatus.OK, ran)
-    before = _run(tools, python, base, name)
+def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
+    """What the failure of a checker on the series means, next to what it did on the base."""
     if before.ok:
         return CheckerResult(name, CheckStatus.FAILED, ran, before, "it passes on the base")
     if before.code != ran.code:
@@ -133,9 +168,9 @@ def _compared(tools: UpstreamTools, python: Interpreter, name: str, tree: Path, 
     return CheckerResult(name, CheckStatus.FAILED_BEFORE, ran, before, "the base fails in the same way")
 
 
-def _run(tools: UpstreamTools, python: Interpreter, tree: Path, name: str) -> CommandRun:
-    with _put_back(Git(tree)):
-        return run_checker(tools, python, tree, name)
+def _is_ours(result: CheckerResult) -> bool:
+    """Whether a checker fails because of the series alone."""
+    return result.status is CheckStatus.FAILED and result.before is not None and result.before.ok
 
 
 def _ruff_problem(tools: UpstreamTools, version: str | None) -> str:
@@ -143,24 +178,6 @@ def _ruff_problem(tools: UpstreamTools, version: str | None) -> str:
     has = f"has ruff {version}" if version else "has no ruff"
     pins = f"setup.py pins {tools.ruff_requirement}" if tools.ruff else "it needs ruff"
     return f"{pins}, and the interpreter {has}: python -m pip install {tools.ruff_requirement}"
-
-
-def _check_converter(tools: UpstreamTools, python: Interpreter, git: Git, version: str | None) -> None:
-    """Raises UpstreamError if the converter would fail whatever it is given."""
-    if version is None:
-        wanted = tools.ruff_requirement
-        raise UpstreamError(
-            f"upstream's converter needs {wanted}, and {python.path} has none: {python.path} -m pip install {wanted}"
-        )
-    if not _has_main(git) and compares_with_main(git.folder, CONVERTER):
-        raise UpstreamError(
-            "upstream's converter compares with a local branch main, and the checkout has none: "
-            "make one where the base is (git branch main BASE)"
-        )
-
-
-def _has_main(git: Git) -> bool:
-    return bool(git.asks("rev-parse", "--verify", "--quiet", "refs/heads/main"))
 
 
 @contextlib.contextmanager

@@ -193,6 +193,13 @@ def commit(git: Git, base: BaseCommit, message: str) -> str:
     return git.run("rev-parse", "HEAD")
 
 
+def bring(git: Git, tree: Git, tip: str) -> None:
+    """Copy a commit of one of our worktrees, with what it needs, to the checkout; no ref there changes."""
+    tree.run("update-ref", "refs/heads/finished", tip)
+    quiet = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+    git.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
+
+
 def patches(git: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
     """Write the commits after the base as patches to an absolute folder and return their file names in order."""
     written = git.run("format-patch", *_PATCH, f"--output-directory={folder}", f"{base.sha}..{tip}")

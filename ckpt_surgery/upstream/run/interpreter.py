@@ -17,9 +17,10 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
@@ -54,11 +55,52 @@ _LIBRARY = re.compile(r"""(?<![\w.~>-])/[^\s"':=]*?/(?=lib(?:64)?/python3)""")
 _IS_PYTHON = f"import sys; print('{DATA_MARK}', *sys.version_info[:2])"
 
 
+class RunningCommands:
+    """The commands that run now, which another thread can stop. Once stopped, no further one starts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def started(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str], output: IO[bytes]
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A process, as long as it is waited for. Raises UpstreamError after `stop`."""
+        with self._lock:
+            if self._stopped:
+                raise UpstreamError("another command failed, or was interrupted, and this one was not run")
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._processes.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+    def stop(self) -> None:
+        """Kill all commands with what they have started."""
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                _kill_group(process)
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """A Python to run upstream's code with. `path` is absolute; it may be a link, as in a virtual environment."""
 
     path: Path
+    running: RunningCommands = field(default_factory=RunningCommands, repr=False, compare=False, kw_only=True)
 
     def run(
         self,
@@ -110,16 +152,9 @@ class Interpreter:
         try:
             # a file and no pipe: a process that outlives its parent would keep a pipe open
             with tempfile.TemporaryFile() as output:
-                process = subprocess.Popen(
-                    command,
-                    cwd=tree,
-                    env={**self._environment(tree, extra_path), **env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-                code, ending = _wait(process, timeout)
+                variables = {**self._environment(tree, extra_path), **env}
+                with self.running.started(command, tree, variables, output) as process:
+                    code, ending = _wait(process, timeout)
                 output.seek(0)
                 lines: deque[bytes] = deque(maxlen=LINES)
                 count = 0

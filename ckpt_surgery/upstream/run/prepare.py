@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.static.results import Progress
+from ckpt_surgery.survey import cores
 from ckpt_surgery.upstream.evidence.body import BODY, pull_request_body
 from ckpt_surgery.upstream.evidence.judge import judged
 from ckpt_surgery.upstream.evidence.next_commands import next_commands
@@ -23,12 +25,13 @@ from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
 from ckpt_surgery.upstream.run.branches import branch_of, free_branch, put_back, set_branch
-from ckpt_surgery.upstream.run.checkers import find_tools
+from ckpt_surgery.upstream.run.checkers import check_ruff, find_tools
 from ckpt_surgery.upstream.run.checkout import check_checkout
 from ckpt_surgery.upstream.run.checks import drift
-from ckpt_surgery.upstream.run.git import Git, patches, restore, same_after_am
+from ckpt_surgery.upstream.run.git import Git, bring, patches, restore, same_after_am
 from ckpt_surgery.upstream.run.interpreter import find_interpreter
 from ckpt_surgery.upstream.run.output_folder import check_folder, output_folder, write_documents
+from ckpt_surgery.upstream.run.parallel import in_background
 from ckpt_surgery.upstream.run.probe import probe
 from ckpt_surgery.upstream.run.series import SeriesBuild, build_series
 from ckpt_surgery.upstream.run.series_evidence import gather_evidence
@@ -94,19 +97,21 @@ def prepare(
         base_tree = Git(trees["base"])
         top = base_tree.folder
         families = chosen_families(top, options.families)
-        step("look at the interpreter")
-        versions = probe(python, top)
         tools = find_tools(top)
+        workers = options.jobs or cores()
         step("read the models")
-        plan = plan_series(
-            top, families, options.codes, options.group_by, copies_follow=tools.has_converter, progress=progress
-        )
+        with in_background(partial(probe, python, top), python, workers) as probed:
+            plan = plan_series(
+                top, families, options.codes, options.group_by, copies_follow=tools.has_converter, progress=progress
+            )
+            versions = probed()
         check_folder(options.out, checkout, tuple(planned.name for planned in plan.series))
         for planned in plan.series:
             free_branch(git, branch_of(planned.name))
         if not plan.series:
             return PrepareResult((), {}, _idle(plan))
-        step("run upstream's fixers on the base")
+        if tools.has_converter:
+            check_ruff(tools, python, top)
         space = Workspace(
             base=base,
             base_tree=base_tree,
@@ -114,14 +119,16 @@ def prepare(
             python=python,
             tools=tools,
             plan=plan,
-            drift=frozenset(drift(tools, python, top, _modular_files(top, plan))),
             include_unreproduced=options.include_unreproduced,
-            jobs=options.jobs,
+            workers=workers,
             progress=progress,
             step=step,
         )
-        step("verify the base")
-        space.base_reports([family for planned in plan.series for family in planned.families])
+        step("verify the base, and run upstream's fixers on it")
+        fixers = partial(drift, tools, python, space.series_tree.folder, _modular_files(top, plan))
+        with in_background(fixers, python, workers) as drifted:
+            space.base_reports([family for planned in plan.series for family in planned.families])
+            space.drift = frozenset(drifted())
         versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
         done: list[FinishedSeries] = []
         left_out: dict[str, Omission] = {}
@@ -154,6 +161,7 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, 
     before = free_branch(git, branch)
     try:
         with output_folder(out, evidence.group) as folder:
+            bring(git, space.series_tree, tip)
             names = patches(git, space.base, tip, folder)
             restore(space.base_tree)  # upstream's checkers and tests may leave files behind
             applies = same_after_am(space.base_tree, space.base, tip, folder, names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
@@ -17,6 +18,7 @@ from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, file
 from ckpt_surgery.upstream.run.exclusion_edits import apply_removals
 from ckpt_surgery.upstream.run.exclusions import Exclusion, generic_tests, listed_exclusions, overrides
 from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.parallel import run_all
 from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
 from ckpt_surgery.upstream.run.temporary_edits import (
@@ -37,7 +39,14 @@ _Placed = tuple[str, Exclusion]
 
 
 def regression(
-    family: str, base: Path, series: Path, python: Interpreter, *, blocks: Sequence[str], modes: Sequence[Mode]
+    family: str,
+    base: Path,
+    series: Path,
+    python: Interpreter,
+    *,
+    blocks: Sequence[str],
+    modes: Sequence[Mode],
+    workers: int = 1,
 ) -> RegressionTest:
     """Find or make the test of one family that fails without the repair and passes with it.
 
@@ -51,7 +60,8 @@ def regression(
         series: the top of a tree with the repaired source.
         python: has pytest, torch, and what the tests import.
         blocks: classes that are plain modules on the base and checkpointed on the series.
-        modes: those in which the repaired models have no fault left; a new test tries no other.
+        modes: those in which the repaired models have equal gradients; a new test tries no other.
+        workers: how many commands may run at once.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -60,7 +70,7 @@ def regression(
     if not files:
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
-    trial = _FamilyTrial(family, base, series, python, files)
+    trial = _FamilyTrial(family, base, series, python, files, workers)
     before, after = trial.both(files, "checkpointing")
     for run in (before, after):
         if run.problem and run.ran.code != PytestExit.NO_TESTS:
@@ -85,12 +95,18 @@ class _FamilyTrial:
     series: Path
     python: Interpreter
     files: tuple[str, ...]
+    workers: int
 
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
         """The same tests on the base and on the series, both with the test files of the series."""
+
+        def run(tree: Path) -> PytestRun:
+            return run_pytest(self.python, tree, targets, names=names, timeout=TIMEOUT)
+
         with tests_of_series(self.base, self.series, self.files):
-            before = run_pytest(self.python, self.base, targets, names=names, timeout=TIMEOUT)
-        return before, run_pytest(self.python, self.series, targets, names=names, timeout=TIMEOUT)
+            runs = [partial(run, tree) for tree in (self.base, self.series)]
+            before, after = run_all(runs, self.python, self.workers)
+        return before, after
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
         """A run of these tests alone that goes from red to green; None if they do not do so again."""
@@ -155,7 +171,8 @@ def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) ->
     if not any(classes.values()):
         return trial.none(f"no class in {', '.join(trial.files)} has upstream's generic model tests")
     if not modes:
-        return trial.none("verify still finds a fault in every mode, so that no test of all gradients can pass")
+        reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
+        return RegressionTest(trial.family, RegressionKind.IMPOSSIBLE, reason=reason)
     modeling_utils = exact_text(trial.series, MODELING_UTILS)
     tries: list[tuple[PytestRun, PytestRun]] = []
     with restored(trial.series, sources) as keep:

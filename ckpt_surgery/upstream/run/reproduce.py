@@ -1,4 +1,4 @@
-"""`verify` on the model classes of a transformers tree, run by the checkout's own Python.
+"""`verify` on the model classes of a transformers tree, and imports, run by the checkout's own Python.
 
 What runs there is `examine`; this module starts it and brings the reports back.
 """
@@ -12,7 +12,8 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,25 @@ from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report, report_of
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.static.results import Progress
+from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.layout import classes_of
 from ckpt_surgery.upstream.run import examine
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import LINES, Interpreter
 
 _START = 600.0
 """Seconds that importing torch and transformers may take on a slow disk."""
 _POLL = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TreeReports:
+    """The reports by family, in order of class and variant; none for a family that defines no model class.
+
+    `imported` is the import of the modules that were named, None if none was.
+    """
+
+    by_family: Mapping[str, tuple[Report, ...]]
+    imported: CommandRun | None = None
 
 
 def verify_tree(
@@ -36,10 +49,13 @@ def verify_tree(
     tree: Path,
     families: Sequence[str],
     *,
+    modules: Sequence[str] = (),
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> dict[str, tuple[Report, ...]]:
+) -> TreeReports:
     """Run `verify` on every model class that these families of a tree define, with the tree's own transformers.
+
+    Modules are imported in a process of their own, which has nothing of the models but what all of them share.
 
     No process and no file is left behind, also after an interrupt.
 
@@ -47,17 +63,15 @@ def verify_tree(
         python: has torch and what the tree's transformers requires, and needs none of our requirements.
         tree: the top of a checkout; its path does not appear in the reports.
         families: folders of `src/transformers/models` (`gpt_bigcode`), or of `deprecated` below it.
+        modules: names of modules to import.
         jobs: worker processes; None for one per core.
         progress: called with the counts by outcome in words, the number of finished classes, and their total.
-
-    Returns:
-        The reports by family, in order of class and variant; none for a family that defines no model class.
 
     Raises:
         UpstreamError: the models cannot be run at all; one sentence says why.
     """
     classes = {family: classes_of(tree, family) for family in families}
-    request = {"tree": str(tree), "classes": classes, "jobs": jobs}
+    request = {"tree": str(tree), "classes": classes, "modules": list(modules), "jobs": jobs}
     # Each class may have a variant, and is built and run once before its modes.
     phases = 2 * sum(map(len, classes.values())) * (2 + len(MODES))
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as scratch:
@@ -81,7 +95,12 @@ def verify_tree(
             f"{python.path} cannot run the checkout's models: {why}; install what the checkout requires for it, "
             "or name another Python with --python"
         )
-    return {family: tuple(map(report_of, reports)) for family, reports in answer["reports"].items()}
+    by_family = {family: tuple(map(report_of, reports)) for family, reports in answer["reports"].items()}
+    if not modules:
+        return TreeReports(by_family)
+    error = answer["failed_import"]
+    command = f'python -c "import {", ".join(modules)}"'
+    return TreeReports(by_family, CommandRun(command, int(bool(error)), "\n".join(error.splitlines()[-LINES:])))
 
 
 def _packages(folder: Path) -> Path:

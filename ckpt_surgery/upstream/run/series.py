@@ -17,18 +17,18 @@ from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.static.write import write_atomically
+from ckpt_surgery.upstream.evidence.changed_forwards import changed_forwards
 from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
 from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, ModelRow, RegressionTest
 from ckpt_surgery.upstream.evidence.rows import reproduced
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
+from ckpt_surgery.upstream.run.checkers import DOCSTRINGS
 from ckpt_surgery.upstream.run.checks import fix
 from ckpt_surgery.upstream.run.commit_message import message_of
 from ckpt_surgery.upstream.run.git import changed_files, commit, discard_unstaged, restore, stage
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.workspace import Workspace
-
-_IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class SeriesBuild:
     commits: list[Commit] = field(default_factory=list)
     regressions: list[RegressionTest] = field(default_factory=list)
     rows: tuple[ModelRow, ...] = ()
+    """The classes of the last commit's families, and of all once the series is finished."""
     left_out: dict[str, Omission] = field(default_factory=dict)
     """Families that stay as they are, and why."""
     unsafe: list[str] = field(default_factory=list)
@@ -68,6 +69,7 @@ class _Attempt:
     """Those of the planned commit, and those that upstream's scripts brought along."""
     fixes: tuple[CommandRun, ...]
     rows: tuple[ModelRow, ...]
+    imported: CommandRun | None
 
 
 def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBuild:
@@ -78,12 +80,12 @@ def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBu
     for entry in planned:
         attempt = _attempt(space, build, entry)
         if attempt:
-            build.rows = attempt.rows
             _commit(space, build, entry, attempt)
-    if len(planned) > 1 and build.commits:
+    if len(build.commits) > 1:
         # A later commit may touch what an earlier one repairs, and the claim is about the whole series.
         space.step("verify the whole series")
-        build.rows = space.rows(build.families)
+        earlier = space.rows(build.families - set(build.commits[-1].families))
+        build.rows = tuple(sorted((*earlier, *build.rows), key=lambda row: row.family))
     build.left_out = {family: why for family, why in build.left_out.items() if family not in build.families}
     return build
 
@@ -99,7 +101,7 @@ def _attempt(space: Workspace, build: SeriesBuild, planned: PlannedCommit) -> _A
     files, drifted = _own_files(space, planned)
     families = frozenset(map(family_of, filter(is_model_file, files))) | set(planned.families)
     space.step(f"{name}: verify after the repair")
-    rows = space.rows(families)
+    rows, imported = space.rows_and_imports(families, _modules(space, files))
     unshown = [family for family in planned.families if not reproduced([row for row in rows if row.family == family])]
     if len(unshown) == len(planned.families) and not space.include_unreproduced:
         restore(space.series_tree)
@@ -109,7 +111,7 @@ def _attempt(space: Workspace, build: SeriesBuild, planned: PlannedCommit) -> _A
     build.unreproduced += unshown
     build.drifted |= drifted
     build.repaired |= set(planned.families) - set(unshown)
-    return _Attempt(files, families, fixes, rows)
+    return _Attempt(files, families, fixes, rows, imported)
 
 
 def _commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit, attempt: _Attempt) -> None:
@@ -132,10 +134,10 @@ def _commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit, attemp
     brought = [file for file in files if file not in ours and file not in regenerated]
     source = any(map(is_model_file, files))
     message = message_of(planned, source=source, regenerated=regenerated, brought=brought, tests=tests)
-    imported = _imported(space, files)
     sha = commit(space.series_tree, space.base, message)
     restore(space.series_tree)
     build.unsafe += _breaking(planned)
+    build.rows = attempt.rows
     build.commits.append(
         Commit(
             sha=sha,
@@ -143,7 +145,7 @@ def _commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit, attemp
             families=tuple(sorted(attempt.families)),
             rules=planned.rules if source else (),
             files=tuple(files),
-            imported=imported,
+            imported=attempt.imported,
             regenerated=tuple(regenerated),
             checkers=tuple(brought),
             fixes=attempt.fixes,
@@ -156,7 +158,10 @@ def _write(space: Workspace, planned: PlannedCommit) -> tuple[CommandRun, ...]:
     for change in planned.changes:
         if not (space.tools.has_converter and change.path in space.plan.generated):
             _replace(space.series_tree.folder / change.path, change.after)
-    return fix(space.tools, space.python, space.series_tree.folder)
+    base, series = space.base_tree.folder, space.series_tree.folder
+    unchanged = not any(any(changed_forwards(base, series, path)) for path in planned.paths)
+    # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
+    return fix(space.tools, space.python, series, leave_out=(DOCSTRINGS,) if unchanged else ())
 
 
 def _replace(path: Path, text: str) -> None:
@@ -187,10 +192,11 @@ def _own_files(space: Workspace, planned: PlannedCommit) -> tuple[list[str], set
 
 def _regression(space: Workspace, planned: PlannedCommit, family: str, rows: Sequence[ModelRow]) -> RegressionTest:
     measured = [row for row in rows if row.family == family and not row.problem]
-    modes: list[Mode] = [mode for mode in MODES if not any(row.after for row in measured if row.mode == mode)]
+    modes: list[Mode] = [mode for mode in MODES if all(row.gradients_equal for row in measured if row.mode == mode)]
     blocks = planned.plain_blocks(family)
     base, series = space.base_tree.folder, space.series_tree.folder
-    return regression(family, base, series, space.python, blocks=blocks, modes=modes)
+    workers = space.workers
+    return regression(family, base, series, space.python, blocks=blocks, modes=modes, workers=workers)
 
 
 def _breaking(planned: PlannedCommit) -> list[str]:
@@ -201,12 +207,8 @@ def _breaking(planned: PlannedCommit) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _imported(space: Workspace, files: Sequence[str]) -> CommandRun | None:
-    """The import of every changed module; None if no module changed."""
+def _modules(space: Workspace, files: Sequence[str]) -> list[str]:
+    """The names of the modules among these files of the series."""
     existing = (file for file in files if is_model_file(file) and (space.series_tree.folder / file).is_file())
     paths = [Path(file).relative_to("src").with_suffix("") for file in existing]
-    names = [".".join(path.parts) for path in paths if not path.name.startswith("modular_")]
-    if not names:
-        return None
-    shown = f'python -c "import {", ".join(names)}"'
-    return space.python.run(["-c", _IMPORT, *names], space.series_tree.folder, shown=shown)
+    return [".".join(path.parts) for path in paths if not path.name.startswith("modular_")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
@@ -12,9 +13,10 @@ from ckpt_surgery.upstream.layout import TESTS
 from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import PlannedSeries
 from ckpt_surgery.upstream.run.branches import branch_of
-from ckpt_surgery.upstream.run.checks import check
+from ckpt_surgery.upstream.run.checks import Checkers
 from ckpt_surgery.upstream.run.family_tests import family_tests
-from ckpt_surgery.upstream.run.git import restore
+from ckpt_surgery.upstream.run.git import Git, restore
+from ckpt_surgery.upstream.run.parallel import TreePair, run_all_in_trees
 from ckpt_surgery.upstream.run.series import SeriesBuild
 from ckpt_surgery.upstream.run.workspace import Workspace
 
@@ -52,26 +54,35 @@ def gather_evidence(
 
 
 def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[CheckerResult, ...]:
-    """Upstream's checkers, and its tests of every family in the series."""
-    base, series = space.base_tree.folder, space.series_tree.folder
-    checks = check(
+    """Upstream's checkers, and its tests of every family in the series, as many at once as may run."""
+    checkers = Checkers(
         space.tools,
         space.python,
-        series,
-        base,
+        build.commits,
+        space.checkers_on_base,
         step=lambda name: space.step(f"{planned.name}: upstream's checker {name}"),
     )
-    if not (series / TESTS).is_dir():
+    tests = [partial(_family_tests, space, planned, build, family) for family in sorted(build.families)]
+    missing = []
+    if not (space.series_tree.folder / TESTS).is_dir():
         reason = f"this checkout has no {TESTS}"
-        return (*checks, CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason))
-    tests = []
-    for family in sorted(build.families):
-        space.step(f"{planned.name}: upstream's tests of {family}")
-        shown = [name for test in build.regressions if test.family == family for name in test.tests]
-        tests.append(family_tests(family, base, series, space.python, shown=shown))
-        restore(space.base_tree)
-        restore(space.series_tree)
-    return (*checks, *tests)
+        tests, missing = [], [CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason)]
+    # tests take longest, and start first
+    tasks: list[Callable[[TreePair], CheckerResult]] = [*tests, *checkers.tasks(space.series_tree.folder)]
+    results = run_all_in_trees(tasks, space.pairs(len(tasks)), space.python)
+    return (*results[len(tests) :], *results[: len(tests)], *missing)
+
+
+def _family_tests(
+    space: Workspace, planned: PlannedSeries, build: SeriesBuild, family: str, trees: TreePair
+) -> CheckerResult:
+    space.step(f"{planned.name}: upstream's tests of {family}")
+    shown = [name for test in build.regressions if test.family == family for name in test.tests]
+    try:
+        return family_tests(family, trees.base, trees.series, space.python, shown=shown)
+    finally:
+        restore(Git(trees.base))
+        restore(Git(trees.series))
 
 
 def _siblings(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.upstream.evidence.results import ModelRow
+from ckpt_surgery.upstream.evidence.results import CommandRun, ModelRow
 from ckpt_surgery.upstream.evidence.rows import rows_of
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
 from ckpt_surgery.upstream.run.interpreter import Interpreter
-from ckpt_surgery.upstream.run.reproduce import verify_tree
+from ckpt_surgery.upstream.run.parallel import TreePair
+from ckpt_surgery.upstream.run.reproduce import TreeReports, verify_tree
+
+_MOST_PAIRS = 4
+"""Each pair has two worktrees, and commands that take more than a gigabyte."""
 
 
 @dataclass(slots=True)
@@ -29,21 +34,39 @@ class Workspace:
     python: Interpreter
     tools: UpstreamTools
     plan: SeriesPlan
-    drift: frozenset[str]
-    """Files that upstream's fixers change on the base already: not ours to change."""
     include_unreproduced: bool
-    jobs: int | None
+    workers: int
+    """How many commands, and how many models, may run at once."""
     progress: Progress | None
     step: Callable[[str], None]
     """Called with a few words on what is done now."""
+    drift: frozenset[str] = frozenset()
+    """Files that upstream's fixers change on the base already: not ours to change."""
+    checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
+    """What upstream's checkers did on the base, as far as they were run there."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)
+    _more_pairs: list[TreePair] = field(default_factory=list)
 
     def base_reports(self, families: Collection[str]) -> Mapping[str, tuple[Report, ...]]:
         """The reports of `verify` on the base by family, with these families at least; each is run once."""
         missing = sorted(set(families) - set(self._base_reports))
         if missing:
-            self._base_reports |= self._verified(self.base_tree.folder, missing)
+            self._base_reports |= self._verified(self.base_tree.folder, missing).by_family
         return self._base_reports
+
+    def pairs(self, most: int) -> list[TreePair]:
+        """Worktrees at the base and at the tip of the series, for commands that run at once; at most so many."""
+        count = min(self.workers, most, _MOST_PAIRS)
+        for number in range(len(self._more_pairs) + 2, count + 1):
+            pair = TreePair(*(self.base_tree.folder.with_name(f"{name}-{number}") for name in ("base", "series")))
+            for place in (pair.base, pair.series):
+                self.base_tree.run("worktree", "add", "--detach", "--quiet", str(place), self.base.sha)
+            self._more_pairs.append(pair)
+        tip = self.series_tree.run("rev-parse", "HEAD")
+        more = self._more_pairs[: count - 1]
+        for pair in more:
+            Git(pair.series).run("checkout", "--quiet", "--detach", "--force", tip)
+        return [TreePair(self.base_tree.folder, self.series_tree.folder), *more]
 
     def is_faulty(self, family: str) -> bool:
         """Whether `verify` finds a fault in a family on the base."""
@@ -51,8 +74,17 @@ class Workspace:
 
     def rows(self, families: Collection[str]) -> tuple[ModelRow, ...]:
         """The classes of these families on the base and on the series as it is now."""
-        before, after = self.base_reports(families), self._verified(self.series_tree.folder, sorted(families))
-        return tuple(row for family in sorted(families) for row in rows_of(family, before[family], after[family]))
+        return self.rows_and_imports(families, ())[0]
 
-    def _verified(self, tree: Path, families: Sequence[str]) -> dict[str, tuple[Report, ...]]:
-        return verify_tree(self.python, tree, families, jobs=self.jobs, progress=self.progress)
+    def rows_and_imports(
+        self, families: Collection[str], modules: Sequence[str]
+    ) -> tuple[tuple[ModelRow, ...], CommandRun | None]:
+        """The same, and the import of modules of the series; None if none is named."""
+        before, after = self.base_reports(families), self._verified(self.series_tree.folder, sorted(families), modules)
+        rows = (rows_of(family, before[family], after.by_family[family]) for family in sorted(families))
+        return tuple(chain.from_iterable(rows)), after.imported
+
+    def _verified(self, tree: Path, families: Sequence[str], modules: Sequence[str] = ()) -> TreeReports:
+        if not families:
+            return TreeReports({})
+        return verify_tree(self.python, tree, families, modules=modules, jobs=self.workers, progress=self.progress)

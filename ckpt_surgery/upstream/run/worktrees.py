@@ -1,8 +1,9 @@
-"""Worktrees of our own, in a temporary folder, of which none is left behind."""
+"""Worktrees of a repository of our own, in a temporary folder, of which nothing is left behind."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import tempfile
@@ -13,24 +14,43 @@ from pathlib import Path
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
 
+_IDENTITY = re.compile(r"(?P<name>.*) <(?P<email>.*)> \d+ [+-]\d+")
+
 
 @contextlib.contextmanager
 def worktrees(git: Git, base: BaseCommit, *names: str) -> Iterator[dict[str, Path]]:
     """Worktrees at the base, by name. They are removed at the end, also after an error or an interrupt.
 
+    Their repository reads the checkout's objects and settings and writes nothing there. Its branch `main`, with which
+    upstream's scripts compare, is the base, whatever the checkout's own `main` is.
+
     Raises UpstreamError if no temporary folder or no worktree can be made.
     """
     with _temporary_folder() as folder:
-        paths: dict[str, Path] = {}
-        try:
-            for name in names:
-                paths[name] = folder / f"{folder.name}-{name}"  # git keeps its data under the last part of the path
-                git.run("worktree", "add", "--detach", "--quiet", str(paths[name]), base.sha)
-            yield paths
-        finally:
-            with _interrupts_ignored():
-                for path in paths.values():
-                    _remove(git, path)
+        repository = _repository(git, base, folder / "repository.git")
+        paths = {name: folder / name for name in names}
+        for path in paths.values():
+            repository.run("worktree", "add", "--detach", "--quiet", str(path), base.sha)
+        yield paths
+
+
+def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
+    """An empty repository that finds the checkout's objects in the checkout."""
+    common = (git.folder / git.run("rev-parse", "--git-common-dir")).resolve()
+    objects = f"--object-format={git.run('rev-parse', '--show-object-format')}"
+    git.run("init", "--quiet", "--bare", "--template=", "--initial-branch=main", objects, str(place))
+    repository = Git(place)
+    (place / "objects" / "info" / "alternates").write_text(f"{common / 'objects'}\n", encoding="utf-8")
+    if (common / "shallow").is_file():
+        shutil.copyfile(common / "shallow", place / "shallow")
+    repository.run("config", "include.path", str(common / "config"))
+    # who commits may depend on where the checkout is (includeIf)
+    for person in ("author", "committer"):
+        identity = _IDENTITY.fullmatch(git.run("var", f"GIT_{person.upper()}_IDENT"))
+        for key, value in (identity.groupdict() if identity else {}).items():
+            repository.run("config", f"{person}.{key}", value)
+    repository.run("update-ref", "refs/heads/main", base.sha)
+    return repository
 
 
 @contextlib.contextmanager
@@ -46,13 +66,6 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _remove(git: Git, path: Path) -> None:
-    git.asks("worktree", "remove", "--force", "--force", str(path))
-    # git cannot remove a worktree that it has only begun to make
-    data = git.folder / git.asks("rev-parse", "--git-common-dir") / "worktrees" / path.name
-    shutil.rmtree(data, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
     try:
@@ -61,5 +74,8 @@ def _temporary_folder() -> Iterator[Path]:
         raise UpstreamError(
             f"no temporary folder could be made ({error.strerror or error}): make room, or set TMPDIR"
         ) from None
-    with folder as name:
-        yield Path(name).resolve()
+    try:
+        yield Path(folder.name).resolve()
+    finally:
+        with _interrupts_ignored():
+            folder.cleanup()

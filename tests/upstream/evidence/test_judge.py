@@ -52,9 +52,8 @@ def first_commit(**fields: Any) -> Evidence:
 def no_test(**fields: Any) -> Evidence:
     """No test of zamba2."""
     clvp, _ = cases.ready().regressions
-    return changed(
-        regressions=(clvp, RegressionTest("zamba2", RegressionKind.NONE, reason="it passes on the base", **fields))
-    )
+    test = RegressionTest("zamba2", RegressionKind.NONE, reason="it passes on the base")
+    return changed(regressions=(clvp, replace(test, **fields)))
 
 
 WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = {
@@ -100,6 +99,18 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = 
         ReasonCode.NO_REGRESSION_TEST,
         "no regression test of zamba2: it passes on the base",
     ),
+    "no mode in which a test can pass": (
+        lambda: no_test(kind=RegressionKind.IMPOSSIBLE),
+        SeriesStatus.NOT_READY,
+        ReasonCode.NO_REGRESSION_TEST,
+        "no regression test of zamba2: it passes on the base",
+    ),
+    "a checker that fails since one of the commits": (
+        lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN, since="Repair clvp"),)),
+        SeriesStatus.NOT_READY,
+        ReasonCode.CHECKER_FAILED,
+        "upstream's checker copies fails since the commit 'Repair clvp'",
+    ),
     "a checker that was not run": (
         lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
         SeriesStatus.UNCHECKED,
@@ -123,6 +134,13 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = 
         SeriesStatus.READY,
         ReasonCode.CHECKER_FAILED_BEFORE,
         "repo fails, on the base too",
+    ),
+    "running statistics that move twice": (
+        lambda: first_row(after=("state",), statistics_only=True),
+        SeriesStatus.READY,
+        ReasonCode.STATISTICS_DIFFER,
+        "ClvpEncoder (non_reentrant): gradients are equal; the running statistics of batch normalisation are not, "
+        "because the recompute updates them a second time",
     ),
     "a fault that is still there": (
         lambda: first_row(after=("cost",)),
@@ -200,7 +218,7 @@ def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> No
     check = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
     judgement = judged(changed(checks=(check,)), (), applies=True)
     assert judgement.status == SeriesStatus.UNCHECKED
-    assert texts(judgement) == ("repo fails, and fails on the base too, with another output: compare the two",)
+    assert texts(judgement) == ("repo fails, and on the base too with another output: compare the two",)
 
 
 def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
@@ -253,8 +271,44 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
     made = changed(rows=tuple(replace(row, after=("recompute",)) for row in rows), regressions=tests)
     assert texts(judged(made, (), applies=True)) == (
         "no regression test of clvp and zamba2: no torch",
-        "ClvpEncoder and ClvpDecoder (non_reentrant and reentrant): still failing: recompute",
-        "Zamba2Model (non_reentrant and reentrant): still failing: recompute",
+        "ClvpEncoder, ClvpDecoder and Zamba2Model (non_reentrant and reentrant): still failing: recompute",
+    )
+
+
+def test_classes_share_a_sentence_only_where_it_holds_in_the_same_modes() -> None:
+    encoder, *decoder = cases.rows("clvp", "ClvpEncoder")[:1] + cases.rows("clvp", "ClvpDecoder")
+    made = changed(rows=tuple(replace(row, after=("recompute",)) for row in (encoder, *decoder)))
+    assert texts(judged(made, (), applies=True))[-2:] == (
+        "ClvpEncoder (non_reentrant): still failing: recompute",
+        "ClvpDecoder (non_reentrant and reentrant): still failing: recompute",
+    )
+
+
+def test_the_same_reason_stands_once() -> None:
+    ruff = CheckerResult("copies", CheckStatus.NOT_RUN, reason="the interpreter has no ruff")
+    fixes = (CommandRun("make fix-repo", 2, "one"), CommandRun("make fix-repo", 2, "two"))
+    clvp, zamba2 = cases.ready().commits
+    made = changed(
+        commits=(replace(clvp, fixes=fixes), replace(zamba2, fixes=fixes)),
+        checks=(
+            ruff,
+            CheckerResult("inits", CheckStatus.FAILED, BROKEN),
+            CheckerResult("repo", CheckStatus.FAILED, BROKEN),
+            replace(ruff, name="ruff_check"),
+            CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),
+            CheckerResult("dummies", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT),
+            CheckerResult("doc_toc", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT),
+            CheckerResult("add_dates", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),
+            CheckerResult("metadata", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),
+        ),
+    )
+    assert texts(judged(made, (), applies=True)) == (
+        "make fix-repo failed with exit code 2",
+        "upstream's checkers inits and repo fail",
+        "dummies and doc_toc fail, and on the base too with another output: compare the two",
+        "copies and ruff_check: not run (the interpreter has no ruff)",
+        "types: not run (ty is not there)",
+        "add_dates and metadata fail, on the base too",
     )
 
 

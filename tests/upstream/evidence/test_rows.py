@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ckpt_surgery.codemods.declaration import Observation
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Cost, Level, ModeReport
+from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
 from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
-from tests.measure.fault_cases import fault_at, why
+from tests.measure.fault_cases import fault, fault_at, why
 
 WHY = why(Observation.PLAIN_BLOCK, block="ToyBlock")
 PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
@@ -124,3 +125,41 @@ def test_one_repaired_row_reproduces_a_family_and_none_does_not() -> None:
     assert reproduced([same, gone])
     assert not reproduced([same])
     assert not reproduced([])
+
+
+NORM = why(CauseKind.BATCH_NORM_TWICE)
+STATISTICS = fault(
+    FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean", "layers.0.norm.num_batches_tracked", explanation=NORM
+)
+
+
+@pytest.mark.parametrize(
+    ("faults", "values", "expected"),
+    [
+        ([STATISTICS], "ok", True),
+        ([STATISTICS], "skipped", False),
+        ([STATISTICS, fault_at("values", "layers.0.weight")], "failed", False),
+        ([STATISTICS, fault_at("cost", "layers.0")], "ok", False),
+        ([fault(FaultKind.BUFFER_CHANGED, "layers.0.running_mean")], "ok", False),
+        ([replace(STATISTICS, subjects=(*STATISTICS.subjects, "layers.0.count"))], "ok", False),
+        ([fault(FaultKind.CACHE_WRITTEN, "past_key_values", explanation=NORM)], "ok", False),
+        ([], "ok", False),
+    ],
+    ids=[
+        "statistics alone",
+        "gradients were not compared",
+        "gradients differ",
+        "no memory is saved",
+        "a buffer that is none of batch normalisation",
+        "another buffer besides",
+        "a cache",
+        "nothing",
+    ],
+)
+def test_running_statistics_are_told_from_all_else_that_differs(
+    faults: list[Fault], values: Outcome, expected: bool
+) -> None:
+    modes = (ModeReport("non_reentrant", tuple(faults), {"set": "ok", "values": values}),)
+    result = row(report("recompute"), Report("Toy", modes=modes))
+    assert result.statistics_only == expected
+    assert result.gradients_equal == (expected or not faults)

@@ -5,6 +5,7 @@ The checkouts are toys with checkers of our own, in both shapes that upstream's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun, Commit
 from ckpt_surgery.upstream.run.checkers import UpstreamTools, find_tools
-from ckpt_surgery.upstream.run.checks import check, drift, fix
+from ckpt_surgery.upstream.run.checks import Checkers, drift, fix
 from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.parallel import TreePair
 from tests.upstream.toy_checkout import RUFF, commit, git, make, write
 
 MODELS = "src/transformers/models"
@@ -58,7 +60,11 @@ class Toy:
         return drift(self.tools, self.python, self.tree, modular)
 
     def check(self) -> dict[str, CheckerResult]:
-        return {outcome.name: outcome for outcome in check(self.tools, self.python, self.tree, self.base)}
+        return {outcome.name: outcome for outcome in self.outcomes()}
+
+    def outcomes(self, commits: Sequence[Commit] = (), **options: Any) -> list[CheckerResult]:
+        checkers = Checkers(self.tools, self.python, commits, **options)
+        return [task(TreePair(self.base, self.tree)) for task in checkers.tasks(self.tree)]
 
     def text(self, name: str) -> str:
         return (self.tree / name).read_text(encoding="utf-8")
@@ -215,13 +221,6 @@ def test_the_converter_cannot_do_without_ruff(maker: Maker, setup: str, expected
     )
 
 
-def test_the_converter_cannot_do_without_a_branch_main(maker: Maker) -> None:
-    toy = maker()
-    git(toy.tree, "branch", "--move", "main", "trunk")
-    with pytest.raises(UpstreamError, match=r"compares with a local branch main, and the checkout has none: make one"):
-        toy.fix()
-
-
 @pytest.mark.parametrize("name", ["modular_conversion", "docstrings"])
 def test_a_converter_or_a_fixer_that_fails_is_shown_as_such(maker: Maker, name: str) -> None:
     failed = [command_run for command_run in maker(failing_before=[name]).fix() if not command_run.ok]
@@ -285,7 +284,7 @@ def test_the_worktree_is_put_back_where_a_fixer_cannot_be_run(maker: Maker) -> N
 def test_every_checker_is_run_once_and_told_of(maker: Maker) -> None:
     toy = maker()
     reported: list[str] = []
-    checks = check(toy.tools, toy.python, toy.tree, toy.base, step=reported.append)
+    checks = toy.outcomes(step=reported.append)
     assert reported == [outcome.name for outcome in checks] == NAMES
     assert {(outcome.status, outcome.reason, outcome.before) for outcome in checks} == {("ok", "", None)}
     assert [outcome.ran.command for outcome in checks if outcome.ran] == [
@@ -350,6 +349,38 @@ def test_what_was_broken_before_is_told_apart(maker: Maker) -> None:
     }
 
 
+def a_commit(toy: Toy, subject: str) -> Commit:
+    return Commit(commit(toy.tree, subject), subject, (), (), (), None)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_failure_is_traced_to_the_commit_that_brought_it(maker: Maker, place: int) -> None:
+    checker = "import sys\nsys.exit('wrong' in open('fir.txt').read())\n"
+    toy = maker(**FEWER, scripts={"utils/check_repo.py": checker, "fir.txt": ""})
+    commits = []
+    for number in range(3):
+        write(toy.tree / "fir.txt", "wrong" if number >= place else "")
+        write(toy.tree / "elm.txt", str(number))
+        commits.append(a_commit(toy, f"Repair {number}"))
+    outcomes = {outcome.name: outcome for outcome in toy.outcomes(commits)}
+    since = {name: outcome.since for name, outcome in outcomes.items() if outcome.since}
+    assert since == {"repo": f"Repair {place}"}
+    assert (toy.text("elm.txt"), toy.changed()) == ("2", [])
+    (alone,) = (outcome for outcome in toy.outcomes(commits[2:]) if outcome.name == "repo")
+    assert (alone.status, alone.since) == (CheckStatus.FAILED, "")
+
+
+def test_the_base_is_asked_once_for_all_series(maker: Maker) -> None:
+    toy = maker(**FEWER, failing_before=["inits"])
+    on_base: dict[str, CommandRun] = {}
+    first = toy.outcomes(on_base=on_base)
+    assert list(on_base) == ["inits"]
+    on_base["inits"] = CommandRun("remembered", 1, on_base["inits"].output)
+    again = toy.outcomes(on_base=on_base)
+    assert [outcome.before for outcome in again if outcome.before] == [on_base["inits"]]
+    assert [outcome.status for outcome in first] == [outcome.status for outcome in again]
+
+
 # SERIES is 1 in the tree of the series and 0 on the base; each stands in for another of upstream's scripts
 SAME, DIFFERS = "the base fails in the same way", "the base fails too, with another output"
 OUTCOMES = {
@@ -398,7 +429,7 @@ def test_a_failure_is_compared_with_the_base_s(compared: dict[str, CheckerResult
 
 def test_a_checkout_without_tools_says_so(maker: Maker) -> None:
     toy = maker(generation="none")
-    (only,) = check(toy.tools, toy.python, toy.tree, toy.base)
+    (only,) = toy.outcomes()
     assert (only.name, only.status, only.ran) == ("upstream's checkers", "not run", None)
     assert only.reason.startswith("this checkout has neither utils/checkers.py nor ")
 
@@ -418,18 +449,6 @@ def test_what_depends_on_ruff_is_not_run_with_another_one(
         "",
         f"setup.py pins ruff=={RUFF}, and the interpreter {has}: python -m pip install ruff=={RUFF}",
     }
-
-
-def test_what_compares_with_main_is_not_run_without_it(maker: Maker) -> None:
-    toy = maker(generation="scripts")
-    git(toy.tree, "branch", "--move", "main", "trunk")
-    outcomes = toy.check()
-    converter = outcomes.pop("modular_conversion")
-    assert (converter.status, converter.ran) == ("not run", None)
-    assert converter.reason == (
-        "it compares with a local branch main, and this checkout has none: git branch main makes one"
-    )
-    assert {outcome.status for outcome in outcomes.values()} == {"ok"}
 
 
 def test_a_cache_is_neither_believed_nor_left(maker: Maker) -> None:

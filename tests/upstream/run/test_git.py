@@ -13,6 +13,7 @@ from ckpt_surgery.upstream.run.checkout import check_checkout
 from ckpt_surgery.upstream.run.git import (
     Git,
     GitError,
+    bring,
     changed_files,
     commit,
     discard_unstaged,
@@ -117,6 +118,7 @@ def test_what_is_not_staged_is_not_committed(repository: Path) -> None:
         (tree.folder / "left.txt").write_text("by a test\n")
         discard_unstaged(tree)
         tip = commit(tree, base, MESSAGE)
+        bring(git, tree, tip)
         assert changed_files(tree) == []
     assert sh(repository, "diff", "--name-only", "main", tip).split() == ["oak.py"]
     assert sh(repository, "show", f"{tip}:oak.py") == "oak = 2\n"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -22,14 +22,16 @@ import pytest
 import ckpt_surgery.upstream.evidence.results
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, MODES, ModeReport
+from ckpt_surgery.measure.results import LEVELS, MODES, Level, Mode, ModeReport
 from ckpt_surgery.measure.results import Outcome as Word
 from ckpt_surgery.upstream.evidence.results import (
     CheckerResult,
     CheckStatus,
+    CommandRun,
     Evidence,
+    ReasonCode,
     RegressionKind,
     RegressionTest,
     SeriesStatus,
@@ -39,12 +41,15 @@ from ckpt_surgery.upstream.run import output_folder, series, series_evidence, wo
 from ckpt_surgery.upstream.run import prepare as module
 from ckpt_surgery.upstream.run.interpreter import Interpreter
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
+from ckpt_surgery.upstream.run.reproduce import TreeReports
 from tests.measure.fault_cases import fault, why
 from tests.upstream import toy_checkout
 from tests.upstream.git_toys import state
 
 SCHEMA = Path(ckpt_surgery.upstream.evidence.results.__file__).with_name("evidence.schema.json")
 FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(Observation.PLAIN_BLOCK))
+STATISTICS = fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean", explanation=why(CauseKind.BATCH_NORM_TWICE))
+EQUAL: dict[Level, Word] = {"set": "ok", "values": "ok"}
 MODELS = "src/transformers/models"
 
 
@@ -59,10 +64,24 @@ class Verify:
         self.spoilt: Collection[str] = ()
         """Families in which the repair breaks something."""
 
+        self.counting: Collection[str] = ()
+        """Families in which the repair leaves running statistics that move twice."""
+        self.differing: Collection[str] = ()
+        """Families whose gradients are wrong before and after."""
+        self.verified: list[tuple[str, ...]] = []
+        """The families of each call on the series."""
+
     def __call__(
-        self, python: Interpreter, tree: Path, families: Sequence[str], **_: object
-    ) -> dict[str, tuple[Report, ...]]:
-        return {family: (self.report(tree, family),) for family in families}
+        self, python: Interpreter, tree: Path, families: Sequence[str], *, modules: Sequence[str] = (), **_: object
+    ) -> TreeReports:
+        if tree.name == "series":
+            self.verified.append(tuple(families))
+        reports = {family: (self.report(tree, family),) for family in families}
+        return TreeReports(reports, self.imported(tree, modules) if modules else None)
+
+    def imported(self, tree: Path, modules: Sequence[str]) -> CommandRun:
+        texts = [(tree / "src" / f"{name.replace('.', '/')}.py").read_text("latin-1") for name in modules]
+        return CommandRun(f"import {', '.join(modules)}", int(any("import nowhere" in text for text in texts)))
 
     def report(self, tree: Path, family: str) -> Report:
         text = (tree / MODELS / family / f"modeling_{family}.py").read_text(encoding="utf-8")
@@ -70,8 +89,13 @@ class Verify:
         faults = [FAULT] if family in self.stubborn or not (repaired or family in self.right) else []
         if repaired and family in self.spoilt:
             faults = [fault(FaultKind.GRADIENT_VALUE, "layers.0.weight")]
+        if repaired and family in self.counting:
+            faults = [STATISTICS]
+        if family in self.differing:
+            faults.append(fault(FaultKind.GRADIENT_VALUE, "layers.0.weight"))
         word: Word = "failed" if faults else "ok"
-        modes = tuple(ModeReport(mode, tuple(faults), dict.fromkeys(LEVELS, word)) for mode in MODES)
+        outcomes = dict.fromkeys(LEVELS, word) | (EQUAL if faults == [STATISTICS] else {})
+        modes = tuple(ModeReport(mode, tuple(faults), outcomes) for mode in MODES)
         return Report(f"{family.title()}Model", family, modes=modes)
 
 
@@ -94,8 +118,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    return toy_checkout.make(tmp_path / "transformers")
+def toy(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Where no test of upstream's runs, its interpreter needs no pytest."""
+    return toy_checkout.make(tmp_path / "transformers", site="quick" not in request.fixturenames)
 
 
 @pytest.fixture
@@ -259,7 +284,7 @@ def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, ver
 def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    toy = toy_checkout.make(tmp_path / "transformers", generation="none")
+    toy = toy_checkout.make(tmp_path / "transformers", generation="none", site=False)
     outcome = made(toy)
     (prepared,) = outcome.series
     assert prepared.evidence.status == SeriesStatus.UNCHECKED
@@ -325,7 +350,7 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
 def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",)), "birch")
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "upstream's checker repo fails" in reasons(outcome)
 
@@ -333,7 +358,7 @@ def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
 def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",)), "birch")
+    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.READY
     assert reasons(outcome) == "inits fails, on the base too"
 
@@ -355,6 +380,53 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
     outcome = made(toy, "ash")
     assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "cannot be imported" in reasons(outcome)
+
+
+def a_new_test(family: str, *_: object, modes: Sequence[Mode], **__: object) -> RegressionTest:
+    """The regression as it is for a family without a test of upstream's: a new one, if some mode can pass it."""
+    return RegressionTest(family, RegressionKind.ADDED if modes else RegressionKind.IMPOSSIBLE)
+
+
+def test_running_statistics_that_move_twice_are_a_note_and_nothing_against_a_series(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "regression", a_new_test)
+    verify.counting = ("birch",)
+    (prepared,) = made(toy, "birch").series
+    assert [test.kind for test in prepared.evidence.regressions] == ["added"]
+    assert (prepared.evidence.status, [reason.code for reason in prepared.evidence.reasons]) == (
+        SeriesStatus.READY,
+        [ReasonCode.STATISTICS_DIFFER],
+    )
+    assert "running statistics of batch normalisation" in (prepared.folder / "evidence.md").read_text()
+
+
+def test_gradients_that_differ_after_the_repair_too_are_not_ready(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "regression", a_new_test)
+    verify.counting = verify.differing = ("birch",)
+    (prepared,) = made(toy, "birch").series
+    assert [test.kind for test in prepared.evidence.regressions] == ["impossible"]
+    assert prepared.evidence.status == SeriesStatus.NOT_READY
+
+
+@pytest.mark.parametrize("generation", ["checkers", "scripts"])
+def test_a_checkout_without_a_branch_main_is_compared_with_the_base(
+    tmp_path: Path, verify: Verify, quick: None, generation: Literal["checkers", "scripts"]
+) -> None:
+    toy = toy_checkout.make(tmp_path / "transformers", generation=generation, site=False)
+    git(toy, "branch", "--move", "main", "trunk")
+    outcome = made(toy, "cedar", base="trunk")
+    (prepared,) = outcome.series
+    assert (prepared.evidence.status, reasons(outcome)) == ("ready", "")
+    branch = prepared.evidence.branch
+    generated = git(toy, "show", f"{branch}:{MODELS}/cedar/modeling_cedar.py")
+    assert "# Checkpointed classes: 1" in generated
+    assert git(toy, "for-each-ref", "--format=%(refname)", "refs/heads").splitlines() == [
+        f"refs/heads/{branch}",
+        "refs/heads/trunk",
+    ]
 
 
 def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: Verify, quick: None) -> None:
@@ -390,7 +462,7 @@ def test_a_file_in_another_encoding_keeps_it(toy: Path, verify: Verify, quick: N
     path.write_bytes(b"# -*- coding: latin-1 -*-\n# \xe9\n" + path.read_bytes())
     toy_checkout.commit(toy, "Latin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workspace, "verify_tree", lambda *_, **__: {"birch": ()})
+        patch.setattr(workspace, "verify_tree", lambda *_, **__: TreeReports({"birch": ()}))
         made(toy, "birch", include_unreproduced=True)
     shown = ["git", "show", f"ckpt-surgery/birch:{MODELS}/birch/modeling_birch.py"]
     text = subprocess.run(shown, cwd=toy, capture_output=True, check=True).stdout
@@ -527,7 +599,7 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
     if where == "the move":
         monkeypatch.setattr(output_folder, "_replace", fail)
     elif where == "check":
-        monkeypatch.setattr(series_evidence, "check", fail)
+        monkeypatch.setattr(series_evidence, "Checkers", fail)
     else:
         monkeypatch.setattr(module, where, fail)
     before, existing = state(toy), list(toy.parent.iterdir())

@@ -18,6 +18,7 @@ import pytest
 from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
 from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
 from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.run import examine, reproduce
@@ -192,7 +193,7 @@ def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: P
     assert (tree / undone).read_bytes() != (base / undone).read_bytes()
     shutil.copyfile(base / undone, tree / undone)
 
-    before, after = (verify_tree(HERE, top, families) for top in (base, tree))
+    before, after = (verify_tree(HERE, top, families).by_family for top in (base, tree))
     assert tuple(before) == tuple(after) == families
     rows = rows_of("gpt_bigcode", before["gpt_bigcode"], after["gpt_bigcode"])
     assert {row.model for row in rows} >= {"GPTBigCodeForCausalLM", "GPTBigCodeModel"}
@@ -226,8 +227,15 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
         file.write("\nraise ImportError(f'cannot import this from {__file__}')\n")
 
     steps: list[tuple[str, int, int]] = []
-    before = verify_tree(HERE, base, ["clvp", "xlstm", "auto"])
-    after = verify_tree(HERE, tree, ["clvp", "xlstm"], progress=lambda *step: steps.append(step))
+    modules = [f"transformers.models.{family}.modeling_{family}" for family in ("clvp", "xlstm")]
+    clvp = verify_tree(HERE, base, ["clvp", "xlstm", "auto"], modules=modules[:1])
+    both = verify_tree(HERE, tree, ["clvp", "xlstm"], modules=modules, progress=lambda *step: steps.append(step))
+    assert clvp.imported == CommandRun(f'python -c "import {modules[0]}"', 0)
+    assert both.imported is not None
+    assert (both.imported.command, both.imported.code) == (f'python -c "import {", ".join(modules)}"', 1)
+    assert both.imported.output.endswith(f"ImportError: cannot import this from {broken}")
+    assert str(tmp_path) not in both.imported.output
+    before, after = clvp.by_family, both.by_family
     assert before["auto"] == ()
     assert steps[-1] == ("5 ok, 2 not built", 7, 7)
 
@@ -250,3 +258,17 @@ def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -
     targets = examine.targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
     assert [job["variant"] for job in targets["mixtral"]] == ["", "router loss"]
     assert targets["none"] == []
+
+
+def test_the_first_module_that_cannot_be_imported_is_told_and_none_if_all_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"sound_toy": "", "broken_toy": "import nowhere\n", "leaving_toy": "raise SystemExit\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert examine.failed_import(None, modules=["sound_toy", "json"]) == ""
+    said = examine.failed_import(None, modules=["sound_toy", "broken_toy", "leaving_toy"])
+    assert said.endswith("ModuleNotFoundError: No module named 'nowhere'")
+    assert "broken_toy.py" in said
+    assert Path(examine.__file__).name not in said
+    assert examine.failed_import(None, modules=["leaving_toy"]).endswith("SystemExit")

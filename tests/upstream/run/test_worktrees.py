@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.upstream.run.branches import set_branch
 from ckpt_surgery.upstream.run.checkout import check_checkout
 from ckpt_surgery.upstream.run.git import (
     Git,
 )
 from ckpt_surgery.upstream.run.worktrees import worktrees
-from tests.upstream.git_toys import series, sh, state
+from tests.upstream.git_toys import BRANCH, series, sh, state
 
 
 def test_a_series_leaves_the_checkout_as_it_was(repository: Path) -> None:
@@ -70,18 +71,23 @@ def test_a_worktree_that_was_made_half_way_is_cleared_away(repository: Path, mon
 
 def test_a_second_interrupt_does_not_stop_the_clearing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = Git(repository)
-    base, before = check_checkout(git, "main"), state(repository)
-    asks = Git.asks
+    base = check_checkout(git, "main")
+    cleanup = tempfile.TemporaryDirectory.cleanup
 
-    def impatient(self: Git, *arguments: str) -> str:
-        if arguments[:2] == ("worktree", "remove"):
-            signal.raise_signal(signal.SIGINT)
-        return asks(self, *arguments)
+    def impatient(self: tempfile.TemporaryDirectory[str]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        cleanup(self)
 
-    monkeypatch.setattr(Git, "asks", impatient)
-    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "base", "series"):
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", impatient)
+    kept: list[Path] = []
+
+    def work(places: dict[str, Path]) -> None:
+        kept.extend(places.values())
         raise KeyboardInterrupt
-    assert state(repository) == before
+
+    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "base", "series") as places:
+        work(places)
+    assert not kept[0].parent.exists()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)  # from here on it is heard again
 
@@ -103,3 +109,61 @@ def test_a_sparse_checkout_gives_whole_worktrees(repository: Path) -> None:
     git = Git(repository)
     with worktrees(git, check_checkout(git, "main"), "series") as places:
         assert (places["series"] / "inner" / "fir.py").is_file()
+
+
+def test_main_is_the_base_in_them_whatever_it_is_in_the_checkout(repository: Path) -> None:
+    first = sh(repository, "rev-parse", "HEAD").strip()
+    sh(repository, "switch", "--quiet", "--create", "trunk")
+    (repository / "oak.py").write_text("oak = 7\n")
+    sh(repository, "commit", "--quiet", "--all", "--message=second")
+    git = Git(repository)
+    for name in ("trunk", "main"):
+        base = check_checkout(git, name)
+        with worktrees(git, base, "series") as places:
+            assert sh(places["series"], "merge-base", "main", "HEAD").strip() == base.sha
+            assert sh(places["series"], "branch", "--show-current") == ""
+        assert (base.sha == first) == (name == "main")
+    sh(repository, "branch", "--delete", "--force", "main")
+    with worktrees(git, check_checkout(git, "trunk"), "series") as places:
+        assert sh(places["series"], "log", "--format=%s", "main").split() == ["second", "first"]
+    assert sh(repository, "for-each-ref", "--format=%(refname)").split() == ["refs/heads/trunk"]
+
+
+@pytest.mark.parametrize("kind", ["shallow", "linked", "sha256", "borrowing"])
+def test_every_kind_of_checkout_gets_its_series(repository: Path, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "other"
+    if kind == "linked":
+        sh(repository, "worktree", "add", "--quiet", "-b", "other", str(place))
+    elif kind == "sha256":
+        sh(tmp_path, "init", "--quiet", "--object-format=sha256", "--initial-branch=main", str(place))
+        (place / "oak.py").write_text("oak = 1\n")
+    else:
+        sh(repository, "commit", "--quiet", "--allow-empty", "--message=second")
+        how = ["--depth=1", repository.as_uri()] if kind == "shallow" else ["--shared", str(repository)]
+        sh(tmp_path, "clone", "--quiet", *how, str(place))
+    if kind != "linked":
+        sh(place, "config", "user.name", "A Person")
+        sh(place, "config", "user.email", "person@example.org")
+    if kind == "sha256":
+        sh(place, "add", ".")
+        sh(place, "commit", "--quiet", "--message=first")
+    git, base, tip = series(place)
+    set_branch(git, BRANCH, tip)
+    assert sh(place, "rev-list", "--count", f"{base.sha}..{BRANCH}").strip() == "1"
+    assert sh(place, "show", f"{BRANCH}:oak.py") == "oak = 2\n"
+    sh(place, "fsck", "--strict")
+
+
+def test_who_commits_may_depend_on_the_place_of_the_checkout(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sh(repository, "config", "--unset", "user.name")
+    sh(repository, "config", "--unset", "user.email")
+    (tmp_path / "here").write_text("[user]\nname = Here\nemail = here@example.org\n")
+    (tmp_path / "settings").write_text(f'[includeIf "gitdir:{repository}/"]\npath = {tmp_path / "here"}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    _, _, tip = series(repository)
+    assert sh(repository, "show", "--no-patch", "--format=%an %ae %cn %ce", tip).split() == [
+        *("Here", "here@example.org"),
+        *("Here", "here@example.org"),
+    ]
