@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
