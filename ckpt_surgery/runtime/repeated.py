@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.model_patches.vocabulary import runs_beside_others
-from ckpt_surgery.runtime.classes import class_of
+from ckpt_surgery.runtime.classes import class_of, facts_of
 from ckpt_surgery.runtime.discovery import (
     CONTAINERS,
     MODEL_SHARE,
@@ -83,7 +83,7 @@ def _repeated(
 ) -> tuple[Block, ...]:
     """The blocks among the members of these stacks, by name."""
     members = {
-        stack: [name for name in names if name in modules and _may_be_block(modules[name])]
+        stack: [name for name in names if name in modules and _may_be_block(_attribute(stack), modules[name])]
         for stack, names in stacks.items()
     }
     kinds: Counter[_Kind] = Counter()
@@ -107,7 +107,7 @@ def reason_for_none(model: nn.Module) -> str:
     members = [modules[n] for name, _ in stacks_of(modules) for n in _members(name, modules[name]) if n in modules]
     if not members:
         return "it holds no two modules of one class side by side"
-    kinds = Counter(class_of(module).__name__ for module in members if _may_be_block(module))
+    kinds = Counter(class_of(module).__name__ for module in members if _may_be_block("", module))
     if not kinds:
         return f"its lists hold single layers ({some(_names(members))}), and checkpointing one of those frees nothing"
     repeated = [name for name, count in kinds.items() if count > 1]
@@ -147,8 +147,10 @@ def _members(name: str, container: nn.Module) -> Iterator[str]:
             yield from _members(path, child)
 
 
-def _may_be_block(module: nn.Module) -> bool:
-    kind = class_of(module)
+def _may_be_block(stack: str, module: nn.Module) -> bool:
+    kind, facts = class_of(module), facts_of(module)
+    if stack in facts.not_stacks or kind.__name__ in facts.not_blocks:
+        return False
     if kind is nn.Sequential:
         parts = list(module.children())
         single = [is_torchs(type(part)) and not any(part.children()) for part in parts]
