@@ -12,6 +12,7 @@ import random
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -241,16 +242,17 @@ def test_any_text_is_a_problem_or_left_alone(text: str) -> None:
 # -- the standard library and what is installed
 
 
-def corpus() -> list[Path]:
+@cache
+def corpus() -> tuple[Path, ...]:
     """Every Python file of this interpreter's library and packages, or a sample that is always the same."""
     folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     files = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
     if os.environ.get("CKPT_CORPUS") == "all":
-        return files
+        return tuple(files)
     models_first = [path for path in files if path.name.startswith(("modeling_", "modular_"))]
     chosen = random.Random(0)
     some = chosen.sample(models_first, min(len(models_first), SAMPLE // 4))
-    return sorted({*some, *chosen.sample(files, min(len(files), SAMPLE - len(some)))})
+    return tuple(sorted({*some, *chosen.sample(files, min(len(files), SAMPLE - len(some)))}))
 
 
 def test_every_file_of_the_corpus_is_left_alone_or_repaired_to_one_that_parses_and_settles(tmp_path: Path) -> None:

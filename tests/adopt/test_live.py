@@ -25,7 +25,7 @@ from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.survey.own_code import CONFIGURATION, write_folder
 from tests.zoo.own_code_shapes import class_name, modeling, write_shape
 
-pytestmark = [pytest.mark.both, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 REPAIRED: Mapping[str, set[str]] = {
     "old switch": {"set"},
@@ -69,6 +69,7 @@ def failed(report: dict[str, Any], mode: int = 0) -> set[str]:
     return {fault["level"] for fault in report["modes"][mode]["faults"]}
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("shape", REPAIRED)
 def test_a_fault_is_measured_repaired_written_and_gone(
     pool: WorkerPool, capsys: pytest.CaptureFixture[str], shape: str
@@ -91,6 +92,7 @@ def test_a_fault_is_measured_repaired_written_and_gone(
     assert statuses(pool, folder) == ["ok"]
 
 
+@pytest.mark.both
 def test_a_healthy_folder_is_proved_and_left_as_it_is(pool: WorkerPool) -> None:
     folder = write_shape(Path("toy"), "healthy")
     before = (folder / "modeling_toy.py").read_bytes()
@@ -101,6 +103,7 @@ def test_a_healthy_folder_is_proved_and_left_as_it_is(pool: WorkerPool) -> None:
     assert statuses(pool, folder) == ["ok"]
 
 
+@pytest.mark.both
 def test_a_loop_over_functions_that_a_person_has_to_repair_is_told_from_a_healthy_one(pool: WorkerPool) -> None:
     folder = write_shape(Path("toy"), "by hand")
     code, document = adopted("--write")
@@ -112,6 +115,7 @@ def test_a_loop_over_functions_that_a_person_has_to_repair_is_told_from_a_health
     assert "does not work correctly in `ToyModel`" in Path("out/model_card.md").read_text()
 
 
+@pytest.mark.both
 def test_a_repair_of_what_was_right_that_costs_memory_is_refused(
     pool: WorkerPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +196,7 @@ def test_files_beside_the_code_are_there_for_the_repaired_copy_too(pool: WorkerP
     assert (code, document["decision"]) == (1, "proved")
 
 
+@pytest.mark.both
 def test_a_module_that_registers_its_classes_can_be_measured_twice(pool: WorkerPool) -> None:
     register = "\nfrom transformers import AutoConfig\nAutoConfig.register('toy_of_mine', ToyConfig)\n"
     write_folder(Path("toy"), {"modeling_toy": modeling("module dict") + register}, vocab_size=64)

@@ -476,6 +476,7 @@ class TestLive:
         assert "recompute" in {fault["level"] for fault in entries["odd_models:plain"]["modes"][0]["faults"]}
 
     @pytest.mark.torch
+    @pytest.mark.slow
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
         names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]

@@ -11,7 +11,7 @@ from ckpt_surgery.errors import DistributedError
 from tests.distributed.watch_script import HARMLESS, KINDS, SECONDS, SIZE, WRONG, scenarios
 from tests.rank_cases import Results, case_results
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 HARMLESS_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) if name in HARMLESS]
 WRONG_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) if name in WRONG]

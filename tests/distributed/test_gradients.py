@@ -23,7 +23,7 @@ from tests.distributed import gradients_soak_script
 from tests.distributed.gradients_script import LOOKS, SIZE, WRONG
 from tests.rank_cases import Results, case_results
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROUNDING = 1e-6
 LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import installed_major
-from tests.distributed.matrix_script import MODELS
+from tests.distributed.matrix_script import CASES, MODELS
 from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import CLOSE, SIZE
 
-pytestmark = pytest.mark.both
+pytestmark = [pytest.mark.both, pytest.mark.slow]
 
 FIVE = installed_major("transformers") == 5
 TWICE = "Expected to mark a variable ready only once"
@@ -118,14 +118,17 @@ def test_a_static_graph_refuses_later_steps_that_use_more(results: Results) -> N
         assert CHANGED in rank["error"]
 
 
-@pytest.mark.parametrize("cure", ["cured", "cured with offload"])
-@pytest.mark.parametrize("model", list(MODELS))
-def test_after_the_cure_gradients_are_those_of_one_process_on_all_batches(
-    results: Results, model: str, cure: str
-) -> None:
-    for rank in results[f"{model}, {cure}"]:
+@pytest.mark.parametrize("case", [case for case in CASES if ", cured" in case])
+def test_after_the_cure_gradients_are_those_of_one_process_on_all_batches(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert is_right(rank)
         assert rank["recomputed"][0] > 0
+
+
+@pytest.mark.parametrize("offload", ["", " with offload"])
+def test_every_model_is_cured_and_every_second_one_with_offload_too(offload: str) -> None:
+    cured = [model for model in MODELS if f"{model}, cured{offload}" in CASES]
+    assert len(cured) == len(MODELS) // (2 if offload else 1)
 
 
 @pytest.mark.parametrize("model", list(MODELS))

@@ -26,6 +26,8 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from tests.survey.stand_in import EXAMINATION
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 60.0
 """For what ends at once, on whatever machine."""
 SOON = 2.0

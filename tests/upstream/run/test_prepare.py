@@ -46,6 +46,8 @@ from tests.measure.fault_cases import fault, why
 from tests.upstream import toy_checkout
 from tests.upstream.git_toys import state
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = Path(ckpt_surgery.upstream.evidence.results.__file__).with_name("evidence.schema.json")
 FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(Observation.PLAIN_BLOCK))
 STATISTICS = fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean", explanation=why(CauseKind.BATCH_NORM_TWICE))
