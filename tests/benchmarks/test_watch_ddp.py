@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import watch_ddp
-from benchmarks.figures import Target
+from benchmarks.figures import Figure, Target
 from benchmarks.watch_ddp import PART, main
 from tests.processes import ROOT
 
@@ -27,10 +27,13 @@ def test_it_prints_a_table_and_writes_json(
     printed = capsys.readouterr().out
     assert "the watch's part of it" in printed
     monkeypatch.setattr(watch_ddp, "PART", Target(PART.limit, at_least=True))
-    assert main(["--rounds", "3", "--out", str(out)]) == 1
+    assert main(["--rounds", "1", "--out", str(out)]) == 1
 
 
-def test_a_place_that_cannot_be_written_costs_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_cannot_be_written_costs_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_ddp, "figures", lambda rounds: [Figure("the watch's part of it", (1.0,) * rounds, "%")])
     (tmp_path / "file").write_text("")
     assert main(["--rounds", "1", "--out", str(tmp_path / "file" / "watch.json")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
