@@ -17,6 +17,5 @@ def repository(version: str, folder: Path) -> Path:
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "config", "user.name", "A Person")
     git(folder, "config", "user.email", "person@example.com")
-    git(folder, "config", "core.compression", "0")  # thousands of files, which nobody keeps
     commit(folder, f"transformers {version}")
     return folder
