@@ -7,6 +7,7 @@ frozen model. Nothing is judged by the count of anything here, only by gradients
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
+from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
@@ -29,9 +31,12 @@ _ADAPTERS = 2
 
 
 class LoopLevel:
-    """The loops without checkpointing, which all modes are held against. Each is run once."""
+    """The loops without checkpointing, which all modes are held against. Each is run once.
 
-    def __init__(self, setup: Setup, record: RunRecord) -> None:
+    `record` is one step without checkpointing, and `noise` measures what rounding changes in it.
+    """
+
+    def __init__(self, setup: Setup, record: RunRecord, noise: Callable[[], Mapping[str, Floor]]) -> None:
         self._setup = setup
         self._record = record
         gradients = (gradient for gradient in record.gradients.values() if gradient is not None and gradient.numel())
@@ -44,7 +49,9 @@ class LoopLevel:
             LoopKind.ADAPTERS: _adapters,
         }
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
-        self._judges = [TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance) for kind in LoopKind]
+        self._judges = [
+            TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise) for kind in LoopKind
+        ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
@@ -68,10 +75,11 @@ class LoopLevel:
 def _steps(rate: float, training: Training) -> None:
     trained = [parameter for parameter in training.setup.model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=rate)
-    for _ in range(3):
-        optimizer.zero_grad()
-        training.backward(training.forward())
-        optimizer.step()
+    for metered in (nullcontext(), training.metered(), training.metered()):
+        with metered:
+            optimizer.zero_grad()
+            training.backward(training.forward())
+            optimizer.step()
         training.measure()
 
 
