@@ -76,7 +76,7 @@ class LiveBytes(TorchDispatchMode):
         return None if storage is None else self._live.get(storage._cdata)
 
 
-class Meter(LiveBytes):
+class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     """Count FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
 
     FLOPs are those of matrix products, convolutions and attention, as torch.utils.flop_counter counts them.
