@@ -454,7 +454,8 @@ def with_a_stale_copy(toy: Path, copied: str) -> str:
     text = text.replace(f"class {copied}", f"{tied}{copied.removeprefix('Ash')}").replace("Ash", "Elm")
     text = text.replace("modeling_ash.Elm", "modeling_ash.Ash").replace("with Elm", "with Ash")
     text = text.replace("self.projection(hidden_states)\n", "self.projection(hidden_states) * 1\n")
-    toy_checkout.write(toy / name, text.replace("return hidden_states +", "return 1 * hidden_states +").rstrip() + "\n")
+    text = text.replace("return hidden_states +", "return 1 * hidden_states +")
+    toy_checkout.write(toy / name, f"{text.rstrip()}\n")
     toy_checkout.commit(toy, "A copy that is none any more")
     return name
 
