@@ -6,7 +6,8 @@ frozen model. Nothing is judged by the count of anything here, only by gradients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
+from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
@@ -29,22 +31,31 @@ _ADAPTERS = 2
 
 
 class LoopLevel:
-    """The loops without checkpointing, which all modes are held against. Each is run once."""
+    """The loops without checkpointing, which all modes are held against. Each is run once.
 
-    def __init__(self, setup: Setup, record: RunRecord) -> None:
+    `record` is one step without checkpointing, and `noise` measures what rounding changes in it.
+    """
+
+    def __init__(self, setup: Setup, record: RunRecord, noise: Callable[[], Mapping[str, Floor]]) -> None:
         self._setup = setup
         self._record = record
         gradients = (gradient for gradient in record.gradients.values() if gradient is not None and gradient.numel())
         largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
+        self._rate = _STEP / (largest or 1.0)
+        self._leading: Sequence[
+            RunRecord
+        ] = ()  # the first steps without checkpointing; all others take their gradients
         self._loops: Mapping[LoopKind, Callable[[Training], None]] = {
-            LoopKind.STEPS: partial(_steps, _STEP / (largest or 1.0)),
+            LoopKind.STEPS: self._steps,
             LoopKind.ACCUMULATION: _accumulation,
             LoopKind.TWO_FORWARDS: _two_forwards,
             LoopKind.RETAINED_GRAPH: _retained_graph,
             LoopKind.ADAPTERS: _adapters,
         }
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
-        self._judges = [TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance) for kind in LoopKind]
+        self._judges = [
+            TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise) for kind in LoopKind
+        ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
@@ -62,17 +73,30 @@ class LoopLevel:
         training = run_training(self._setup, mode, self._loops[kind], metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
             self._growth_alone = training.growth
+            self._leading = self._leading or training.steps
         return training
 
+    def _steps(self, training: Training) -> None:
+        """Steps of an optimizer from the same parameters in every training, so that rounding does not add up."""
+        model = training.setup.model
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=self._rate)
+        for place in range(3):
+            with training.metered() if place else nullcontext():
+                optimizer.zero_grad()
+                training.backward(training.forward())
+                _take_gradients(model, self._leading[place : place + 1])
+                optimizer.step()
+            training.measure()
 
-def _steps(rate: float, training: Training) -> None:
-    trained = [parameter for parameter in training.setup.model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=rate)
-    for _ in range(3):
-        optimizer.zero_grad()
-        training.backward(training.forward())
-        optimizer.step()
-        training.measure()
+
+def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
+    """Write the gradients of a leading step, where there is one, over those of the model."""
+    for record in leading:
+        for name, parameter in model.named_parameters():
+            gradient = record.gradients.get(name)
+            if gradient is not None and parameter.grad is not None and parameter.grad.layout == torch.strided:
+                parameter.grad.copy_(gradient)
 
 
 def _accumulation(training: Training) -> None:

@@ -22,7 +22,61 @@ _MAX_POINTS = 200
 _aten = torch.ops.aten
 
 
-class Meter(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):
+    """Count the bytes of the storages that were allocated while active and are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._live: dict[int, _Storage] = {}
+        self._bytes = 0
+        self._operators = 0
+        self._serial = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._track_new(func, result)
+        return result
+
+    def left_bytes(self, besides: Iterable[Tensor]) -> int:
+        """The bytes that are alive now, without those of some tensors, such as the loss and the gradients."""
+        live = {storage.serial: storage.bytes for storage in self._live.values()}
+        for tensor in besides:
+            if own := self._tracked(tensor):
+                live.pop(own.serial, None)
+        return sum(live.values())
+
+    @property
+    def _block(self) -> str:
+        """The block that is running, or an empty string."""
+        return ""
+
+    def _track_new(self, func: Any, result: Any) -> None:
+        self._operators += 1
+        for index, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+            if isinstance(value, Tensor) and _allocates(func, index):
+                self._track(value)
+
+    def _track(self, tensor: Tensor) -> None:
+        storage = _storage(tensor)
+        if storage is None or storage._cdata in self._live:
+            return
+        key, size = storage._cdata, storage.nbytes()
+        self._serial += 1
+
+        def freed(_: object) -> None:
+            self._bytes -= self._live.pop(key).bytes
+
+        self._live[key] = _Storage(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
+        self._bytes += size
+
+    def _tracked(self, tensor: Tensor) -> _Storage | None:
+        storage = _storage(tensor)
+        return None if storage is None else self._live.get(storage._cdata)
+
+
+class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     """Count FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
 
     FLOPs are those of matrix products, convolutions and attention, as torch.utils.flop_counter counts them.
@@ -31,7 +85,7 @@ class Meter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.forward_flops = 0
         self.backward_flops = 0
         self.block_flops = 0
@@ -41,13 +95,9 @@ class Meter(TorchDispatchMode):
         """The part of `kept_bytes` that each block made and did not return."""
         self.leaking_blocks: set[str] = set()
         """Blocks that created a tensor which was used outside of them, although they did not return it."""
-        self._live: dict[int, _Storage] = {}
-        self._bytes = 0
-        self._operators = 0
         self._block_stack: list[str] = []
         self._given: dict[int, int] = {}  # serial number to bytes: storages passed to blocks
         self._returned: dict[int, int] = {}  # serial number to bytes: storages returned by blocks
-        self._serial = 0
         self._recomputes: list[int] = []  # operators at which a recompute began
         self._points: list[tuple[int, int]] = []
         self._backward_at: int | None = None
@@ -60,10 +110,7 @@ class Meter(TorchDispatchMode):
             self._find_leaks(args)
         result = func(*args, **options)
         self._count(func, args, options, result)
-        self._operators += 1
-        for index, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-            if isinstance(value, Tensor) and _allocates(func, index):
-                self._track(value)
+        self._track_new(func, result)
         self._points.append((self._operators, self._bytes))
         return result
 
@@ -94,14 +141,6 @@ class Meter(TorchDispatchMode):
         for serial, storage in live.items():
             if storage.block and serial not in self._returned and serial not in self._given:
                 self.held_bytes[storage.block] = self.held_bytes.get(storage.block, 0) + storage.bytes
-
-    def left_bytes(self, besides: Iterable[Tensor]) -> int:
-        """The bytes that are alive now, without those of some tensors, such as the loss and the gradients."""
-        live = {storage.serial: storage.bytes for storage in self._live.values()}
-        for tensor in besides:
-            if own := self._tracked(tensor):
-                live.pop(own.serial, None)
-        return sum(live.values())
 
     def start_recompute(self) -> None:
         """Mark the start of a block's recompute."""
@@ -139,23 +178,6 @@ class Meter(TorchDispatchMode):
     def _block(self) -> str:
         """The outermost block that is running, or an empty string."""
         return self._block_stack[0] if self._block_stack else ""
-
-    def _track(self, tensor: Tensor) -> None:
-        storage = _storage(tensor)
-        if storage is None or storage._cdata in self._live:
-            return
-        key, size = storage._cdata, storage.nbytes()
-        self._serial += 1
-
-        def freed(_: object) -> None:
-            self._bytes -= self._live.pop(key).bytes
-
-        self._live[key] = _Storage(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
-        self._bytes += size
-
-    def _tracked(self, tensor: Tensor) -> _Storage | None:
-        storage = _storage(tensor)
-        return None if storage is None else self._live.get(storage._cdata)
 
     def _record(self, values: Iterator[Tensor], sizes: dict[int, int]) -> None:
         for tensor in values:

@@ -34,12 +34,23 @@ Runs = Callable[[int], Sequence[RunRecord]]
 
 
 class NoisyReference:
-    """The steps of a training without checkpointing. `run` runs it; the first time where `records` are not given."""
+    """The steps of a training without checkpointing. `run` runs it; the first time where `records` are not given.
 
-    def __init__(self, run: Runs, records: Sequence[RunRecord] | None = None, tolerance: float | None = None) -> None:
+    `likely` gives the noise of one step of the same model in the same dtype: what is within it needs no measurement of
+    its own, which would be several trainings.
+    """
+
+    def __init__(
+        self,
+        run: Runs,
+        records: Sequence[RunRecord] | None = None,
+        tolerance: float | None = None,
+        likely: Callable[[], Mapping[str, Floor]] | None = None,
+    ) -> None:
         self._run = run
         self._given = records
         self._tolerance = tolerance
+        self._likely = likely
 
     @cached_property
     def records(self) -> Sequence[RunRecord]:
@@ -50,9 +61,15 @@ class NoisyReference:
         """A step next to that in the same place: by equal bits where all are, and by the measured noise otherwise."""
         reference = self.records[place]
         strict = compare(reference, run, floors={}, tolerance=self._tolerance)
-        if gradient_fault(strict) is None or run.error or self.irreproducible:
+        if gradient_fault(strict) is None or run.error:
             return strict
-        rounded = compare(reference, run, floors=self._rounding(place), tolerance=self._tolerance)
+        if self._likely is not None:
+            likely = compare(reference, run, floors=self._likely(), tolerance=self._tolerance)
+            if gradient_fault(likely) is None:
+                return likely
+        if self.irreproducible:
+            return strict
+        rounded = compare(reference, run, floors=self.rounding(place), tolerance=self._tolerance)
         if gradient_fault(rounded) is None:
             return rounded
         repeated = compare(reference, run, floors=self.floors(place), tolerance=self._tolerance)
@@ -88,7 +105,8 @@ class NoisyReference:
         """What rounding can change in a step, and kernels that add up in another order each time."""
         return noise_floors(self.records[place], *_in_place(place, [*self._rounded, self._again]))
 
-    def _rounding(self, place: int) -> Mapping[str, Floor]:
+    def rounding(self, place: int = 0) -> Mapping[str, Floor]:
+        """What rounding alone can change in a step."""
         return noise_floors(self.records[place], *_in_place(place, self._rounded))
 
     @cached_property

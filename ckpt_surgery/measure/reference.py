@@ -43,7 +43,7 @@ class Reference:
 
     @cached_property
     def _loops(self) -> LoopLevel:
-        return LoopLevel(self._setup, self.record)
+        return LoopLevel(self._setup, self.record, self._noisy.rounding)
 
     @cached_property
     def _precisions(self) -> PrecisionLevel:

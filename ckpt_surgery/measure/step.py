@@ -5,7 +5,6 @@ Measures only. What two records mean next to each other is said in `compare`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 from collections.abc import Callable, Iterator, Mapping
@@ -163,8 +162,8 @@ class _Step:
         self._measure_caches()
         seed_all(self.seed)
         try:
-            # the one entered last sees an operator first, so the meter counts what the other makes of it
-            with self.meter, perturbed_rounding(rounding_seed) if rounding_seed else contextlib.nullcontext():
+            # a run for the noise of its gradients needs no figures of cost, and they take longer than the step
+            with perturbed_rounding(rounding_seed) if rounding_seed else self.meter:
                 with torch.enable_grad(), marker:
                     given, named = call_arguments(self.arguments)
                     output = model(*given, **named)

@@ -6,7 +6,7 @@ One step with everything that can be seen in it is in `step`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery.measure.casting import cast_to, in_precision
 from ckpt_surgery.measure.kinds import Precision
-from ckpt_surgery.measure.meter import Meter, perturbed_rounding
+from ckpt_surgery.measure.meter import LiveBytes, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
@@ -29,7 +29,7 @@ class Training:
     setup: Setup
     mode: Mode | None
     precision: Precision | None = None
-    meter: Meter | None = None
+    meter: LiveBytes | None = None
     steps: list[RunRecord] = field(default_factory=list)
     alive: list[int] = field(default_factory=list)
     """The bytes alive after each step, without gradients and the copies of them."""
@@ -64,6 +64,10 @@ class Training:
         gradients = gradient_copies(self.setup.model)
         self.steps.append(_record(self.mode, self.setup.seed, float(loss.detach()), gradients))
 
+    def metered(self) -> AbstractContextManager[object]:
+        """Inside, what stays alive is counted, where there is a meter: most of a loop needs none, and it is slow."""
+        return self.meter or nullcontext()
+
     def measure(self) -> None:
         """Note what is alive between two steps, where there is a meter."""
         if self.meter is None:
@@ -96,10 +100,10 @@ def run_training(
     rounding_seed: int = 0,
 ) -> Training:
     """Run `steps` on the model of `setup`, which is as it was afterwards. An error that ends them is in the result."""
-    training = Training(setup, mode, precision, Meter() if metered and not rounding_seed else None)
+    training = Training(setup, mode, precision, LiveBytes() if metered and not rounding_seed else None)
     rounding = perturbed_rounding(rounding_seed) if rounding_seed else nullcontext()
     try:
-        with setup.prepared(mode), in_precision(setup.model, precision), training.meter or nullcontext(), rounding:
+        with setup.prepared(mode), in_precision(setup.model, precision), rounding:
             steps(training)
     except Exception as error:
         training.fail(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision, SkipKind
 from ckpt_surgery.measure.noise import NoisyReference, not_finite
 from ckpt_surgery.measure.record import RunRecord
@@ -20,7 +21,8 @@ _KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
 class TrainingJudge:
     """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
 
-    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`.
+    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely` is
+    as in `NoisyReference`.
     """
 
     def __init__(
@@ -29,12 +31,13 @@ class TrainingJudge:
         kind: LoopKind | Precision,
         train: Callable[[Mode | None, int], Training],
         tolerance: float | None = None,
+        likely: Callable[[], Mapping[str, Floor]] | None = None,
     ) -> None:
         self._level: Level = level
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
         self._differs, self._not_run, self._refused = _KINDS[level]
-        self._reference = NoisyReference(self._alone, tolerance=tolerance)
+        self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
         """What is wrong in this mode or why that is not known; the training itself where it computes the same."""

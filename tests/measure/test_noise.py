@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from ckpt_surgery.measure.compare import MANY_ENTRIES
+from ckpt_surgery.measure.compare import MANY_ENTRIES, Floor
 from ckpt_surgery.measure.noise import NoisyReference
 from ckpt_surgery.measure.record import RunRecord
 
@@ -56,4 +56,13 @@ def test_a_fault_in_another_gradient_needs_no_more_runs() -> None:
     run = training.record(3e-8)
     run.gradients["weight"] = torch.full((MANY_ENTRIES,), 1.5)  # type: ignore[index]
     assert NoisyReference(training).verdict(0, run).wrong == ("weight",)
+    assert training.seeds == [0, 0, 1, 2]
+
+
+def test_what_is_within_the_noise_of_one_step_needs_no_run() -> None:
+    training = Training(MANY_ENTRIES)
+    reference = NoisyReference(training, likely=lambda: {"bias": Floor(1e-7), "weight": Floor(1e-7)})
+    assert reference.verdict(0, training.record(3e-8)).ok
+    assert training.seeds == [0]
+    assert not reference.verdict(0, training.record(3e-6)).ok, "and what is not is measured"
     assert training.seeds == [0, 0, 1, 2]
