@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -52,6 +53,12 @@ def _anchored(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     if dist.is_available() and dist.is_initialized():
         return []
     return [p for p in parameters if p.requires_grad and p.grad_fn is None and not _is_hooked(p)]
+
+
+def runs_autograd(error: BaseException) -> bool:
+    """Whether an error comes from a call of `torch.autograd.grad` or of a backward."""
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not codes.isdisjoint((torch.autograd.grad.__code__, torch.autograd.backward.__code__))
 
 
 def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Tensor], *, anchored: bool) -> None:

@@ -26,7 +26,13 @@ from ckpt_surgery.runtime.containers import (
     slot_paths,
     unflatten,
 )
-from ckpt_surgery.runtime.nested_backward import keeps_graph, next_node, refuse_in_backward, refuse_others
+from ckpt_surgery.runtime.nested_backward import (
+    keeps_graph,
+    next_node,
+    refuse_in_backward,
+    refuse_others,
+    runs_autograd,
+)
 from ckpt_surgery.runtime.observed_calls import Place, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
@@ -80,6 +86,11 @@ class ReentrantMode(RecomputeMode):
             try:
                 output = call.forward(*args, **kwargs)
             except Exception as error:
+                if runs_autograd(error):
+                    raise SurgeryError(
+                        f"{call.place} takes a gradient inside its forward, which runs without a graph with "
+                        "use_reentrant=True; use use_reentrant=False"
+                    ) from error
                 if with_cache is None:
                     raise
                 raise SurgeryError(

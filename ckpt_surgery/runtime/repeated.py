@@ -33,6 +33,7 @@ from ckpt_surgery.text import some
 _FEWEST_LEAVES = 2
 """A module with fewer keeps its input and nothing else, which is what checkpointing would keep."""
 _MOST_OF_A_STACK = 0.5
+_FEWEST_SIBLINGS = 3
 
 _SINGLE_AMONG_BLOCKS = 0.5
 """A `Sequential` with a smaller part of single layers is a stack, and not a block around one, as ConvMixer has."""
@@ -64,18 +65,24 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     return tuple(block for block in blocks if block.name not in others)
 
 
-def repeated_siblings(model: nn.Module) -> tuple[Block, ...]:
-    """Modules of the classes of which another module holds several as attributes, `b1`, `b2`, in place of a list."""
+def repeated_siblings(model: nn.Module, fewest: int = 2) -> tuple[Block, ...]:
+    """Modules of the classes of which another module holds `fewest` as attributes, `b1`, `b2`, in place of a list."""
     modules = dict(model.named_modules())
     kinds: set[type[nn.Module]] = set()
     for module in modules.values():
         if not isinstance(module, CONTAINERS):
-            kinds |= {kind for kind, count in Counter(map(type, module.children())).items() if count > 1}
+            kinds |= {kind for kind, count in Counter(map(type, module.children())).items() if count >= fewest}
     stacks: dict[str, list[str]] = {}
     for name, module in modules.items():
         if name and type(module) in kinds:
             stacks.setdefault(name.rpartition(".")[0], []).append(name)
     return _repeated(model, modules, stacks)
+
+
+def siblings_around(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The repeated attributes that hold some of `blocks`, as GoogLeNet's do. Two alike are towers as a rule."""
+    around = {outer for block in blocks for outer in enclosing(block.name)}
+    return tuple(block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in around)
 
 
 def _repeated(
@@ -157,7 +164,7 @@ def _may_be_block(stack: str, module: nn.Module) -> bool:
         return len(parts) > 1 and sum(single) >= _SINGLE_AMONG_BLOCKS * len(parts)
     if isinstance(module, torch.jit.ScriptModule) or kind.forward is nn.Module.forward:  # it cannot be wrapped, or run
         return False
-    if issubclass(kind, nn.RNNBase):  # a single layer that keeps its gates for every step
+    if issubclass(kind, (nn.RNNBase, nn.RNNCellBase)):  # a single layer that keeps its gates for every step
         return True
     return not is_torchs(kind) and not runs_beside_others(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
 

@@ -18,7 +18,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer, is_wrapped
 from ckpt_surgery.runtime.levels import chosen_level
 from ckpt_surgery.runtime.options import SurgeryOptions
-from ckpt_surgery.runtime.repeated import reason_for_none, repeated_blocks, repeated_siblings
+from ckpt_surgery.runtime.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
 
 
 class LeftAlone(Enum):
@@ -61,8 +61,10 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     if lazy is not None:
         raise SurgeryError(f"{lazy} has no size before the first forward: run one, then wrap_blocks")
     found = find_blocks(model, unsupported=True)
-    candidates = (*found, *repeated_blocks(model, found)) or repeated_siblings(model)
-    blocks = at_chosen_level(model, candidates)
+    repeated = repeated_blocks(model, found)
+    if not found:
+        repeated = (*repeated, *siblings_around(model, repeated)) or repeated_siblings(model)
+    blocks = at_chosen_level(model, (*found, *repeated))
     if names is not None:
         blocks = _with_named(model, blocks, names)
     if not blocks:

@@ -201,6 +201,26 @@ def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
     assert "\n  - upstream's checker repo fails\n  body.md holds words of yours\n" in out
 
 
+def test_a_reason_that_series_share_stands_once_after_them(
+    prepare: StubPrepare, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = Reason(ReasonCode.CHECKER_FAILED, "repo fails, on the base too")
+
+    def series(group: str, *reasons: Reason) -> FinishedSeries:
+        evidence = replace(EVIDENCE, group=group, branch=f"ckpt-surgery/{group}", reasons=reasons)
+        return replace(OAK, evidence=evidence, folder=Path("out") / group)
+
+    own = Reason(ReasonCode.CHECKER_FAILED, "upstream's checker inits fails")
+    prepare.outcome = PrepareResult((series("oak", shared), series("elm", own, shared), series("fir")), {}, {})
+    _, out, _ = said(capsys, "transformers", "--all")
+    assert out.count(shared.text) == 1
+    assert f"\nckpt-surgery/oak and ckpt-surgery/elm:\n  - {shared.text}\n" in out
+    assert f"out/elm/evidence.md\n  - {own.text}\n" in out
+    prepare.outcome = PrepareResult((series("oak", shared), series("fir")), {}, {})
+    _, out, _ = said(capsys, "transformers", "--all")
+    assert f"out/oak/evidence.md\n  - {shared.text}\nckpt-surgery/fir" in out
+
+
 def test_an_error_names_what_was_finished_before_it(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
     def work(finished: Callable[[FinishedSeries], None]) -> None:
         finished(OAK)

@@ -204,3 +204,41 @@ def test_parameters_that_are_computed_are_right_or_refused(mode: Mode) -> None:
     loss(model).backward()  # type: ignore[no-untyped-call]
     for ours, theirs in zip((p.grad for p in names.values()), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+class Energy(nn.Module):
+    """A block that goes down the gradient of an energy."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.broken = broken
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.broken:
+            raise RuntimeError("this has nothing to do with gradients")
+        (slope,) = torch.autograd.grad(self.linear(x).tanh().sum(), x, create_graph=True)
+        moved: Tensor = x - slope
+        return moved
+
+
+def test_a_gradient_inside_a_block_needs_the_other_mode() -> None:
+    model = nn.Sequential(Energy(), Energy())
+    expected, wrapped = values(), values()
+    model(expected).sum().backward()
+    with (
+        wrap_blocks(model, use_reentrant=True),
+        pytest.raises(SurgeryError, match="takes a gradient inside its forward"),
+    ):
+        model(values())
+    with wrap_blocks(model):
+        model(wrapped).sum().backward()
+    assert expected.grad is not None
+    assert wrapped.grad is not None
+    assert torch.equal(expected.grad, wrapped.grad)
+
+
+def test_another_error_of_a_block_stays_what_it_is() -> None:
+    model = nn.Sequential(Energy(broken=True), Energy(broken=True))
+    with wrap_blocks(model, use_reentrant=True), pytest.raises(RuntimeError, match="nothing to do with gradients"):
+        model(values())

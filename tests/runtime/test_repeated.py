@@ -19,6 +19,8 @@ from ckpt_surgery.runtime.surgery import Surgery
 from tests.zoo.stack_toys import (
     WIDTH,
     Attention,
+    Branches,
+    Cells,
     Chain,
     FeedBlock,
     FlaggedStage,
@@ -63,6 +65,11 @@ def sequence() -> nn.Module:
             lambda: Chain(body=nn.ModuleList([FeedBlock()] * 3)), {"FeedBlock": 1}, id="one block, three times"
         ),
         pytest.param(Recurrent, {"LSTM": 2}, id="recurrent layers of torch"),
+        pytest.param(Cells, {"GRUCell": 2}, id="recurrent cells of torch"),
+        pytest.param(
+            lambda: Chain(a1=Branches(), a2=Branches(), a3=Branches()), {"Branches": 3}, id="attributes around lists"
+        ),
+        pytest.param(lambda: Chain(left=Stage(2), right=Stage(2)), {"FeedBlock": 4}, id="two towers"),
         pytest.param(lambda: Chain(stages=blocks(2, Stage)), {"FeedBlock": 12}, id="blocks of stages"),
         pytest.param(
             lambda: Chain(body=nn.Sequential(OtherBlock(), *blocks(2))), {"OtherBlock": 1, "FeedBlock": 2}, id="mixed"

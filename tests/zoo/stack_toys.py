@@ -73,6 +73,38 @@ class Recurrent(nn.Module):
         return x
 
 
+class Cells(nn.Module):
+    """Recurrent cells in a list, each run once for every step of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.GRUCell(WIDTH, WIDTH) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: list[Tensor | None] = [None] * len(self.layers)
+        outputs = []
+        for step in x.unbind():
+            output = step[None]
+            for place, cell in enumerate(self.layers):
+                states[place] = output = cell(output, states[place])
+            outputs.append(output)
+        return torch.cat(outputs)
+
+
+class Branches(nn.Module):
+    """A block as GoogLeNet has it: branches that are added up, of which some are sequences of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch1 = nn.Linear(WIDTH, WIDTH)
+        self.branch2 = nn.Sequential(OtherBlock(), OtherBlock())
+        self.branch3 = nn.Sequential(nn.Tanh(), OtherBlock())
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = x + self.branch1(x) + self.branch2(x) + self.branch3(x)
+        return total
+
+
 class FlaggedStage(Stage):
     """A stage that checkpoints its blocks where its flag says so, by a method of its own."""
 

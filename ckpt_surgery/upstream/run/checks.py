@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -72,8 +73,10 @@ def fix(
     return tuple(runs)
 
 
-def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequence[str] = ()) -> tuple[str, ...]:
-    """The files of a worktree at the base that the fixers change, sorted; the worktree is clean again afterwards.
+def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequence[str] = ()) -> dict[str, str]:
+    """The files of a worktree at the base that the fixers change, sorted, with the `digest` of what they make of each.
+
+    The worktree is clean again afterwards.
 
     Fixers that look only at what differs from the base would find nothing, and are not run. The converter is one of
     them; `modular` names modular files to convert in any case.
@@ -86,9 +89,14 @@ def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequen
         fix(tools, python, tree, leave_out=idle)
         if modular and tools.has_converter:
             convert(python, tree, modular)
-        return tuple(changed_files(git))
+        return {name: digest(tree / name) for name in changed_files(git)}
     finally:
         restore(git)
+
+
+def digest(path: Path) -> str:
+    """What tells the contents of a file from others; empty if there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 @dataclass(frozen=True, slots=True)

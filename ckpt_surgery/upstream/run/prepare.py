@@ -128,7 +128,7 @@ def prepare(
         fixers = partial(drift, tools, python, space.series_tree.folder, _modular_files(top, plan))
         with in_background(fixers, python, workers) as drifted:
             space.base_reports([family for planned in plan.series for family in planned.families])
-            space.drift = frozenset(drifted())
+            space.drift = drifted()
         versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
         done: list[FinishedSeries] = []
         left_out: dict[str, Omission] = {}

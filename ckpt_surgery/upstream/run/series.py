@@ -24,7 +24,7 @@ from ckpt_surgery.upstream.evidence.rows import reproduced
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
 from ckpt_surgery.upstream.run.checkers import DOCSTRINGS
-from ckpt_surgery.upstream.run.checks import fix
+from ckpt_surgery.upstream.run.checks import digest, fix
 from ckpt_surgery.upstream.run.commit_message import message_of
 from ckpt_surgery.upstream.run.git import changed_files, commit, discard_unstaged, restore, stage
 from ckpt_surgery.upstream.run.regression import regression
@@ -179,15 +179,18 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _own_files(space: Workspace, planned: PlannedCommit) -> tuple[list[str], set[str]]:
-    """The files that the commit takes, and those of which upstream's fixers change some parts on the base already.
+    """The files that the commit takes, and those in which its changes cannot be told from those of upstream's fixers.
 
-    What the fixers would change without us is put back.
+    What the fixers would change without us is put back. If they make the same of a file on the base, the repair has
+    no part in it.
     """
-    files = changed_files(space.series_tree)
+    tree = space.series_tree
+    files = changed_files(tree)
     foreign = [file for file in files if file in space.drift and file not in planned.paths]
+    mixed = {file for file in foreign if digest(tree.folder / file) != space.drift[file]}
     if foreign:
-        restore(space.series_tree, foreign)
-    return [file for file in files if file not in foreign], set(space.drift & {*planned.paths, *files})
+        restore(tree, foreign)
+    return [file for file in files if file not in foreign], mixed | (space.drift.keys() & planned.paths)
 
 
 def _regression(space: Workspace, planned: PlannedCommit, family: str, rows: Sequence[ModelRow]) -> RegressionTest:

@@ -40,8 +40,8 @@ class Workspace:
     progress: Progress | None
     step: Callable[[str], None]
     """Called with a few words on what is done now."""
-    drift: frozenset[str] = frozenset()
-    """Files that upstream's fixers change on the base already: not ours to change."""
+    drift: Mapping[str, str] = field(default_factory=dict)
+    """Files that upstream's fixers change on the base already, with the digest of the result: not ours to change."""
     checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
     """What upstream's checkers did on the base, as far as they were run there."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)

@@ -57,7 +57,7 @@ class Toy:
         return fix(self.tools, self.python, self.tree)
 
     def drift(self, *modular: str) -> tuple[str, ...]:
-        return drift(self.tools, self.python, self.tree, modular)
+        return tuple(drift(self.tools, self.python, self.tree, modular))
 
     def check(self) -> dict[str, CheckerResult]:
         return {outcome.name: outcome for outcome in self.outcomes()}

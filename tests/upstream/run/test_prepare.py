@@ -40,6 +40,7 @@ from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
 from ckpt_surgery.upstream.run import output_folder, series, series_evidence, workspace
 from ckpt_surgery.upstream.run import prepare as module
 from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.parallel import run_all_in_trees
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
 from ckpt_surgery.upstream.run.reproduce import TreeReports
 from tests.measure.fault_cases import fault, why
@@ -304,11 +305,8 @@ def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, q
     assert sibling_reasons["ash"] == sibling_reasons["cedar"] == (False, "not asked for")
 
 
-def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
-    untied: Path, verify: Verify, quick: None
-) -> None:
-    path = untied / MODELS / "birch" / "modeling_birch.py"
-    text = path.read_text()
+def with_past_state_first(text: str) -> str:
+    """A model whose block takes past state before a tensor that carries gradient."""
     for old, new in (
         ("attention_mask=None):\n        return", "layer_past=None, encoder_hidden_states=None):\n        return"),
         ("attention_mask=None):\n        for", "past=None, memory=None):\n        for"),
@@ -316,7 +314,14 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
     ):
         assert old in text
         text = text.replace(old, new)
-    path.write_text(text)
+    return text
+
+
+def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
+    untied: Path, verify: Verify, quick: None
+) -> None:
+    path = untied / MODELS / "birch" / "modeling_birch.py"
+    path.write_text(with_past_state_first(path.read_text()))
     toy_checkout.commit(untied, "Past state comes first")
     (prepared,) = made(untied, "birch").series
     (sentence,) = prepared.evidence.unsafe  # the new base class waits for the new signature, and that is in
@@ -441,6 +446,79 @@ def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: 
     outcome = made(toy, "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.UNCHECKED
     assert f"{MODELS}/birch/modeling_birch.py: upstream's fixers change it on the base already" in reasons(outcome)
+
+
+def with_a_stale_copy(toy: Path, copied: str) -> str:
+    """A model elm in the toy whose copy of one of ash's classes differs from it; the path of its file."""
+    name = f"{MODELS}/elm/modeling_elm.py"
+    text = (toy / MODELS / "ash" / "modeling_ash.py").read_text().partition("class AshModel")[0]
+    tied = f"# Copied from transformers.models.ash.modeling_ash.{copied} with Ash->Elm\nclass Elm"
+    text = text.replace(f"class {copied}", f"{tied}{copied.removeprefix('Ash')}").replace("Ash", "Elm")
+    text = text.replace("modeling_ash.Elm", "modeling_ash.Ash").replace("with Elm", "with Ash")
+    text = text.replace("self.projection(hidden_states)\n", "self.projection(hidden_states) * 1\n")
+    text = text.replace("return hidden_states +", "return 1 * hidden_states +")
+    toy_checkout.write(toy / name, f"{text.rstrip()}\n")
+    toy_checkout.commit(toy, "A copy that is none any more")
+    return name
+
+
+@pytest.mark.parametrize("seen_on_the_base", [True, False])
+def test_files_that_upstreams_fixers_change_elsewhere_are_not_blamed_on_a_repair(
+    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch, seen_on_the_base: bool
+) -> None:
+    stale = with_a_stale_copy(toy, "AshAttention")
+    if not seen_on_the_base:
+        monkeypatch.setattr(module, "drift", lambda *_: {})
+    (prepared,) = made(toy, "birch").series
+    assert (stale in prepared.evidence.files) is not seen_on_the_base
+    if seen_on_the_base:
+        assert prepared.evidence.files == (f"{MODELS}/birch/modeling_birch.py",)
+        texts = [reason.text for reason in prepared.evidence.reasons]
+        assert (prepared.evidence.status, texts) == (SeriesStatus.READY, ["copies fails, on the base too"])
+
+
+def test_a_stale_copy_of_what_is_repaired_is_named(toy: Path, verify: Verify, quick: None) -> None:
+    stale = with_a_stale_copy(toy, "AshLayer")
+    (prepared,) = made(toy, "ash").series
+    assert stale not in prepared.evidence.files
+    texts = [reason.text for reason in prepared.evidence.reasons]
+    assert any(text.startswith(f"{stale}: upstream's fixers change it on the base already") for text in texts)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["no signature changes", "a signature changes"])
+def test_docstrings_are_mended_only_where_a_signature_changes(
+    untied: Path, verify: Verify, quick: None, changed: bool
+) -> None:
+    path = untied / MODELS / "birch" / "modeling_birch.py"
+    if changed:
+        path.write_text(with_past_state_first(path.read_text()))
+        toy_checkout.commit(untied, "Past state comes first")
+    (prepared,) = made(untied, "birch").series
+    (made_commit,) = prepared.evidence.commits
+    commands = [ran.command for ran in made_commit.fixes]
+    assert any("copies" in command for command in commands)
+    assert any("docstrings" in command for command in commands) is changed
+    assert bool(prepared.evidence.signatures) is changed
+
+
+def test_jobs_that_run_at_once_give_what_one_after_another_gives(
+    tmp_path: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_checkout.make(tmp_path / "transformers", failing=("repo",), failing_before=("inits",), site=False)
+
+    def documents(jobs: int) -> dict[str, bytes]:
+        made(toy, group_by=GroupBy.FAMILY, jobs=jobs)
+        return files(toy.parent / "out")
+
+    in_turn = documents(1)
+    assert {name.partition("/")[0] for name in in_turn} == {"ash", "birch"}
+    assert documents(3) == in_turn
+
+    def as_they_end(*arguments: Any) -> list[Any]:
+        return run_all_in_trees(*arguments)[::-1]
+
+    monkeypatch.setattr(series_evidence, "run_all_in_trees", as_they_end)
+    assert documents(3) != in_turn
 
 
 def test_what_upstreams_tests_leave_is_in_no_commit(toy: Path, verify: Verify) -> None:
