@@ -24,12 +24,16 @@ class GuardedBlock:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """What a guard saw of one model in so many steps. Print it for a table."""
+    """What a guard saw of one model in so many steps. Print it for a table.
+
+    In `ranks_compared` of them the gradients of all ranks were held against each other.
+    """
 
     model: str
     steps: int
     blocks: Sequence[GuardedBlock]
     faults: Sequence[GuardFault]
+    ranks_compared: int = 0
 
     @property
     def ok(self) -> bool:
