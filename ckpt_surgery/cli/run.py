@@ -50,7 +50,7 @@ def run_command(
     ] = True,
     report: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, or text."),
+        typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, .html, or text."),
     ] = None,
 ) -> None:
     """Run a training script with gradient checkpointing that works, and say at its end what it did.
@@ -121,6 +121,11 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     if path.suffix == ".json":
         models = [{**_report(trained), "problems": trained.problems} for trained in takeover.trained]
         write_document(json.dumps({"models": models}, indent=2) + "\n", path)
+    elif path.suffix in (".html", ".htm"):
+        from ckpt_surgery.guarding.page import guard_page
+
+        pages = [(type(t.model).__name__, t.problems, t.guard.report() if t.guard else None) for t in takeover.trained]
+        write_document(guard_page(pages), path)
     else:
         lines = [line for trained in takeover.trained for line in _lines(trained)]
         write_document("\n".join(lines) + "\n", path)

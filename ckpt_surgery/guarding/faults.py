@@ -51,6 +51,11 @@ class GuardFault:
     steps: int = 0
     ranks: tuple[int, ...] = ()
 
+    @property
+    def rule(self) -> str:
+        """The code of the rule that finds the same in source; empty where none does."""
+        return _RULES.get(self.kind) or _RULES_OF_CAUSES.get(self.cause, "")
+
     def __str__(self) -> str:
         because = f"; {self.cause}" if self.cause else ""
         return f"{_SAID[self.kind](self)}{because}"
@@ -111,3 +116,6 @@ _SAID = {
     GuardFaultKind.GRADIENTS_APART: _gradients_apart,
     GuardFaultKind.WEIGHTS_APART: _weights_apart,
 }
+
+_RULES = {GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106", GuardFaultKind.GRADIENTS_APART: "CKPT101"}
+_RULES_OF_CAUSES = {CoverageCause.PLAIN: "CKPT001"}

@@ -20,12 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import GuardedBlock, GuardReport
 from ckpt_surgery.guarding.steps import StepHooks
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.surgery import SURGERY
 from ckpt_surgery.runtime.undo import Undoable
 
 FIRST_STEPS = 3
@@ -102,6 +105,9 @@ class Guard(Undoable):
         self._on_fault: OnFault = on_fault
         self._coverage: Coverage | None = None
         self._witness: BlockWitness | None = None
+        self._memory: BlockMemory | None = None
+        self._kept: dict[str, KeptBytes] = {}
+        self._peaks: dict[str, int] = {}
         self._counts: dict[str, tuple[int, int]] = {}
         self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
@@ -126,13 +132,26 @@ class Guard(Undoable):
                 type(block.module).__name__,
                 self._counts.get(name),
                 self._proofs.get(name, GradientProof(name, ProofStatus.NOT_YET)),
+                self._kept.get(name),
             )
             for name, block in blocks.items()
             if not block.inside
         )
         self._note(self._rank_faults())
         compared = self._ranks.compared if self._ranks is not None else 0
-        return GuardReport(type(self.model).__name__, self.steps, rows, tuple(self._faults.values()), compared)
+        forwards = (vars(block.module).get("forward") for block in blocks.values())
+        stats = getattr(vars(self.model).get(SURGERY), "stats", None)
+        return GuardReport(
+            type(self.model).__name__,
+            self.steps,
+            rows,
+            tuple(self._faults.values()),
+            ranks_compared=compared,
+            fingerprints=sum(f.schedule.checked for f in forwards if isinstance(f, BlockForward)),
+            offloaded_bytes=stats.bytes if stats is not None else 0,
+            without_gradient=self._untrained.without,
+            peak_bytes=dict(self._peaks),
+        )
 
     def remove(self) -> None:
         """Take every hook off. A second call does nothing."""
@@ -158,6 +177,7 @@ class Guard(Undoable):
             return
         if checked:
             self._coverage = Coverage(self.model, blocks)
+            self._memory = BlockMemory(blocks)
         unproved = [name for name in blocks if name not in self._proofs]
         if self._prove and (unproved or checked):
             names = unproved or list(blocks)
@@ -169,6 +189,8 @@ class Guard(Undoable):
     def _start_backward(self) -> None:
         if self._coverage is not None:
             self._coverage.start_backward()
+        if self._memory is not None:
+            self._memory.start_backward()
         if self._witness is not None:
             self._witness.start_backward()
 
@@ -180,6 +202,7 @@ class Guard(Undoable):
             coverage.remove()
             self._counts.update(coverage.counts())
             faults += coverage.faults()
+        self._end_memory()
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end()
@@ -196,6 +219,13 @@ class Guard(Undoable):
         if self._witness is not None:
             self._witness.remove()
         self._coverage = self._witness = None
+        self._end_memory()
+
+    def _end_memory(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._kept.update(memory.end())
+            self._peaks.update(peaks(self.model))
 
     def _rank_faults(self) -> list[GuardFault]:
         """What the ranks show, each kind once: the sampled parameters are others in each step."""

@@ -115,6 +115,17 @@ def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_p
     assert (model["ok"], model["proved"], model["steps"]) == (True, 3, 4)
 
 
+@pytest.mark.parametrize(("suffix", "begins"), [(".html", "<!doctype html>"), (".txt", "Model: 3 of 3 blocks")])
+def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, begins: str) -> None:
+    report = tmp_path / f"report{suffix}"
+    run("--report", report, script(tmp_path), "on")
+    text = report.read_text()
+    assert text.startswith(begins)
+    assert "blocks.*" in text
+    assert "9 recomputes compared" in text
+    assert "<script" not in text
+
+
 def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
     path = script(tmp_path)
     assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
