@@ -118,4 +118,4 @@ _SAID = {
 }
 
 _RULES = {GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106", GuardFaultKind.GRADIENTS_APART: "CKPT101"}
-_RULES_OF_CAUSES = {CoverageCause.PLAIN: "CKPT001"}
+_RULES_OF_CAUSES = {CoverageCause.PLAIN: "CKPT001", CoverageCause.REPLACED: "CKPT013"}
