@@ -85,16 +85,24 @@ class _Reader(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
         for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr == "forward":
+            if isinstance(target, ast.Attribute) and target.attr == "forward" and _is_function(node.value):
                 self._note(dotted(target.value), node, span_of(target))
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)
         match node:
-            case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), _]):
+            case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), value]) if (
+                _is_function(value)
+            ):
                 self._note(dotted(owner), node, span_of(node))
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value="forward"), *_]):
                 self._note_read(dotted(owner))
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        match node:
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(value="forward")):
+                self._note_read(dotted(owner))
+        self.generic_visit(node)
 
     def _inside(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         self._scope.append(node.name)
@@ -110,6 +118,16 @@ class _Reader(ast.NodeVisitor):
         # a function may read it for those around it
         for end in range(len(self._scope) + 1):
             self.read.add((".".join(self._scope[:end]), target))
+
+
+def _is_function(value: ast.expr) -> bool:
+    """Whether a value is a function, bound or not: what is made by another call may call the old forward."""
+    match value:
+        case ast.Name() | ast.Attribute() | ast.Lambda():
+            return True
+        case ast.Call(func=ast.Name(id="MethodType") | ast.Attribute(attr="MethodType" | "__get__")):
+            return True
+    return False
 
 
 def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, str]]:
