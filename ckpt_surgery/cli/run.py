@@ -67,8 +67,9 @@ def run_command(
         options: dict[str, Any] = {} if reentrant is None else {"use_reentrant": reentrant}
         options |= {"offload": "cpu"} if offload else {}
         takeovers: list[Takeover] = []
+        process = os.getpid()
         code = _run(arguments, module, wrap, options, every or EVERY, prove, takeovers)
-        for takeover in takeovers:
+        for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
             _show(takeover, report)
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
