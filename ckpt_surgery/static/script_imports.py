@@ -19,7 +19,7 @@ MOST_FILES = 500
 
 def imported_files(scripts: Sequence[str], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
     """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
-    seen = {os.path.realpath(path) for path in (*known, *scripts)}
+    seen = {os.path.realpath(path) for path in (*map(os.fspath, known), *scripts)}
     found: list[Path] = []
     for script in scripts:
         folder = Path(script).parent

@@ -33,7 +33,7 @@ def forward_patches(tree: ast.Module, source: str) -> tuple[ForwardPatch, ...]:
     """The patches in a file that has to do with transformers."""
     if ("transformers" not in source and "modeling_" not in source) or not _WORTH_READING.search(source):
         return ()
-    reader = _Reader()
+    reader = _PatchReader()
     reader.visit(tree)
     return tuple(
         ForwardPatch(patch.target, reader.imported.get(patch.target.partition(".")[0], ""), *patch.rest)
@@ -49,7 +49,7 @@ class _Patch:
     rest: tuple[str, Span, int, str]
 
 
-class _Reader(ast.NodeVisitor):
+class _PatchReader(ast.NodeVisitor):
     def __init__(self) -> None:
         self.patches: list[_Patch] = []
         self.imported: dict[str, str] = {}

@@ -102,7 +102,7 @@ def wrong_mode(faulty: bool) -> nn.Module:
     """A frozen embedding under reentrant checkpointing, without enable_input_require_grads."""
     model = model_of(SureLayer, SureLayer, whole=Pixels)
     model.first.requires_grad_(False)
-    model.inputs_need_gradient = False
+    cast(Any, model).inputs_need_gradient = False
     enable(model, reentrant=faulty)
     return model
 
@@ -173,7 +173,7 @@ class Towers(Model):
 
 def frozen_tower(faulty: bool) -> nn.Module:
     model = model_of(SureLayer, SureLayer, whole=Towers)
-    model.frozen = faulty
+    cast(Any, model).frozen = faulty
     enable(model)
     return model
 
@@ -194,7 +194,7 @@ class Around(Model):
 
 def switched_on_twice(faulty: bool) -> nn.Module:
     model = model_of(SureLayer, SureLayer, whole=Around)
-    model.around = faulty
+    cast(Any, model).around = faulty
     enable(model)
     return model
 
