@@ -104,7 +104,7 @@ def test_the_registry_and_the_libcst_commands_hold_it(copy: Path, tmp_path: Path
     name, summary, commit, position, commands = json.loads(run(copy, "-c", ASKED, folder=tmp_path))
     assert (name, summary) == ("unnamed_arguments", "A forward takes a bare `*args`.")
     assert commit is None
-    assert position == 12, "rules are sorted by code"
+    assert position == 13, "rules are sorted by code"
     assert "UnnamedArguments" not in commands, "it repairs nothing"
 
 
