@@ -35,7 +35,7 @@ class Comparison(StrEnum):
     """How the proof of the blocks agrees with the verdict on the whole model."""
 
     SAME = "same"
-    BOTH_BROKEN = "same: broken, the same parameters named"
+    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
     ONLY_GUARD = "only the guard finds a fault"
     ONLY_VERIFY = "only verify finds a fault"
     NOT_PROVED = "no fault in either, and some blocks could not be proved"
@@ -81,15 +81,15 @@ def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
     wrong = [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.WRONG_GRADIENTS]
     names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
     statuses = Counter(str(row.proof.status) for row in report.blocks)
+    names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
     return {"wrong": names, "blocks": {subjects[0] for subjects in wrong}, "statuses": statuses, "report": report}
 
 
 def _compared(
     broken: set[str], *, wrong: set[str], blocks: set[str], statuses: Mapping[str, int], report: Any
 ) -> dict[str, Any]:
-    unreached = {row.name for row in report.blocks if row.proof.status.value == "no gradient reached it"}
     unproved = sum(count for status, count in statuses.items() if status not in ("proved", "wrong"))
-    found = {name for name in broken if name in wrong or any(name.startswith(f"{b}.") for b in unreached | blocks)}
+    found = {name for name in broken if name in wrong or any(name.startswith(f"{b}.") for b in blocks)}
     if broken:
         comparison = Comparison.BOTH_BROKEN if found else Comparison.ONLY_VERIFY
     elif blocks:
