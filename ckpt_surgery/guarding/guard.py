@@ -111,6 +111,7 @@ class Guard(Undoable):
         self._counts: dict[str, tuple[int, int]] = {}
         self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
+        self._all_proved = False
         self._faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = {}
         self._untrained = UntrainedParameters(model, patience)
         self._wrapper = wrapper
@@ -169,16 +170,20 @@ class Guard(Undoable):
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
         self._tell(self._rank_faults())
-        blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
         checked = self.steps < FIRST_STEPS or self.steps % self._every == 0
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
+        if not (checked or (self._prove and not self._all_proved)):  # to look for blocks takes longer than the rest
+            self._untrained.begin()
+            return
+        blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
         if not blocks:
             return
         if checked:
             self._coverage = Coverage(self.model, blocks)
             self._memory = BlockMemory(blocks)
         unproved = [name for name in blocks if name not in self._proofs]
+        self._all_proved = not unproved
         if self._prove and (unproved or checked):
             names = unproved or list(blocks)
             name = names[self._tried % len(names)]
