@@ -50,7 +50,7 @@ def run_command(
     ] = True,
     report: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, or text."),
+        typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, .html, or text."),
     ] = None,
 ) -> None:
     """Run a training script with gradient checkpointing that works, and say at its end what it did.
@@ -67,8 +67,9 @@ def run_command(
         options: dict[str, Any] = {} if reentrant is None else {"use_reentrant": reentrant}
         options |= {"offload": "cpu"} if offload else {}
         takeovers: list[Takeover] = []
+        process = os.getpid()
         code = _run(arguments, module, wrap, options, every or EVERY, prove, takeovers)
-        for takeover in takeovers:
+        for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
             _show(takeover, report)
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -121,6 +122,11 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     if path.suffix == ".json":
         models = [{**_report(trained), "problems": trained.problems} for trained in takeover.trained]
         write_document(json.dumps({"models": models}, indent=2) + "\n", path)
+    elif path.suffix in (".html", ".htm"):
+        from ckpt_surgery.guarding.page import guard_page
+
+        pages = [(type(t.model).__name__, t.problems, t.guard.report() if t.guard else None) for t in takeover.trained]
+        write_document(guard_page(pages), path)
     else:
         lines = [line for trained in takeover.trained for line in _lines(trained)]
         write_document("\n".join(lines) + "\n", path)

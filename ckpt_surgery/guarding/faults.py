@@ -16,6 +16,8 @@ class GuardFaultKind(StrEnum):
     RECOMPUTED_AGAIN = "recomputed several times"
     WRONG_GRADIENTS = "wrong gradients"
     UNTRAINED = "untrained"
+    GRADIENTS_APART = "ranks have different gradients"
+    WEIGHTS_APART = "ranks have different weights"
 
 
 class CoverageCause(StrEnum):
@@ -38,6 +40,7 @@ class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
+    `ranks` are those that differ from most others.
     """
 
     kind: GuardFaultKind
@@ -46,6 +49,12 @@ class GuardFault:
     counts: tuple[int, int] = (0, 0)
     error: float = 0.0
     steps: int = 0
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """The code of the rule that finds the same in source; empty where none does."""
+        return _RULES.get(self.kind) or _RULES_OF_CAUSES.get(self.cause, "")
 
     def __str__(self) -> str:
         because = f"; {self.cause}" if self.cause else ""
@@ -76,6 +85,25 @@ def _untrained(fault: GuardFault) -> str:
     )
 
 
+def _gradients_apart(fault: GuardFault) -> str:
+    return (
+        f"{_ranks(fault)} stepped on other gradients than the other ranks: {some(fault.subjects)}; compute the loss "
+        "through DistributedDataParallel, not through its module, or call sync_gradients before the step"
+    )
+
+
+def _weights_apart(fault: GuardFault) -> str:
+    return (
+        f"{_ranks(fault)} trained to other weights than the other ranks: {some(fault.subjects)}; in some step its "
+        "gradients were not averaged, or it stepped more or less often"
+    )
+
+
+def _ranks(fault: GuardFault) -> str:
+    names = ", ".join(map(str, fault.ranks))
+    return f"rank {names}" if len(fault.ranks) == 1 else f"each of ranks {names}"
+
+
 def _blocks(names: Sequence[str]) -> str:
     return f"block {names[0]}" if len(names) == 1 else f"each of {plural(len(names), 'block')} ({some(names)})"
 
@@ -85,4 +113,9 @@ _SAID = {
     GuardFaultKind.RECOMPUTED_AGAIN: _again,
     GuardFaultKind.WRONG_GRADIENTS: _wrong,
     GuardFaultKind.UNTRAINED: _untrained,
+    GuardFaultKind.GRADIENTS_APART: _gradients_apart,
+    GuardFaultKind.WEIGHTS_APART: _weights_apart,
 }
+
+_RULES = {GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106", GuardFaultKind.GRADIENTS_APART: "CKPT101"}
+_RULES_OF_CAUSES = {CoverageCause.PLAIN: "CKPT001", CoverageCause.REPLACED: "CKPT013"}

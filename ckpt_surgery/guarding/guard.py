@@ -20,11 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
+from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import GuardedBlock, GuardReport
 from ckpt_surgery.guarding.steps import StepHooks
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.surgery import SURGERY
 from ckpt_surgery.runtime.undo import Undoable
 
 FIRST_STEPS = 3
@@ -53,7 +57,7 @@ def guard(
             until every block was proved, and then in each checked step. The block is run once more for it, in the
             memory of one block.
         on_fault: "warn" gives a SurgeryWarning once for each fault, "raise" raises GuardError at the end of the
-            backward, and "collect" leaves it to `report`.
+            backward (of ranks that disagree, as a later step begins), and "collect" leaves it to `report`.
         patience: after so many steps, parameters that should train and never got a gradient are a fault.
 
     Returns:
@@ -71,19 +75,29 @@ def guard(
         raise OptionError(f'on_fault is {on_fault!r}: give "warn", "raise" or "collect"')
     if not isinstance(model, nn.Module):
         raise OptionError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    wrapper = model if isinstance(model, DistributedDataParallel) else None
+    inner = model if wrapper is None else wrapper.module
     for module in inner.modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise GuardError(
                 f"{type(inner).__name__} is compiled, so that no hook runs in it: guard it without compile"
             )
-    return Guard(inner, every=every, prove=prove, on_fault=on_fault, patience=patience)
+    return Guard(inner, every=every, prove=prove, on_fault=on_fault, patience=patience, wrapper=wrapper)
 
 
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end."""
 
-    def __init__(self, model: nn.Module, *, every: int, prove: bool, on_fault: OnFault, patience: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        every: int,
+        prove: bool,
+        on_fault: OnFault,
+        patience: int,
+        wrapper: DistributedDataParallel | None = None,
+    ) -> None:
         self.model = model
         self.steps = 0
         self._every = every
@@ -91,11 +105,17 @@ class Guard(Undoable):
         self._on_fault: OnFault = on_fault
         self._coverage: Coverage | None = None
         self._witness: BlockWitness | None = None
+        self._memory: BlockMemory | None = None
+        self._kept: dict[str, KeptBytes] = {}
+        self._peaks: dict[str, int] = {}
         self._counts: dict[str, tuple[int, int]] = {}
         self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
+        self._all_proved = False
         self._faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = {}
         self._untrained = UntrainedParameters(model, patience)
+        self._wrapper = wrapper
+        self._ranks: RankGradients | None = None
         self._hooks = StepHooks(
             model, begin=self._begin, backward=self._start_backward, end=self._end, abandon=self._abandon
         )
@@ -113,16 +133,33 @@ class Guard(Undoable):
                 type(block.module).__name__,
                 self._counts.get(name),
                 self._proofs.get(name, GradientProof(name, ProofStatus.NOT_YET)),
+                self._kept.get(name),
             )
             for name, block in blocks.items()
             if not block.inside
         )
-        return GuardReport(type(self.model).__name__, self.steps, rows, tuple(self._faults.values()))
+        self._note(self._rank_faults())
+        compared = self._ranks.compared if self._ranks is not None else 0
+        forwards = (vars(block.module).get("forward") for block in blocks.values())
+        stats = getattr(vars(self.model).get(SURGERY), "stats", None)
+        return GuardReport(
+            type(self.model).__name__,
+            self.steps,
+            rows,
+            tuple(self._faults.values()),
+            ranks_compared=compared,
+            fingerprints=sum(f.schedule.checked for f in forwards if isinstance(f, BlockForward)),
+            offloaded_bytes=stats.bytes if stats is not None else 0,
+            without_gradient=self._untrained.without,
+            peak_bytes=dict(self._peaks),
+        )
 
     def remove(self) -> None:
         """Take every hook off. A second call does nothing."""
         self._hooks.remove()
         self._untrained.remove()
+        if self._ranks is not None:
+            self._ranks.disarm()
         self._undone = True
 
     def undo(self) -> None:
@@ -130,13 +167,23 @@ class Guard(Undoable):
         self.remove()
 
     def _begin(self) -> None:
+        if not self.steps and self._ranks is None:
+            self._ranks = RankGradients.of(self.model, self._wrapper)
+        self._tell(self._rank_faults())
+        checked = self.steps < FIRST_STEPS or self.steps % self._every == 0
+        if checked and self._ranks is not None:
+            self._ranks.arm(self.steps)
+        if not (checked or (self._prove and not self._all_proved)):  # to look for blocks takes longer than the rest
+            self._untrained.begin()
+            return
         blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
         if not blocks:
             return
-        checked = self.steps < FIRST_STEPS or self.steps % self._every == 0
         if checked:
             self._coverage = Coverage(self.model, blocks)
+            self._memory = BlockMemory(blocks)
         unproved = [name for name in blocks if name not in self._proofs]
+        self._all_proved = not unproved
         if self._prove and (unproved or checked):
             names = unproved or list(blocks)
             name = names[self._tried % len(names)]
@@ -147,6 +194,8 @@ class Guard(Undoable):
     def _start_backward(self) -> None:
         if self._coverage is not None:
             self._coverage.start_backward()
+        if self._memory is not None:
+            self._memory.start_backward()
         if self._witness is not None:
             self._witness.start_backward()
 
@@ -158,6 +207,7 @@ class Guard(Undoable):
             coverage.remove()
             self._counts.update(coverage.counts())
             faults += coverage.faults()
+        self._end_memory()
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end()
@@ -166,7 +216,7 @@ class Guard(Undoable):
                 subjects = (proof.name, *proof.errors)
                 faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
         faults += self._untrained.end()
-        self._tell([fault for fault in faults if (fault.kind, fault.subjects) not in self._faults])
+        self._tell(faults)
 
     def _abandon(self) -> None:
         if self._coverage is not None:
@@ -174,10 +224,29 @@ class Guard(Undoable):
         if self._witness is not None:
             self._witness.remove()
         self._coverage = self._witness = None
+        self._end_memory()
 
-    def _tell(self, faults: list[GuardFault]) -> None:
+    def _end_memory(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._kept.update(memory.end())
+            self._peaks.update(peaks(self.model))
+
+    def _rank_faults(self) -> list[GuardFault]:
+        """What the ranks show, each kind once: the sampled parameters are others in each step."""
+        faults = [] if self._ranks is None else self._ranks.collect()
+        known = {kind for kind, _ in self._faults}
+        return [fault for fault in faults[:1] if fault.kind not in known]
+
+    def _note(self, faults: list[GuardFault]) -> list[GuardFault]:
+        """Those that are new."""
+        new = [fault for fault in faults if (fault.kind, fault.subjects) not in self._faults]
+        self._faults.update({(fault.kind, fault.subjects): fault for fault in new})
+        return new
+
+    def _tell(self, seen: list[GuardFault]) -> None:
+        faults = self._note(seen)
         for fault in faults:
-            self._faults[fault.kind, fault.subjects] = fault
             if self._on_fault == "warn":
                 warnings.warn(f"{type(self.model).__name__}: {fault}", SurgeryWarning, stacklevel=2)
         if faults and self._on_fault == "raise":

@@ -22,7 +22,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
-from ckpt_surgery.runtime.containers import Flattener, tensors, unflatten
+from ckpt_surgery.runtime.containers import Flattener, Path, items, tensors, unflatten
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
@@ -39,6 +39,7 @@ class ProofStatus(StrEnum):
     SEVERAL_CALLS = "runs several times in a step"
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
+    HANDS_ON = "adds tensors to what it was given, which others use"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     FAILED = "could not be run alone"
 
@@ -78,6 +79,8 @@ class BlockWitness:
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
+        self._given_places: set[Path] = set()
+        self._hands_on = False
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
         self._given: dict[int, str] = {}
@@ -86,7 +89,7 @@ class BlockWitness:
         self._output_gradients: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = [
             block.register_forward_pre_hook(self._enter, with_kwargs=True),
-            block.register_forward_hook(self._leave),
+            block.register_forward_hook(self._leave, with_kwargs=True),
             *(p.register_hook(partial(self._add, n)) for n, p in self._parameters.items()),  # type: ignore[no-untyped-call]
         ]
 
@@ -120,6 +123,8 @@ class BlockWitness:
         errors = {name: relative_error(alone[name], self._gradients[name]) for name in both}
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
+        if (wrong or lost) and self._hands_on:  # what reaches it through these is unknown here
+            return proof(ProofStatus.HANDS_ON)
         status = ProofStatus.WRONG if wrong or lost else ProofStatus.PROVED
         given = sum(tensor.nbytes for tensor in self._inputs)
         return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given)
@@ -149,6 +154,7 @@ class BlockWitness:
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
+        self._given_places = set(_places((args, kwargs)))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
         direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -163,12 +169,13 @@ class BlockWitness:
         self._casting = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
         self._call.begin(watching=True)
 
-    def _leave(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Hand on views of what the block returns: the gradient of a view is none that the block itself adds to."""
         if self._calls > 1 or self._call is None:
             return None
         if not self._in_backward:
             self._call.end()
+            self._hands_on = not self._given_places.issuperset(_places((args, kwargs)))
         if not self._hooked or self._seen_output:
             return None
         self._seen_output = True
@@ -236,6 +243,15 @@ _KINDS = ("cpu", "cuda")
 
 def _has_graph(tensor: Tensor) -> bool:
     return tensor.requires_grad
+
+
+def _places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where tensors are in what a block is given, however deep."""
+    if isinstance(value, Tensor):
+        yield path
+    else:
+        for place, item in items(value):
+            yield from _places(item, (*path, place))
 
 
 def _same(tensor: Tensor) -> Tensor:

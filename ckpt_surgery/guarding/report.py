@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.memory import KeptBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
-from ckpt_surgery.text import plural, size, some, text_table
+from ckpt_surgery.text import listed, plural, size, some, text_table
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedBlock:
-    """One block: its entries in forward and recompute in the last checked step, if it had one, and its proof."""
+    """One block: its entries in forward and recompute in the last checked step, if it had one, and its proof.
+
+    `measured` are the bytes that its forward left on a device that counts them.
+    """
 
     name: str
     block_class: str
     counts: tuple[int, int] | None
     proof: GradientProof
+    measured: KeptBytes | None = None
+
+    @property
+    def memory(self) -> tuple[int, int, int] | None:
+        """The bytes that the block kept, that it keeps at best, and that checkpointing saved; None if not known.
+
+        What it keeps at best are the tensors that it was given. Where no device counts, a block that was recomputed
+        is taken to keep these, and another what it keeps alone.
+        """
+        proof = self.proof
+        if not proof.alone_bytes or self.counts is None:
+            return None
+        best = proof.given_bytes
+        whole = max(best, proof.alone_bytes + best)
+        kept = whole if self.counts[1] < self.counts[0] else best
+        if self.measured is not None:
+            kept = best + max(self.measured.kept - self.measured.returned, 0)
+        return kept, best, max(whole - kept, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """What a guard saw of one model in so many steps. Print it for a table."""
+    """What a guard saw of one model in so many steps. Print it for a table.
+
+    In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
+    recomputes that `wrap_blocks` held against their forwards, and `peak_bytes` are by device, where it counts them.
+    """
 
     model: str
     steps: int
     blocks: Sequence[GuardedBlock]
     faults: Sequence[GuardFault]
+    ranks_compared: int = 0
+    fingerprints: int = 0
+    offloaded_bytes: int = 0
+    without_gradient: Sequence[str] = ()
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -45,27 +77,62 @@ class GuardReport:
         """The same as plain data."""
         data = asdict(self)
         for fault, said in zip(data["faults"], self.faults, strict=True):
-            fault["message"] = str(said)
+            fault |= {"message": str(said), "rule": said.rule}
+        for block, row in zip(data["blocks"], self.blocks, strict=True):
+            block["memory"] = None if row.memory is None else dict(zip(_MEMORY, row.memory, strict=True))
         return {**data, "ok": self.ok, "proved": self.proved}
 
+    def stacks(self) -> list[GuardedStack]:
+        """The blocks of one class whose names differ in numbers alone, together."""
+        together: dict[tuple[str, str], list[GuardedBlock]] = {}
+        for row in self.blocks:
+            together.setdefault((_NUMBER.sub("*", row.name), row.block_class), []).append(row)
+        return [GuardedStack(name, kind, tuple(rows)) for (name, kind), rows in together.items()]
+
     def __str__(self) -> str:
-        rows = []
-        for kind in dict.fromkeys(row.block_class for row in self.blocks):
-            blocks = [row for row in self.blocks if row.block_class == kind]
-            seen = [row.counts for row in blocks if row.counts]
-            once = sum(forward == recomputed for forward, recomputed in seen if forward)
-            statuses = Counter(row.proof.status for row in blocks)
-            proofs = ", ".join(f"{count} {status.value}" for status, count in statuses.items())
-            saved = sum(row.proof.alone_bytes - row.proof.given_bytes for row in blocks if row.proof.alone_bytes)
-            rows.append((kind, f"{once} of {len(blocks)}", proofs, size(max(saved, 0)) if saved else ""))
         head = (
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
-        lines = text_table(("block", "recomputed once", "gradients", "not kept"), rows, right="not kept")
-        details = [
-            f"{row.name}: {row.proof.status.value}: {row.proof.detail}"
-            for row in self.blocks
-            if row.proof.status is ProofStatus.FAILED
+        lines = text_table(HEADINGS, (stack.cells() for stack in self.stacks()), right="not kept")
+        faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.faults]
+        return "\n".join([head, *lines, *self.notes(), *faults])
+
+    def notes(self) -> list[str]:
+        """What else was counted, a line each."""
+        failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
+        details = [f"{row.name}: {row.proof.status.value}: {row.proof.detail}" for row in failed]
+        without = self.without_gradient
+        peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
+        return [
+            *([f"could not be run alone: {some(details, 1)}"] if details else []),
+            *([f"fingerprints: {plural(self.fingerprints, 'recompute')} compared"] if self.fingerprints else []),
+            *([f"offload: {size(self.offloaded_bytes)} moved to the host"] if self.offloaded_bytes else []),
+            *([f"peak: {peak}"] if peak else []),
+            *([f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}"] if self.ranks_compared else []),
+            *([f"without gradient: {plural(len(without), 'parameter')}: {some(without)}"] if without else []),
         ]
-        tail = [f"could not be run alone: {some(details, 1)}"] if details else []
-        return "\n".join([head, *lines, *tail, *(f"fault: {fault}" for fault in self.faults)])
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedStack:
+    """The blocks of one class whose names differ in numbers alone."""
+
+    name: str
+    block_class: str
+    blocks: Sequence[GuardedBlock]
+
+    def cells(self) -> tuple[str, ...]:
+        """A row below `HEADINGS`."""
+        counts = [row.counts for row in self.blocks if row.counts]
+        once = sum(forward == recomputed for forward, recomputed in counts if forward)
+        statuses = Counter(row.proof.status for row in self.blocks)
+        proofs = ", ".join(f"{count} {status.value}" for status, count in statuses.items())
+        known = [memory for row in self.blocks if (memory := row.memory) is not None]
+        kept, best, saved = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0, 0)
+        sizes = (size(kept), size(best), size(saved)) if known else ("", "", "")
+        return (self.name, self.block_class, f"{once} of {len(self.blocks)}", proofs, *sizes)
+
+
+HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
+_MEMORY = ("kept", "best", "saved")
+_NUMBER = re.compile(r"\b\d+\b")

@@ -25,6 +25,12 @@ class UntrainedParameters:
         self._handles: dict[str, RemovableHandle] = {}
         self._nonzero: dict[str, Tensor] = {}
         self._done = False
+        self._untrained: tuple[str, ...] = ()
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The parameters that had no gradient so far."""
+        return self._untrained if self._done else tuple(n for n in self._handles if n not in self._nonzero)
 
     def begin(self) -> None:
         """Watch what has had no gradient yet."""
@@ -52,7 +58,7 @@ class UntrainedParameters:
             self._done = True
         if not last:
             return []
-        names = tuple(self._handles)
+        names = self._untrained = tuple(self._handles)
         self.remove()
         return [GuardFault(GuardFaultKind.UNTRAINED, names, steps=self._steps)] if names else []
 

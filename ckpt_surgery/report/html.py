@@ -83,6 +83,11 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
         f"{shown[0].label}: {shown[0].status}" if len(shown) == 1 else "Gradient checkpointing, verified"
     )
     body = [_header(shown, title, seconds), _causes(shown), _controls(shown), _models(shown, plots), _legend(shown)]
+    return page_of(title, body, _asset("page.js"))
+
+
+def page_of(title: str, body: Sequence[str], script: str = "") -> str:
+    """A whole page in the style of these: its `title` as plain text, its `body` in parts of HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
@@ -90,7 +95,8 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
         + "\n".join(filter(None, body))
-        + f"\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        + (f"\n<script>\n{script}</script>" if script else "")
+        + "\n</body>\n</html>\n"
     )
 
 

@@ -16,9 +16,13 @@ _MOST_SHAPES = 256
 
 
 class CheckSchedule:
-    """The schedule of one block. A step begins with the first forward that follows a recompute."""
+    """The schedule of one block. A step begins with the first forward that follows a recompute.
+
+    `checked` counts the calls that were to be checked.
+    """
 
     def __init__(self, when: SelfCheckOption) -> None:
+        self.checked = 0
         self.restart(when)
 
     def restart(self, when: SelfCheckOption) -> None:
@@ -33,15 +37,20 @@ class CheckSchedule:
         if self._recomputed:
             self._step += 1
             self._recomputed = False
+        due = self._is_due(given)
+        self.checked += due
+        return due
+
+    def recomputed(self) -> None:
+        """Note that a call was run again."""
+        self._recomputed = True
+
+    def _is_due(self, given: Sequence[Tensor]) -> bool:
         if self.when == "first":
             return self._is_new(given) or self._step < FIRST_STEPS
         if self.when == "always":
             return True
         return self.when != "never" and self._step % self.when == 0
-
-    def recomputed(self) -> None:
-        """Note that a call was run again."""
-        self._recomputed = True
 
     def _is_new(self, given: Sequence[Tensor]) -> bool:
         """Whether tensors of these shapes come for the first time; nothing is new once there were many."""

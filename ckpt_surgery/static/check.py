@@ -24,6 +24,7 @@ from ckpt_surgery.static.discover import (
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import CheckResult, Problem, Progress
+from ckpt_surgery.static.script_imports import imported_files
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
@@ -44,6 +45,7 @@ def check(
 
     Args:
         paths: files, folders, or a transformers checkout, one or several; None for the installed transformers' models.
+            What a file imports from its own folder is checked too, as a script and its helpers are.
         select: rule codes (`"CKPT003"`); an empty `select` means all rules.
         ignore: rule codes that are left out.
         exclude: glob patterns of files and folders that a folder walk leaves out.
@@ -62,6 +64,7 @@ def check(
     selected = select_codes(select, ignore)
     check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
     files, problems = discover([installed_models()] if paths is None else paths, exclude=exclude)
+    files += imported_files(_named_files(paths), files, exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
     key = _key(sources, selected, include_unsupported)
@@ -82,6 +85,11 @@ def check(
         suppressed=result.suppressed + ignored,
         seconds=perf_counter() - start,
     )
+
+
+def _named_files(paths: str | Path | Sequence[str | Path] | None) -> list[str]:
+    named = [] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
+    return [name for path in named if (name := os.fspath(path)).endswith(".py") and os.path.isfile(name)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.forward_patches import ForwardPatch
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 
@@ -319,5 +320,7 @@ class FileFacts:
     replaced_forwards: tuple[str, ...]
     """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
     checkpointed: tuple[CheckpointedFunction, ...]
+    forward_patches: tuple[ForwardPatch, ...]
+    """Forwards that it puts in the place of others."""
     script: ScriptFacts | None
     """What it says as a training script; None where no rule about scripts has anything to look at."""

@@ -22,6 +22,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     Parameter,
     ParameterKind,
 )
+from ckpt_surgery.codemods.facts.forward_patches import forward_patches
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
@@ -85,6 +86,7 @@ class FileReader:
             checkpointers=tuple(sorted(self.helpers.functions)),
             replaced_forwards=tuple(self.replaced),
             checkpointed=checkpointed_functions(tree, self.source, self.checkpoint_names),
+            forward_patches=forward_patches(tree, self.source),
             script=script,
         )
 

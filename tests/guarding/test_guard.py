@@ -239,6 +239,29 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, 
         assert watching.report().proved == 3
 
 
+def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong() -> None:
+    class Writes(SureLayer):
+        def forward(self, hidden_states: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
+            assert shared is not None
+            keys = self.linear(hidden_states)
+            shared.setdefault("keys", keys)
+            return torch.tanh(keys + shared["keys"])
+
+    class Sharing(Model):
+        def forward(self, values: Tensor) -> Any:
+            hidden_states, shared = self.first(values), dict[str, Tensor]()
+            for layer in self.layers:
+                hidden_states = layer(hidden_states, shared=shared)
+            return self.last(hidden_states)
+
+    model = model_of(Writes, Writes, whole=Sharing)
+    wrap_blocks(model)
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        statuses = [row.proof.status for row in watching.report().blocks]
+    assert statuses == [ProofStatus.HANDS_ON, ProofStatus.PROVED]
+
+
 def test_parameters_without_gradient_are_told_after_the_patience() -> None:
     model = model_of(SureLayer, SureLayer)
     model.adapter = nn.Linear(4, 4).double()

@@ -115,6 +115,17 @@ def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_p
     assert (model["ok"], model["proved"], model["steps"]) == (True, 3, 4)
 
 
+@pytest.mark.parametrize(("suffix", "begins"), [(".html", "<!doctype html>"), (".txt", "Model: 3 of 3 blocks")])
+def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, begins: str) -> None:
+    report = tmp_path / f"report{suffix}"
+    run("--report", report, script(tmp_path), "on")
+    text = report.read_text()
+    assert text.startswith(begins)
+    assert "blocks.*" in text
+    assert "9 recomputes compared" in text
+    assert "<script" not in text
+
+
 def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
     path = script(tmp_path)
     assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
@@ -155,6 +166,45 @@ def test_an_interrupt_ends_it_as_it_ends_a_script(tmp_path: Path) -> None:
     path = script(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     bare, ran = python(path), run(path)
     assert ran.returncode == bare.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import nothing_of_this_name\n",
+        "from helper import broken\n",
+        "def broken(:\n",
+    ],
+)
+def test_a_script_that_fails_at_import_fails_as_it_does_without_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "helper.py").write_text("raise RuntimeError('no GPU here')\n")
+    path = script(tmp_path, text)
+    bare, ran = python(path), run(path)
+    assert (ran.returncode, ran.stderr, ran.stdout) == (bare.returncode, bare.stderr, bare.stdout)
+    assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_script_that_is_killed_is_killed(tmp_path: Path, name: str) -> None:
+    path = script(tmp_path, f"import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(60)\n")
+    ran = run(path)
+    assert ran.returncode == -getattr(signal, name)
+    assert ran.stderr == ""
+
+
+def test_a_fork_that_runs_to_the_end_of_the_script_writes_no_second_table(tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    end = """
+sys.stdout.flush()
+child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(0 if child else 7)
+"""
+    ran = run("--report", report, script(tmp_path, end=end), "on")
+    assert ran.returncode == 0
+    assert ran.stdout.splitlines()[-1] == "7"
+    assert ran.stderr.count("blocks proved") == 1
 
 
 def test_workers_of_the_script_write_no_second_table(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
+RULE = Declaration(code="CKPT014", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.class_finding(RULE, ref, f"{ref.name} takes *args")
 '''
 CASE = """\
-# CKPT013 unsafe | class FooLayer | FooLayer takes *args
+# CKPT014 unsafe | class FooLayer | FooLayer takes *args
 # prelude: gcl
 
 class FooLayer:
@@ -71,8 +71,8 @@ import json
 from ckpt_surgery.codemods import RULES, rule_of
 from ckpt_surgery.static.commands import COMMANDS
 
-rule = rule_of("CKPT013")
-print(json.dumps([rule.name, rule.summary, rule.commit, [one.code for one in RULES].index("CKPT013"), [*COMMANDS]]))
+rule = rule_of("CKPT014")
+print(json.dumps([rule.name, rule.summary, rule.commit, [one.code for one in RULES].index("CKPT014"), [*COMMANDS]]))
 """
 
 
@@ -104,7 +104,7 @@ def test_the_registry_and_the_libcst_commands_hold_it(copy: Path, tmp_path: Path
     name, summary, commit, position, commands = json.loads(run(copy, "-c", ASKED, folder=tmp_path))
     assert (name, summary) == ("unnamed_arguments", "A forward takes a bare `*args`.")
     assert commit is None
-    assert position == 12, "rules are sorted by code"
+    assert position == 13, "rules are sorted by code"
     assert "UnnamedArguments" not in commands, "it repairs nothing"
 
 
@@ -118,28 +118,28 @@ def test_a_rule_that_repairs_is_a_libcst_command(copy: Path, tmp_path: Path) -> 
 
 
 def test_the_rule_command_lists_and_explains_it(copy: Path, tmp_path: Path) -> None:
-    assert "CKPT013 unnamed_arguments\n" in run(copy, "-m", "ckpt_surgery", "rule", folder=tmp_path)
-    shown = run(copy, "-m", "ckpt_surgery", "rule", "CKPT013", folder=tmp_path)
-    assert shown.startswith("CKPT013 unnamed_arguments\n\nA forward takes")
+    assert "CKPT014 unnamed_arguments\n" in run(copy, "-m", "ckpt_surgery", "rule", folder=tmp_path)
+    shown = run(copy, "-m", "ckpt_surgery", "rule", "CKPT014", folder=tmp_path)
+    assert shown.startswith("CKPT014 unnamed_arguments\n\nA forward takes")
 
 
 def test_check_finds_with_it_and_apply_leaves_it_to_a_person(copy: Path, tmp_path: Path) -> None:
     root = tree(tmp_path, MODEL)
-    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT013", "--output-format", "json", "models"]
+    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT014", "--output-format", "json", "models"]
     (finding,) = json.loads(run(copy, *command, folder=root))["findings"]
     line = MODEL[: MODEL.index("class FooLayer")].count("\n") + 1
-    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT013", line, "FooLayer takes *args")
-    summary = run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT013", "models", folder=root)
-    assert "CKPT013 unnamed_arguments: 0 repaired, left: 1 to be repaired by hand" in summary
+    assert (finding["code"], finding["line"], finding["message"]) == ("CKPT014", line, "FooLayer takes *args")
+    summary = run(copy, "-m", "ckpt_surgery", "apply", "--select", "CKPT014", "models", folder=root)
+    assert "CKPT014 unnamed_arguments: 0 repaired, left: 1 to be repaired by hand" in summary
     assert (root / FOO).read_text(encoding="utf-8") == MODEL
 
 
 def test_its_case_tells_what_it_reports(copy: Path, tmp_path: Path) -> None:
     checked = "import pathlib, sys; from tests.codemods.tools import check_noop; check_noop(pathlib.Path.cwd(), {!r})"
-    told, silent = CASE, CASE.replace("# CKPT013 unsafe | class FooLayer | FooLayer takes *args\n", "")
+    told, silent = CASE, CASE.replace("# CKPT014 unsafe | class FooLayer | FooLayer takes *args\n", "")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])}
     for folder, (case, said) in enumerate(
-        {told: "", silent: "not expected:\n# CKPT013 unsafe | class FooLayer"}.items()
+        {told: "", silent: "not expected:\n# CKPT014 unsafe | class FooLayer"}.items()
     ):
         (tmp_path / str(folder)).mkdir()
         command = [sys.executable, "-c", checked.format(case)]
@@ -152,9 +152,9 @@ def test_its_case_tells_what_it_reports(copy: Path, tmp_path: Path) -> None:
 
 def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
     root = tree(
-        tmp_path, MODEL.replace("FooLayer(nn.Module):", "FooLayer(nn.Module):  # ckpt: ignore[CKPT013] named below")
+        tmp_path, MODEL.replace("FooLayer(nn.Module):", "FooLayer(nn.Module):  # ckpt: ignore[CKPT014] named below")
     )
-    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT013", "--output-format", "json", "models"]
+    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT014", "--output-format", "json", "models"]
     assert json.loads(run(copy, *command, folder=root))["findings"] == []
 
 
@@ -162,7 +162,7 @@ def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("no_rule", '"""Nothing declared."""\n', "no_rule declares no rule: it needs RULE = Declaration"),
-        ("same_code", RULE, "the rules (other|same_code) and (other|same_code) both have the code CKPT013"),
+        ("same_code", RULE, "the rules (other|same_code) and (other|same_code) both have the code CKPT014"),
     ],
 )
 def test_a_file_that_declares_no_rule_or_a_code_twice_is_refused(

@@ -1,0 +1,189 @@
+"""The guard's proof of blocks one at a time, held against `verify` on the whole model.
+
+    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--every 10] [CLASS ...]
+
+Each class is a tiny model with random weights, in a process of its own. Results are appended to the file, a line each;
+classes that are in it already are passed over, so that a run that broke off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from ckpt_surgery.measure.results import MODES, Mode
+
+SECONDS = 120.0
+"""What one class may take."""
+
+
+class Comparison(StrEnum):
+    """How the proof of the blocks agrees with the verdict on the whole model."""
+
+    SAME = "same"
+    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
+    ONLY_GUARD = "only the guard finds a fault"
+    ONLY_VERIFY = "only verify finds a fault"
+    NOT_PROVED = "no fault in either, and some blocks could not be proved"
+    NOT_RUN = "the step or the model does not run"
+
+
+def examine(name: str) -> dict[str, Any]:
+    """The comparison for one class, by mode."""
+    from ckpt_surgery import tiny_model, verify
+    from ckpt_surgery.tiny import model_classes
+
+    entry = model_classes()[name]
+    model_class = entry.load()
+    rows: dict[str, Any] = {}
+    for mode in MODES:
+        tiny = tiny_model(model_class, entry.config_class(entry.model_type))
+        verdict = verify(tiny.model, tiny.inputs, modes=[mode], levels=["run", "set", "values"]).modes
+        if not verdict or any(fault.level == "run" for fault in verdict[0].faults):
+            rows[mode] = {"comparison": Comparison.NOT_RUN}
+            continue
+        broken = {name for fault in verdict[0].faults for name in fault.subjects}
+        rows[mode] = _compared(broken, **_watched(tiny, mode))
+    return rows
+
+
+def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
+    """What the guard says of the model as it is, in as many steps as it has blocks."""
+    import torch
+
+    from ckpt_surgery import guard
+    from ckpt_surgery.guarding.faults import GuardFaultKind
+    from ckpt_surgery.measure.loss import loss_of
+    from ckpt_surgery.measure.switch import switch_of
+
+    model = tiny.model.train()
+    switch_of(model)(model, mode)
+    with guard(model, on_fault="collect", patience=2) as watching:
+        for number in range(max(len(watching.report().blocks), 2)):
+            torch.manual_seed(number)
+            loss_of(model(**tiny.inputs)).backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+        report = watching.report()
+    wrong = [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.WRONG_GRADIENTS]
+    names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
+    statuses = Counter(str(row.proof.status) for row in report.blocks)
+    names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
+    return {"wrong": names, "blocks": {subjects[0] for subjects in wrong}, "statuses": statuses, "report": report}
+
+
+def _compared(
+    broken: set[str], *, wrong: set[str], blocks: set[str], statuses: Mapping[str, int], report: Any
+) -> dict[str, Any]:
+    unproved = sum(count for status, count in statuses.items() if status not in ("proved", "wrong"))
+    found = {name for name in broken if name in wrong or any(name.startswith(f"{b}.") for b in blocks)}
+    if broken:
+        comparison = Comparison.BOTH_BROKEN if found else Comparison.ONLY_VERIFY
+    elif blocks:
+        comparison = Comparison.ONLY_GUARD
+    else:
+        comparison = Comparison.NOT_PROVED if unproved else Comparison.SAME
+    details = [row.proof.detail for row in report.blocks if row.proof.detail]
+    return {
+        "comparison": comparison,
+        "statuses": dict(statuses),
+        "verify": sorted(broken)[:5],
+        "guard": sorted(wrong)[:5],
+        "detail": details[:1],
+    }
+
+
+def survey(names: Sequence[str], file: Path, jobs: int) -> None:
+    """Examine each class in a process of its own, at most `jobs` at a time, and append the results."""
+    import transformers  # noqa: F401 - once, for all
+
+    import ckpt_surgery.guarding.guard
+    import ckpt_surgery.measure.verify
+    import ckpt_surgery.tiny  # noqa: F401
+
+    context = get_context("fork")
+    waiting, running = list(names), dict[str, tuple[BaseProcess, float]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop(0)
+            process: BaseProcess = context.Process(target=_worker, args=(name, file))
+            process.start()
+            running[name] = (process, monotonic())
+        sleep(0.05)
+        for name, (process, start) in list(running.items()):
+            late = monotonic() - start > SECONDS
+            if process.is_alive() and not late:
+                continue
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            del running[name]
+            if late or process.exitcode:
+                _append(file, {"class": name, "problem": "took too long" if late else f"exit code {process.exitcode}"})
+
+
+def _worker(name: str, file: Path) -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    try:
+        _append(file, {"class": name, "modes": examine(name)})
+    except Exception as error:  # whatever a class does is its result
+        _append(file, {"class": name, "problem": f"{type(error).__name__}: {error}"[:200]})
+
+
+def _append(file: Path, row: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """The results in a file; a line that was cut off is passed over."""
+    rows = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """How many classes and modes agree, by comparison; classes without a verdict together."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update([mode["comparison"] for mode in row["modes"].values()] if "modes" in row else ["no verdict"])
+    return found
+
+
+def main() -> int:
+    """Survey what the arguments name, and print the counts; 1 where guard and verify disagree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("classes", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="examine every n-th class")
+    options = parser.parse_args()
+    from ckpt_surgery.survey.model_names import catalogue
+
+    done = {row["class"] for row in rows_of(options.file)}
+    names = options.classes or list(catalogue())[:: options.every]
+    survey([name for name in names if name not in done], options.file, options.jobs)
+    found = counts(rows_of(options.file))
+    for comparison, count in found.most_common():
+        print(f"{count:5} {comparison}")
+    return 1 if found[Comparison.ONLY_GUARD] or found[Comparison.ONLY_VERIFY] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What guards saw, as one HTML page that needs no network, in the style of the pages of `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from ckpt_surgery.guarding.report import HEADINGS, GuardReport
+from ckpt_surgery.report.html import page_of
+from ckpt_surgery.report.html_detail import coded, rule_tag
+from ckpt_surgery.text import plural
+
+Model = tuple[str, Sequence[str], GuardReport | None]
+"""The name of a model, what could not be done with it, and what its guard saw."""
+
+
+def guard_page(models: Sequence[Model]) -> str:
+    """The page as text, the same for the same reports."""
+    faults = sum(len(report.faults) for _, _, report in models if report is not None)
+    title = f"A training run, watched: {plural(faults, 'fault')}"
+    header = f"<header><h1>{escape(title)}</h1><p>{plural(len(models), 'model')}</p></header>"
+    return page_of(title, [header, "<main>", *(part for model in models for part in _parts(*model)), "</main>"])
+
+
+def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> list[str]:
+    parts = [f'<section class="detail"><h2>{escape(name)}</h2>']
+    parts += [f'<p class="problem">{coded(problem)}</p>' for problem in problems]
+    if report is None:
+        return [*parts, "<p>Not watched.</p></section>"]
+    proved = f"{report.proved} of {plural(len(report.blocks), 'block')} proved in {plural(report.steps, 'step')}"
+    parts.append(f'<p><span class="badge {"ok" if report.ok else "failed"}">{proved}</span></p>')
+    if report.faults:
+        items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.faults)
+        parts.append(f'<ul class="faults">{items}</ul>')
+    parts.append(_table("blocks", HEADINGS, [stack.cells() for stack in report.stacks()]))
+    parts += [f"<p>{coded(note)}</p>" for note in report.notes()]
+    rows = [
+        (row.name, row.proof.status.value, " + ".join(map(str, row.counts or ())), str(row.proof.compared or ""))
+        for row in report.blocks
+    ]
+    table = _table("blocks", ("block", "gradients", "runs + recomputes", "gradients compared"), rows)
+    return [*parts, f"<details><summary>each block</summary>{table}</details></section>"]
+
+
+def _table(kind: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table class="{kind}"><tr>{head}</tr>{body}</table></div>'

@@ -1,0 +1,67 @@
+"""Another forward is put in the place of a checkpointing layer's.
+
+## What it does
+Finds code that assigns to the `forward` of a `GradientCheckpointingLayer`: on the class
+(`modeling_llama.LlamaDecoderLayer.forward = fused_forward`), or on the layers of a model
+(`for layer in model.model.layers: layer.forward = ...`). Not reported: code that reads the old forward as well, and so
+may call it, and patches of what a layer holds, such as its attention or its MLP.
+
+## Why is this bad?
+Since late releases of transformers 5, a layer checkpoints in its `forward`, which is wrapped as the class is made. A
+forward that is assigned later is not wrapped: nothing is recomputed, `is_gradient_checkpointing` stays True, and
+memory does not fall. Up to 5.0 the layer's `__call__` checkpoints, and such a patch does no harm.
+
+## Example
+```python
+modeling_llama.LlamaDecoderLayer.forward = fused_forward             # drops checkpointing
+
+modeling_llama.LlamaMLP.forward = fused_mlp                          # keeps it
+```
+
+## Fix safety
+Reported only. Patch what the layer holds; or call `wrap_blocks(model)` after the patch, which checkpoints whatever
+`forward` the block has; or make a subclass of the layer with the forward, which transformers wraps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.context import RuleContext
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods.facts.forward_patches import ForwardPatch
+from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+
+RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
+
+# what classes of transformers are called that are checkpointing layers, and parts of them that are not
+_LAYER = re.compile(r"^[A-Z]\w*(Layer|Block)$")
+_PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
+
+
+def find(context: RuleContext) -> Iterator[Finding]:
+    """A finding for each forward that is put in the place of a layer's."""
+    for path in context.tree.checked:
+        for patch in context.tree.names.files[path].forward_patches:
+            if _is_of_a_layer(context, path, patch):
+                message = (
+                    f"{patch.target}.forward is replaced: in late releases of transformers 5 the layer's own "
+                    "checkpoints, and this one does not; call wrap_blocks(model) after it, or patch what the layer "
+                    "holds"
+                )
+                span, line = patch.span, patch.first_line
+                yield context.finding(RULE, path, span, patch.scope, message, first_line=line)
+
+
+def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:
+    """Whether what is patched is surely a layer of transformers, or one that this tree makes."""
+    if patch.stack:
+        return True
+    classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]
+    if classes:
+        return any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
+    name = patch.target.rpartition(".")[2]
+    theirs = patch.module.partition(".")[0] == "transformers"
+    return theirs and bool(_LAYER.match(name)) and not _PART.search(name)

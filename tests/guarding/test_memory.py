@@ -1,0 +1,53 @@
+"""What blocks keep on a device that counts, seen with a counter of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from ckpt_surgery import guard
+from ckpt_surgery.guarding import memory
+from ckpt_surgery.guarding.memory import KeptBytes, allocated, peaks
+from ckpt_surgery.measure.switch import switch_checkpointing
+from tests.guarding.test_guard import train
+from tests.measure.toys import Layer, model_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+def test_a_cpu_counts_nothing_and_what_blocks_keep_follows_from_the_proof() -> None:
+    assert allocated(torch.device("cpu")) is None
+    model = model_of(Layer, Layer)
+    switch_checkpointing(model, "non_reentrant")
+    assert peaks(model) == {}
+    model.layers[1].eval()
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    recomputed, whole = (row.memory for row in report.blocks)
+    assert recomputed is not None
+    assert whole is not None
+    assert recomputed[0] == recomputed[1] > 0
+    assert recomputed[2] > 0
+    assert whole[0] > whole[1]
+    assert whole[2] == 0
+
+
+def test_a_device_that_counts_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = iter(range(0, 10**6, 1000))
+    monkeypatch.setattr(memory, "allocated", lambda _: next(reads))
+    model = model_of(Layer, Layer)
+    switch_checkpointing(model, "non_reentrant")
+    with guard(model) as watching:
+        train(model, 4)
+        kept = [row.measured for row in watching.report().blocks]
+        over = [row.memory for row in watching.report().blocks]
+        assert "not kept" in str(watching.report())
+    for measured, (left, best, _) in zip(kept, filter(None, over), strict=True):
+        assert isinstance(measured, KeptBytes)
+        assert measured.kept == 1000
+        assert left - best == 1000 - measured.returned, "what is left besides the results is too much"

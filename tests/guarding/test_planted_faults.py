@@ -1,0 +1,313 @@
+"""A dozen trainings, each with one fault as people have reported it, and the same without: told by name, no alarm.
+
+Each is what a script does between building its model and its last step. Ranks are in `test_ranks`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery import SurgeryError, guard, wrap_blocks
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.proof import ProofStatus
+from ckpt_surgery.guarding.report import GuardReport
+from tests.guarding.test_guard import enable, train
+from tests.measure.toys import Model, SureLayer, model_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+# where the layer itself wraps its forward, another one in its place leaves it out
+WRAPS_FORWARD = hasattr(SureLayer.forward, "__wrapped__")
+
+
+def fused(layer: Any, hidden_states: Tensor) -> Tensor:
+    """What `SureLayer` computes, as a fused kernel would."""
+    return torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
+
+
+def fresh() -> Any:
+    """A class of blocks of its own, which may be patched."""
+
+    class Fresh(SureLayer):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return fused(self, hidden_states)
+
+    return Fresh
+
+
+def forward_patched_on_the_class(faulty: bool) -> nn.Module:
+    block = fresh()
+    model = model_of(block, block)
+    enable(model)
+    if faulty:
+        block.forward = fused
+    return model
+
+
+def forward_patched_on_the_instance(faulty: bool) -> nn.Module:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    if faulty:
+        layer = model.layers[1]
+        vars(layer)["forward"] = lambda hidden_states: fused(layer, hidden_states)
+    return model
+
+
+class Adapted(SureLayer):
+    """A frozen block with an adapter, which the `cut` one computes without its gradient."""
+
+    cut = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.requires_grad_(False)
+        self.lora = nn.Linear(4, 4)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        change = self.lora(hidden_states)
+        return torch.tanh(self.linear(hidden_states) + (change.detach() if self.cut else change))
+
+
+def adapters_untrained(faulty: bool) -> nn.Module:
+    model = model_of(Adapted, Adapted)
+    cast(Any, model.layers[0]).cut = faulty
+    enable(model)
+    return model
+
+
+class Pixels(Model):
+    """The first block takes what needs no gradient, unless the embedding's output is made to."""
+
+    inputs_need_gradient = True
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        return self.last(self.run_layers(hidden_states if self.inputs_need_gradient else hidden_states.detach()))
+
+
+def wrong_mode(faulty: bool) -> nn.Module:
+    """A frozen embedding under reentrant checkpointing, without enable_input_require_grads."""
+    model = model_of(SureLayer, SureLayer, whole=Pixels)
+    model.first.requires_grad_(False)
+    cast(Any, model).inputs_need_gradient = False
+    enable(model, reentrant=faulty)
+    return model
+
+
+class Caching(SureLayer):
+    """Adds to a state that the model hands from block to block; the `sound` one takes a copy."""
+
+    sound = True
+
+    def forward(self, hidden_states: Tensor, state: Any = None) -> Tensor:
+        if not self.sound:
+            state[0] = state[0] + hidden_states.detach().mean()
+            return torch.tanh(self.linear(hidden_states) * state[0])
+        return torch.tanh(self.linear(hidden_states) * (state[0] + hidden_states.detach().mean()))
+
+
+class Stateful(Model):
+    def forward(self, values: Tensor) -> Any:
+        hidden_states, state = self.first(values), [torch.ones(())]
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, state=state)
+        return self.last(hidden_states)
+
+
+def cache_written(faulty: bool) -> nn.Module:
+    model = model_of(Caching, Caching, whole=Stateful)
+    for layer in model.layers:
+        cast(Any, layer).sound = not faulty
+    enable(model)
+    return model
+
+
+class Noisy(SureLayer):
+    """Multiplies by noise: torch's, which a recompute draws again, or numpy's, which it does not."""
+
+    by_numpy = False
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        noise = torch.tensor(np.random.rand(4), dtype=torch.float32) if self.by_numpy else torch.rand(4)
+        return torch.tanh(self.linear(hidden_states) * noise.to(hidden_states.dtype))
+
+
+def numpy_noise(faulty: bool) -> nn.Module:
+    model = model_of(Noisy, Noisy)
+    cast(Any, model.layers[1]).by_numpy = faulty
+    enable(model)
+    return model
+
+
+def block_in_evaluation_mode(faulty: bool) -> nn.Module:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    model.layers[0].train(not faulty)
+    return model
+
+
+class Towers(Model):
+    """The first block is a tower that should train, and runs without gradients where somebody has frozen it so."""
+
+    frozen = False
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        with torch.set_grad_enabled(not self.frozen):
+            hidden_states = self.layers[0](hidden_states)
+        return self.last(self.layers[1](hidden_states))
+
+
+def frozen_tower(faulty: bool) -> nn.Module:
+    model = model_of(SureLayer, SureLayer, whole=Towers)
+    cast(Any, model).frozen = faulty
+    enable(model)
+    return model
+
+
+class Around(Model):
+    """Checkpoints its blocks as a sharding wrapper does."""
+
+    around = True
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        for layer in self.layers:
+            hidden_states = (
+                checkpoint(layer, hidden_states, use_reentrant=True) if self.around else layer(hidden_states)
+            )
+        return self.last(hidden_states)
+
+
+def switched_on_twice(faulty: bool) -> nn.Module:
+    model = model_of(SureLayer, SureLayer, whole=Around)
+    cast(Any, model).around = faulty
+    enable(model)
+    return model
+
+
+def plain_blocks(faulty: bool) -> nn.Module:
+    if not faulty:
+        return block_in_evaluation_mode(False)
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        forward = fused
+
+    model = model_of(Plain, Plain)
+    model.gradient_checkpointing = True
+    return model
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A training, what is wrong in it, of which blocks or parameters, and what is said."""
+
+    build: Callable[[bool], nn.Module]
+    kind: GuardFaultKind
+    subjects: tuple[str, ...]
+    said: str
+    cause: CoverageCause = CoverageCause.UNKNOWN
+
+
+BOTH = ("layers.0", "layers.1")
+NOT, AGAIN = GuardFaultKind.NOT_RECOMPUTED, GuardFaultKind.RECOMPUTED_AGAIN
+WRONG, UNTRAINED = GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.UNTRAINED
+LORA = ("layers.0.lora.weight", "layers.0.lora.bias")
+TOWER = ("layers.0.linear.weight", "layers.0.linear.bias")
+PLANTED = [
+    Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call train", CoverageCause.EVALUATION),
+    Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
+    Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
+    Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),
+    Planted(wrong_mode, UNTRAINED, TOWER, "look for where the graph is cut"),
+    Planted(frozen_tower, UNTRAINED, TOWER, "look for where the graph is cut"),
+    Planted(numpy_noise, WRONG, ("layers.1",), "other gradients than it has without"),
+    Planted(cache_written, WRONG, ("layers.0",), "other gradients than it has without"),
+]
+if WRAPS_FORWARD:
+    PLANTED += [
+        Planted(forward_patched_on_the_class, NOT, BOTH, "was replaced", CoverageCause.REPLACED),
+        Planted(forward_patched_on_the_instance, NOT, ("layers.1",), "was replaced", CoverageCause.REPLACED),
+    ]
+every = pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.build.__name__)
+
+
+def watched(model: nn.Module) -> GuardReport:
+    np.random.seed(0)
+    with guard(model, on_fault="collect", patience=3) as watching:
+        train(model)
+        return watching.report()
+
+
+def names(fault: GuardFault) -> tuple[str, ...]:
+    """The block of a wrong gradient, and the blocks or parameters of another fault."""
+    return fault.subjects[:1] if fault.kind is WRONG else fault.subjects
+
+
+@every
+def test_the_fault_is_told_by_name(planted: Planted) -> None:
+    report = watched(planted.build(True))
+    fault = next(fault for fault in report.faults if fault.kind is planted.kind)
+    assert set(planted.subjects) <= set(names(fault))
+    assert planted.said in str(fault)
+    assert fault.cause is planted.cause
+
+
+@every
+def test_without_the_fault_there_is_no_alarm_and_all_is_proved(planted: Planted) -> None:
+    report = watched(planted.build(False))
+    assert report.faults == ()
+    assert {row.proof.status for row in report.blocks} == {ProofStatus.PROVED}
+
+
+RUNS = itertools.count()
+
+
+class Routed(SureLayer):
+    """Sends each token to one of two experts; the one that `drifts` to the other expert in each run."""
+
+    drifts = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.other = nn.Linear(4, 2), nn.Linear(4, 4)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        scores = self.router(hidden_states)
+        if self.drifts:
+            scores = scores * (-1) ** next(RUNS)
+        chosen = scores.topk(1).indices == 0
+        return torch.where(chosen, self.linear(hidden_states), self.other(hidden_states))
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_router_drift_is_told_by_the_self_check(faulty: bool) -> None:
+    np.random.seed(0)
+    model = model_of(Routed, Routed)
+    cast(Any, model.layers[1]).drifts = faulty
+    wrap_blocks(model)
+    with guard(model, on_fault="raise") as watching:
+        if faulty:
+            with pytest.raises(SurgeryError, match=r"layers\.1"):
+                train(model)
+        else:
+            train(model)
+            assert watching.report().ok
+            assert watching.report().fingerprints > 0
