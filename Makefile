@@ -5,12 +5,13 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test releases gpu clean tools
+.PHONY: help demo check test integrations releases gpu clean tools
 
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
 	@echo "make check     lint, types and the tests of the static half, in under two minutes"
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
+	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
 	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
@@ -39,6 +40,9 @@ check: tools $(READY)  ## lint, types and the tests of the static half
 
 test: tools $(READY)  ## lint, types and all tests
 	$(VENV)/bin/python -m nox
+
+integrations: tools $(READY)  ## run trainings of other packages under the guard
+	$(VENV)/bin/python -m nox --session integrations
 
 releases: tools $(READY)  ## try the most used classes under six releases of transformers
 	$(VENV)/bin/python -m nox --session releases

@@ -38,6 +38,8 @@ LIBRARIES = (
     "x-transformers",
 )
 """What `nox -s stacks` takes models from."""
+TRAINERS = ("diffusers", "lightning", "sentence-transformers", "trl")
+"""Whose trainings `nox -s integrations` runs, besides those of accelerate and PEFT."""
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
@@ -110,6 +112,13 @@ def stacks(session: nox.Session) -> None:
     """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
     install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
     session.run("python", "-m", "benchmarks.stacks", *session.posargs, env=TEST_ENVIRONMENT)
+
+
+@nox.session
+def integrations(session: nox.Session) -> None:
+    """Trainings of other packages, with `run` and with the callbacks: as without them, and proved."""
+    install(session, "integrations", TORCH, "transformers==5.23.0", *TRAINERS, project="test")
+    run_tests(session, "not transformers4", "tests/integrations")
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:

@@ -50,7 +50,13 @@ def test_help_explains_every_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "sessions"), [("check", {"lint", "types", "static"}), ("releases", {"releases"}), ("test", set())]
+    ("target", "sessions"),
+    [
+        ("check", {"lint", "types", "static"}),
+        ("integrations", {"integrations"}),
+        ("releases", {"releases"}),
+        ("test", set()),
+    ],
 )
 def test_make_runs_sessions_that_there_are(target: str, sessions: set[str]) -> None:
     (command,) = (line for line in make("--dry-run", target).splitlines() if "-m nox" in line)

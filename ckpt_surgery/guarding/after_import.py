@@ -19,6 +19,8 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
+    """Stays until the module is imported: packages also look for a module to see whether it is installed."""
+
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
         self._action = action
@@ -29,10 +31,18 @@ class _Finder(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._action)
+            spec.loader = _Loader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._action()
 
 
 class _Loader(Loader):

@@ -30,6 +30,10 @@ class Coverage:
         """Count entries as recomputes from now on."""
         self._counter.start_backward()
 
+    def set_aside(self, aside: bool) -> None:
+        """While it is set, a forward runs that is no part of the step."""
+        self._counter.set_aside(aside)
+
     def remove(self) -> None:
         """Take the hooks off."""
         if not self._removed:
@@ -48,6 +52,8 @@ class Coverage:
             trains = any(p.requires_grad and p.grad is not None for p in block.parameters())
             if name in self._expected and forward and not backward and trains:
                 cause = self._cause(name, block)
+                if cause is CoverageCause.PLAIN and self._counter.recomputed_inside(name):
+                    continue  # its library checkpoints parts of it
                 found.setdefault((GuardFaultKind.NOT_RECOMPUTED, cause, (forward, 0)), []).append(name)
             elif backward > forward > 0:
                 found.setdefault(

@@ -117,7 +117,12 @@ class Guard(Undoable):
         self._wrapper = wrapper
         self._ranks: RankGradients | None = None
         self._hooks = StepHooks(
-            model, begin=self._begin, backward=self._start_backward, end=self._end, abandon=self._abandon
+            model,
+            begin=self._begin,
+            aside=self._set_aside,
+            backward=self._start_backward,
+            end=self._end,
+            abandon=self._abandon,
         )
 
     def begin_within(self) -> None:
@@ -190,6 +195,12 @@ class Guard(Undoable):
             self._tried += not unproved
             self._witness = BlockWitness(name, blocks[name], _own_parameters(self.model, blocks, name))
         self._untrained.begin()
+
+    def _set_aside(self, aside: bool) -> None:
+        if self._coverage is not None:
+            self._coverage.set_aside(aside)
+        if self._witness is not None:
+            self._witness.set_aside(aside)
 
     def _start_backward(self) -> None:
         if self._coverage is not None:

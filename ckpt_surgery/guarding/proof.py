@@ -76,6 +76,7 @@ class BlockWitness:
         self._versions = {name: version(p) for name, p in self._parameters.items()}
         self._calls = 0
         self._in_backward = False
+        self._aside = False
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
@@ -96,6 +97,10 @@ class BlockWitness:
     def start_backward(self) -> None:
         """Calls of the block are recomputes from now on."""
         self._in_backward = True
+
+    def set_aside(self, aside: bool) -> None:
+        """While it is set, calls of the block are no part of the step."""
+        self._aside = aside
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -130,6 +135,8 @@ class BlockWitness:
         return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given)
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._aside:
+            return None
         if not self._in_backward:
             self._calls += 1
             if self._calls > 1:
@@ -171,7 +178,7 @@ class BlockWitness:
 
     def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Hand on views of what the block returns: the gradient of a view is none that the block itself adds to."""
-        if self._calls > 1 or self._call is None:
+        if self._aside or self._calls > 1 or self._call is None:
             return None
         if not self._in_backward:
             self._call.end()

@@ -20,8 +20,9 @@ from ckpt_surgery.runtime.containers import tensors
 class StepHooks:
     """Calls `begin` before a forward that trains, `backward` as the backward reaches its output, and `end` after that.
 
-    A forward whose backward has not begun when the next forward begins is given up, by `abandon`: gradients of two
-    forwards that share a backward cannot be told apart.
+    A forward whose backward has not begun when the next forward begins is given up, by `abandon`, until a backward has
+    reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
+    A forward in between without gradients, such as that of a reference model, is set `aside`.
     """
 
     def __init__(
@@ -29,15 +30,18 @@ class StepHooks:
         model: nn.Module,
         *,
         begin: Callable[[], None],
+        aside: Callable[[bool], None],
         backward: Callable[[], None],
         end: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
-        self._begin, self._backward, self._end, self._abandon = begin, backward, end, abandon
+        self._begin, self._aside, self._backward, self._end, self._abandon = begin, aside, backward, end, abandon
         self._model = model
         self._running = False
         self._in_backward = False
-        self._forwards = 0
+        self._several = False
+        self._first = self._forwards = 0
+        self._training: list[bool] = []
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._before, prepend=True),
             model.register_forward_hook(self._after, always_call=True),
@@ -55,16 +59,31 @@ class StepHooks:
             self._give_up()
 
     def _before(self, model: nn.Module, _: Any) -> None:
-        if self._in_backward or not (model.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        if self._in_backward or torch.compiler.is_compiling():
+            return
+        training = model.training and torch.is_grad_enabled()
+        self._training.append(training)
+        if not training:
+            if self._running:
+                self._aside(True)
+            return
+        self._forwards += 1
+        if self._running and self._several:
             return
         if self._running:
             self._give_up()
         self._running = True
-        self._forwards += 1
+        self._first = self._forwards
         self._begin()
 
     def _after(self, model: nn.Module, _: Any, output: Any) -> None:
-        if not self._running or self._in_backward:
+        if self._in_backward or torch.compiler.is_compiling() or not self._training:
+            return
+        if not self._training.pop():
+            if self._running:
+                self._aside(False)
+            return
+        if not self._running:
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -73,9 +92,12 @@ class StepHooks:
             tensor.register_hook(partial(self._reached, self._forwards))  # type: ignore[no-untyped-call]
 
     def _reached(self, forward: int, _: Tensor) -> None:
-        if self._running and forward != self._forwards:
+        if not self._running:
+            return
+        if forward < self._first:
+            self._several = True
             self._give_up()
-        elif self._running and not self._in_backward:
+        elif not self._in_backward:
             self._in_backward = True
             self._backward()
             Variable._execution_engine.queue_callback(self._finish)

@@ -1,10 +1,11 @@
 """The models that a process trains: found at their first forward, wrapped where asked for, and guarded.
 
-One hook of torch's on every module finds them. It looks at each module once.
+One hook of torch's on every module, or hooks on the modules of one, find them. They look at each module once.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
-from ckpt_surgery.measure.switch import has_surgery
+from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery import Surgery
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -44,6 +46,7 @@ class TakeoverOptions:
     every: int = 100
     prove: bool = True
     on_fault: OnFault = "collect"
+    patience: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,27 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._remove: Callable[[], None] = _nothing
+        self._hooks: list[RemovableHandle] = []
+        self._needs_blocks = False
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self._remove = register_module_forward_pre_hook(self._look).remove
+        self._hooks.append(register_module_forward_pre_hook(self._look))
+
+    def install_on(self, model: nn.Module) -> None:
+        """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
+        self._needs_blocks = True
+        self._hooks += [module.register_forward_pre_hook(self._look) for module in model.modules()]
+
+    def look_no_more(self) -> None:
+        """Take the hooks off that look for models; what was found stays wrapped and guarded."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
-        self._remove()
+        self.look_no_more()
         for trained in self.trained:
             if trained.guard is not None:
                 trained.guard.remove()
@@ -85,7 +100,7 @@ class Takeover:
             return
         if module in self._seen or not module.training or not torch.is_grad_enabled():
             return
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or (self._needs_blocks and not blocks_of(module)):
             return
         self._seen.update(module.modules())
         model = module.module if isinstance(module, DistributedDataParallel) else module
@@ -97,12 +112,20 @@ class Takeover:
         surgery = watching = None
         wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
         if wanted and not has_surgery(model):
-            surgery = self._tried(problems, partial(wrap_blocks, model, **self._wrap_options(model)))
+            wrap_options = {**own_options(model), **self._options.wrap_options}
+            surgery = self._tried(problems, partial(wrap_blocks, model, **wrap_options))
         if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
             options = self._options
             watching = self._tried(
                 problems,
-                partial(guard, model, every=options.every, prove=options.prove, on_fault=options.on_fault),
+                partial(
+                    guard,
+                    model,
+                    every=options.every,
+                    prove=options.prove,
+                    on_fault=options.on_fault,
+                    patience=options.patience,
+                ),
             )
         if watching is not None:
             watching.begin_within()
@@ -116,22 +139,19 @@ class Takeover:
             self._say(str(error))
             return None
 
-    def _wrap_options(self, model: nn.Module) -> dict[str, Any]:
-        """The options of this, over those with which the script has switched checkpointing on."""
-        functions = (vars(module).get(FUNCTION) for module in model.modules())
-        given = next((found for function in functions if function and (found := options_of(function))), None)
-        own: dict[str, Any] = {}
+
+def own_options(model: nn.Module) -> dict[str, Any]:
+    """The options for `wrap_blocks` with which a script has switched checkpointing on."""
+    functions = [function for module in model.modules() if (function := vars(module).get(FUNCTION))]
+    for function in functions:
+        given = options_of(function) or options_of(inspect.unwrap(function))  # a function around torch's has its own
         if given is not None:
             options, offload = given
             own = {name: options[name] for name in ("use_reentrant", "preserve_rng_state") if name in options}
-            own |= {"offload": "cpu"} if offload else {}
-        return {**own, **self._options.wrap_options}
+            return own | ({"offload": "cpu"} if offload else {})
+    return {}
 
 
 def is_asked(model: nn.Module) -> bool:
     """Whether checkpointing is switched on anywhere in a model, as its library does that."""
     return any(getattr(module, flag) for module in model.modules() for flag in flags_of(module))
-
-
-def _nothing() -> None:
-    """Remove what was not installed."""

@@ -1,4 +1,4 @@
-"""The guard as a callback of transformers' Trainer, and so of TRL's trainers."""
+"""The guard as a callback of transformers' Trainer, and so of those of TRL, sentence-transformers and others."""
 
 from __future__ import annotations
 
@@ -10,30 +10,52 @@ from transformers import TrainerCallback
 
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.takeover import own_options
+from ckpt_surgery.measure.switch import has_surgery
+from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.wrap import wrap_blocks
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
     """Guards the model that a Trainer trains, from the start of the training to its end.
 
-    The arguments are those of `guard`. `report` is what it saw; it is also printed at the end on the first rank.
+    The other arguments are those of `guard`. `report` is what it saw; it is also printed at the end on the first rank.
+
+    Args:
+        wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
+            that was wrapped before stays as it is.
     """
 
     def __init__(
-        self, *, every: int = 100, prove: bool = True, on_fault: OnFault = "warn", patience: int = 20
+        self,
+        *,
+        wrap: bool = False,
+        every: int = 100,
+        prove: bool = True,
+        on_fault: OnFault = "warn",
+        patience: int = 20,
     ) -> None:
         self._options: dict[str, Any] = {"every": every, "prove": prove, "on_fault": on_fault, "patience": patience}
+        self._wrap = wrap
+        self._surgery: Surgery | None = None
         self._guard: Guard | None = None
         self.report: GuardReport | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Begin to watch."""
+        """Wrap the model if asked to, and begin to watch."""
+        if self._wrap and not has_surgery(model):
+            self._surgery = wrap_blocks(model, **own_options(model))
         self._guard = guard(model, **self._options)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop watching, and print what was seen."""
+        """Stop watching, print what was seen, and undo what was done."""
         if self._guard is None:
             return
         self.report = self._guard.report()
         self._guard.remove()
+        self._guard = None
+        if self._surgery is not None:
+            self._surgery.undo()
+            self._surgery = None
         if state.is_world_process_zero:
             print(self.report, file=sys.stderr)

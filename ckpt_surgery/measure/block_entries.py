@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, ASIDE = 0, 1, 2
 ENDLESS = 500
 """So many recomputes of one call, and a backward goes round in circles: the slowest of these take the whole night."""
 
@@ -117,9 +117,17 @@ class EntryCounter:
         """Count entries as recomputes from now on."""
         self._phase = BACKWARD
 
+    def set_aside(self, aside: bool) -> None:
+        """While it is set, entries are of a forward that is no part of the step, and count for nothing."""
+        self._phase = ASIDE if aside else FORWARD
+
     def entries(self) -> dict[str, Entries]:
         """The entries of each block, by its name in `blocks`."""
         return {name: _entries(tally) for name, tally in self._tallies.items()}
+
+    def recomputed_inside(self, name: str) -> bool:
+        """Whether something in this block was entered in the backward."""
+        return any(counts[BACKWARD] for counts in self._tallies[name].submodules.values())
 
     def rng_mismatches(self) -> tuple[str, ...]:
         """The blocks whose recompute began with torch's generators in a state that no forward of theirs began with."""

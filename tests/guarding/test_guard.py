@@ -137,6 +137,24 @@ def test_plain_blocks_in_a_model_that_is_switched_on_are_told() -> None:
     assert (fault.subjects, fault.cause) == (("layers.0", "layers.1"), CoverageCause.PLAIN)
 
 
+def test_a_plain_block_of_which_a_part_is_checkpointed_is_no_fault() -> None:
+    class Parts(PlainLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = PlainLayer()
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            made = super().forward(hidden_states)
+            result: Tensor = torch.utils.checkpoint.checkpoint(self.inner, made, use_reentrant=False)
+            return result
+
+    model = model_of(Parts, Parts)
+    model.gradient_checkpointing = True
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        assert watching.report().proved == 2
+
+
 def test_a_block_that_is_recomputed_twice_is_told() -> None:
     class Twice(Model):
         def forward(self, values: Tensor) -> Tensor:
@@ -296,6 +314,37 @@ def test_steps_that_cannot_be_told_apart_are_given_up_and_those_between_are_seen
         train(model, 3)
         assert watching.report().proved == 2
         assert watching.report().ok
+
+
+@both_modes
+@pytest.mark.parametrize("first", [False, True])
+def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool, first: bool) -> None:
+    model = model_of(Layer, Layer)
+    enable(model, reentrant)
+    with guard(model) as watching:
+        for _ in range(3):
+            loss = None if first else next(tensors(model(**values()))).sum()
+            with torch.no_grad():
+                model(**values())
+            loss = next(tensors(model(**values()))).sum() if loss is None else loss
+            loss.backward()  # type: ignore[no-untyped-call]
+        report = watching.report()
+    assert (report.steps, report.proved) == (3, 2)
+    assert [row.counts for row in report.blocks] == [(1, 1)] * 2
+
+
+def test_a_loss_of_several_forwards_is_one_step_from_the_second_time_on() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    model.layers[1].eval()
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(4):
+            pair = [next(tensors(model(**values()))) for _ in range(2)]
+            sum(pair).sum().backward()  # type: ignore[union-attr]
+        report = watching.report()
+    assert report.steps == 3
+    assert [row.counts for row in report.blocks] == [(2, 2), (2, 0)]
+    assert [fault.cause for fault in report.faults] == [CoverageCause.EVALUATION]
 
 
 def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

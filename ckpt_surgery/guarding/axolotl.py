@@ -1,0 +1,20 @@
+"""The guard as a plugin of axolotl: `plugins: [ckpt_surgery.guarding.axolotl.CheckpointGuardPlugin]`.
+
+axolotl is imported here alone: nothing else imports this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from axolotl.integrations.base import BasePlugin
+
+from ckpt_surgery.guarding.trainer import CheckpointGuard
+
+
+class CheckpointGuardPlugin(BasePlugin):  # type: ignore[misc]  # axolotl is not read by the type checker
+    """Guards what axolotl trains, and wraps it where the configuration says `gradient_checkpointing: true`."""
+
+    def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[CheckpointGuard]:
+        """The callback for the trainer that axolotl makes."""
+        return [CheckpointGuard(wrap=cfg.gradient_checkpointing is True and not cfg.activation_offloading)]

@@ -1,0 +1,83 @@
+"""The guard as a callback of Lightning. Lightning is imported here alone: nothing else imports this file."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.guarding.guard import OnFault
+from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+
+if TYPE_CHECKING:
+    Callback = Any
+elif find_spec("lightning") is not None:
+    from lightning.pytorch.callbacks import Callback
+else:
+    from pytorch_lightning.callbacks import Callback
+
+
+class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read by the type checker
+    """Guards the models that a LightningModule trains, from the start of the training to its end.
+
+    A LightningModule is seldom called itself: the models are those of its modules that its training step calls.
+    `reports` are what was seen of them; they are also printed at the end on the first rank.
+
+    Args:
+        wrap: call `wrap_blocks` on the models, and undo that at the end. With None that is done where their library's
+            checkpointing is switched on, with its options.
+        every: as in `guard`.
+        prove: as in `guard`.
+        on_fault: as in `guard`.
+        patience: as in `guard`.
+    """
+
+    def __init__(
+        self,
+        *,
+        wrap: bool | None = None,
+        every: int = 100,
+        prove: bool = True,
+        on_fault: OnFault = "warn",
+        patience: int = 20,
+    ) -> None:
+        super().__init__()
+        which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
+        self._options = TakeoverOptions(which, {}, every, prove, on_fault, patience)
+        self._takeover: Takeover | None = None
+        self.reports: Sequence[GuardReport] = ()
+
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Look for the models in the first step."""
+        self._takeover = Takeover(self._options, _warn)
+        self._takeover.install_on(pl_module)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
+        """The models are known after a step."""
+        if self._takeover is not None:
+            self._takeover.look_no_more()
+
+    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Stop watching, print what was seen, and undo what was done."""
+        takeover, self._takeover = self._takeover, None
+        if takeover is None:
+            return
+        self.reports = tuple(trained.guard.report() for trained in takeover.trained if trained.guard is not None)
+        takeover.remove()
+        if trainer.is_global_zero:
+            for report in self.reports:
+                print(report, file=sys.stderr)
+
+    def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
+        """The same after an error, or an interrupt."""
+        self.on_train_end(trainer, pl_module)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SurgeryWarning, stacklevel=2)

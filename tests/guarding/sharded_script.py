@@ -1,0 +1,89 @@
+"""A guard under FSDP2 on two ranks: what each rank saw, as JSON.
+
+Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from ckpt_surgery import guard, wrap_blocks
+from tests.rank_cases import run_cases, whole
+from tests.zoo.tiny_models import llama, tokens
+
+SIZE = 2
+LAYERS = 2
+
+Result = dict[str, Any]
+
+
+def sharded(model: Any) -> None:
+    mesh = init_device_mesh("cpu", (SIZE,))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def train(model: Any) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    losses = []
+    for _ in range(LAYERS + 1):
+        loss = model(**tokens()).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        with torch.no_grad():
+            model(**tokens())
+    return losses
+
+
+def result_of(order: Callable[[Any], Any] | None) -> Result:
+    """A guarded training of a sharded model next to one without checkpointing and guard."""
+    bare, model = llama(LAYERS, use_cache=False), llama(LAYERS, use_cache=False)
+    sharded(bare)
+    surgery = order(model) if order else None
+    if surgery is None:
+        sharded(model)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    watching = guard(model, on_fault="collect")
+    losses, expected = train(model), train(bare)
+    report = watching.report()
+    watching.remove()
+    states: list[dict[str, Any]] = [{n: whole(t) for n, t in m.state_dict().items()} for m in (model, bare)]
+    return {
+        "losses": losses == expected,
+        "names": list(states[0]) == list(states[1]),
+        "weights": all(torch.equal(states[0][name], states[1][name]) for name in states[1]),
+        "counts": sorted({row.counts or (0, 0) for row in report.blocks}),
+        "proofs": [f"{row.proof.status} {row.proof.detail}".strip() for row in report.blocks],
+        "faults": [str(fault) for fault in report.faults],
+    }
+
+
+def before(model: Any) -> Any:
+    surgery = wrap_blocks(model)
+    sharded(model)
+    return surgery
+
+
+def after(model: Any) -> Any:
+    sharded(model)
+    return wrap_blocks(model)
+
+
+CASES: dict[str, Callable[[], Result]] = {
+    "its own": lambda: result_of(None),
+    "before": lambda: result_of(before),
+    "after": lambda: result_of(after),
+}
+
+
+if __name__ == "__main__":
+    run_cases(CASES, sys.argv[1], SIZE)

@@ -1,0 +1,59 @@
+"""An action waits for the import of a module, however often others look for the module before."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.guarding.after_import import after_import
+
+
+@pytest.fixture
+def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that can be imported and has not been."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "imported_late.py").write_text("value = 3\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "imported_late", raising=False)
+    return "imported_late"
+
+
+def test_it_happens_right_after_the_import_and_leaves_nothing_behind(name: str) -> None:
+    calls: list[int] = []
+    finders = list(sys.meta_path)
+    after_import(name, lambda: calls.append(sys.modules[name].value))
+    assert calls == []
+    module = __import__(name)
+    assert calls == [3]
+    assert sys.meta_path == finders
+    assert module.__spec__ is not None
+    assert type(module.__spec__.loader).__module__ == "_frozen_importlib_external"
+
+
+def test_looking_for_the_module_as_packages_do_that_ask_whether_it_is_there_changes_nothing(name: str) -> None:
+    calls: list[int] = []
+    after_import(name, lambda: calls.append(1))
+    assert find_spec(name) is not None
+    assert find_spec(name) is not None
+    assert calls == []
+    __import__(name)
+    assert calls == [1]
+
+
+def test_it_happens_now_where_the_module_is_there() -> None:
+    calls: list[int] = []
+    after_import("sys", lambda: calls.append(1))
+    assert calls == [1]
+
+
+def test_a_module_that_is_not_there_is_missing_as_ever() -> None:
+    after_import("no_such_module_anywhere", lambda: None)
+    try:
+        assert find_spec("no_such_module_anywhere") is None
+        with pytest.raises(ModuleNotFoundError):
+            __import__("no_such_module_anywhere")
+    finally:
+        sys.meta_path.pop(0)

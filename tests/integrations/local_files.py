@@ -1,0 +1,78 @@
+"""What the tests of other packages train: a tiny model with a tokenizer in a folder, and rows in files.
+
+Everything is made here, with random weights, and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+WORDS = ("red", "green", "blue", "one", "two", "three", "cat", "dog", "sees", "has", "is", "big", "small", "a", "the")
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+LAYERS = 3
+
+
+def tokenizer() -> Any:
+    """A tokenizer that knows a few words."""
+    vocabulary = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
+    made.chat_template = CHAT
+    return made
+
+
+def llama() -> Any:
+    """A Llama of three layers; its weights are the same each time."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(SPECIAL) + len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def model_folder(path: Path) -> Path:
+    """A folder with that model and that tokenizer, as `from_pretrained` reads it."""
+    llama().save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return path
+
+
+def sentence(place: int, length: int = 5) -> str:
+    """Words, others for each place."""
+    return " ".join(WORDS[(place * 7 + 3 * n) % len(WORDS)] for n in range(length))
+
+
+def rows(count: int = 16) -> list[dict[str, str]]:
+    """Rows that serve supervised, preference and online training alike."""
+    return [
+        {"prompt": sentence(n), "completion": sentence(n + 1), "chosen": sentence(n + 1), "rejected": sentence(n + 2)}
+        for n in range(count)
+    ]
+
+
+def data_folder(path: Path, *columns: str) -> Path:
+    """A folder with a training split of those columns."""
+    path.mkdir()
+    lines = [json.dumps({name: row[name] for name in columns}) for row in rows()]
+    (path / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
