@@ -39,13 +39,12 @@ drops past state, defines a function, does what the else branch does too, logs, 
 ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 
 BuildKind: TypeAlias = Literal[
-    "class", "container", "choice", "element", "spread", "attribute", "maker", "param", "unknown"
+    "class", "container", "choice", "element", "spread", "attribute", "member", "maker", "param", "unknown"
 ]
 """`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`, and calls
-them itself if its `name` is that of torch's Sequential. `choice`:
-one of `items`. `element`: something that `items` hold. `spread`: all that `items` hold, inside a container.
-`attribute`: `self.<name>`. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is
-given under `name`."""
+them itself if its `name` is that of torch's Sequential. `choice`: one of `items`. `element`: something that `items`
+hold. `spread`: all that `items` hold, inside a container. `attribute`: `self.<name>`. `member`: the attribute `name` of
+its item. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is given under `name`."""
 
 
 class CarriedArgument(NamedTuple):
@@ -317,7 +316,7 @@ class FileFacts:
     checkpointers: tuple[str, ...]
     """Those of them that checkpoint what they are given."""
     replaced_forwards: tuple[str, ...]
-    """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
+    """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
     checkpointed: tuple[CheckpointedFunction, ...]
     script: ScriptFacts | None
     """What it says as a training script; None where no rule about scripts has anything to look at."""
