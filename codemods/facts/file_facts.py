@@ -116,6 +116,8 @@ class CheckpointCall:
     span: Span
     is_given: bool = False
     """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
+    runs_several: bool = False
+    """Whether it is a function that calls several modules."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     Wrapping,
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
-from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state
@@ -271,7 +271,17 @@ class MethodReader:
             wrapping=wrapping,
             span=span_of(call),
             is_given=is_given(call.func),
+            runs_several=bool(call.args) and self._runs_several(call.args[0], env),
         )
+
+    def _runs_several(self, callee: ast.expr, env: Env) -> bool:
+        """Whether a local function, or what one makes, calls several modules, or some in a loop."""
+        match callee:
+            case ast.Call(func=ast.Name(id=name), args=given) if name in self.functions:
+                return sum(bool(value_of(node, env).paths) for node in given) > 1
+            case ast.Name(id=name) if name in self.functions:
+                return calls_several(self.functions[name], env)
+        return False
 
     def _given_on(self, call: ast.Call) -> tuple[Argument, ...]:
         """What the callee of a wrapped checkpoint call gets: what the wrapper adds, too."""
