@@ -48,7 +48,7 @@ SILENT: frozenset[type[cst.CSTNode]] = frozenset(
         cst.Float,
     }
 )
-"""What holds no name and no call. Most nodes are of these types, and are told by them before anything else is asked."""
+"""What holds no name and no call. Most nodes are of these types, which are asked for before anything else."""
 
 
 class PlaceError(CkptSurgeryError, ValueError):
@@ -122,7 +122,8 @@ class TargetedTransformer(ModuleTransformer):
 class OccurrenceTransformer(TargetedTransformer):
     """Finds one call, name or `if` of its target. What is in f-strings does not count.
 
-    Nodes of the types in `silent` are not entered. `margin` is the indentation of what is being visited in columns, and `step` that of one level of the file.
+    Nodes of the types in `silent` are not entered. `margin` is the indentation of what is being visited, in columns,
+    and `step` that of one level of the file.
     """
 
     silent = SILENT

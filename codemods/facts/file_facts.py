@@ -43,8 +43,9 @@ BuildKind: TypeAlias = Literal[
 ]
 """`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`, and calls
 them itself if its `name` is that of torch's Sequential. `choice`: one of `items`. `element`: something that `items`
-hold. `spread`: all that `items` hold, inside a container. `attribute`: `self.<name>`. `member`: the attribute `name` of
-its item. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is given under `name`."""
+hold. `spread`: all that `items` hold, inside a container. `attribute`: `self.<name>`. `member`: the attribute `name`
+of its item. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is given under
+`name`."""
 
 
 class CarriedArgument(NamedTuple):

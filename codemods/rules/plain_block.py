@@ -33,7 +33,8 @@ Not repaired where the layer class cannot be imported: the package asks for a tr
 models that import transformers under a condition hold the block.
 
 Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
-where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).
+where another forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class
+`forward = Bar.forward`.
 """
 
 from __future__ import annotations
