@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
@@ -91,7 +92,12 @@ def _equal(copy_text: str, copy: CopiedFrom, source_text: str, span: Span) -> bo
 
 
 def _lines(text: str, span: Span) -> str:
-    return "\n".join(text.split("\n")[span.line - 1 : span.end_line])
+    return "\n".join(_split(text)[span.line - 1 : span.end_line])
+
+
+@lru_cache(maxsize=64)
+def _split(text: str) -> list[str]:
+    return text.split("\n")
 
 
 def _code(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.layout import Place, laid_out
-from ckpt_surgery.codemods.edits.targeted import OccurrenceTransformer, code_of, columns, indentation
+from ckpt_surgery.codemods.edits.targeted import SILENT, OccurrenceTransformer, code_of, columns, indentation
 from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
@@ -24,7 +24,9 @@ _STATEMENTS = (
 
 
 class StatementTransformer(OccurrenceTransformer):
-    """Finds an occurrence, and keeps the statements that it is in."""
+    """Finds an occurrence that is no name, and keeps the statements that it is in."""
+
+    silent = SILENT | {cst.Name}
 
     def __init__(self, occurrence: Occurrence, what: str) -> None:
         super().__init__(occurrence, what)
@@ -32,6 +34,8 @@ class StatementTransformer(OccurrenceTransformer):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Keep the statement that is being visited."""
+        if type(node) in self.silent:
+            return False
         if isinstance(node, _STATEMENTS):
             self.statements.append(node)
         return super().on_visit(node)
@@ -40,6 +44,8 @@ class StatementTransformer(OccurrenceTransformer):
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         """What takes the node's place."""
+        if type(original_node) in self.silent:
+            return updated_node
         if isinstance(original_node, _STATEMENTS):
             self.statements.pop()
         return super().on_leave(original_node, updated_node)

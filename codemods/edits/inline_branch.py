@@ -11,6 +11,8 @@ from ckpt_surgery.codemods.edits.branch_comments import comments, left_of, witho
 from ckpt_surgery.codemods.edits.targeted import DEFINITIONS, HOLDERS, OccurrenceTransformer, PlaceError, leading_lines
 from ckpt_surgery.codemods.repair import Occurrence
 
+_ENTERED = frozenset({cst.Module, *DEFINITIONS, *HOLDERS})
+
 
 class RemoveInlineBranch(OccurrenceTransformer):
     """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
@@ -38,7 +40,7 @@ class RemoveInlineBranch(OccurrenceTransformer):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Whether to go on inside a node: only statements that hold others are entered."""
-        return isinstance(node, (cst.Module, *DEFINITIONS, *HOLDERS)) and super().on_visit(node)
+        return type(node) in _ENTERED and super().on_visit(node)
 
     def visit_If(self, node: cst.If) -> bool:
         """Count it."""

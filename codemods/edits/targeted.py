@@ -30,8 +30,25 @@ HOLDERS = (
 """What may hold a class or function besides another one."""
 _TAB = 4
 """Columns of a tab, as formatters count it."""
-_SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Comma, cst.AssignEqual)
-"""What holds nothing but white space and comments."""
+SILENT: frozenset[type[cst.CSTNode]] = frozenset(
+    {
+        cst.SimpleWhitespace,
+        cst.ParenthesizedWhitespace,
+        cst.TrailingWhitespace,
+        cst.EmptyLine,
+        cst.Comma,
+        cst.Dot,
+        cst.AssignEqual,
+        cst.LeftParen,
+        cst.RightParen,
+        cst.LeftSquareBracket,
+        cst.RightSquareBracket,
+        cst.SimpleString,
+        cst.Integer,
+        cst.Float,
+    }
+)
+"""What holds no name and no call. Most nodes are of these types, which are asked for before anything else."""
 
 
 class PlaceError(CkptSurgeryError, ValueError):
@@ -105,8 +122,11 @@ class TargetedTransformer(ModuleTransformer):
 class OccurrenceTransformer(TargetedTransformer):
     """Finds one call, name or `if` of its target. What is in f-strings does not count.
 
-    `margin` is the indentation of what is being visited in columns, and `step` that of one level of the file.
+    Nodes of the types in `silent` are not entered. `margin` is the indentation of what is being visited, in columns,
+    and `step` that of one level of the file.
     """
+
+    silent = SILENT
 
     def __init__(self, occurrence: Occurrence, what: str) -> None:
         super().__init__(occurrence.definition)
@@ -137,16 +157,20 @@ class OccurrenceTransformer(TargetedTransformer):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Whether to go on inside a node: not where nothing can be found, or the occurrence has been."""
+        if type(node) in self.silent:
+            return False
         if isinstance(node, cst.Module):
             self.step = node.default_indent
         elif isinstance(node, cst.IndentedBlock):
             self.margin += indentation(node, self.step)
-        return not isinstance(node, _SPACE) and super().on_visit(node) and not self._passed
+        return super().on_visit(node) and not self._passed
 
     def on_leave(
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         """What takes the place of a node."""
+        if type(original_node) in self.silent:
+            return updated_node
         self._passed = self._passed or original_node is self.found
         left = super().on_leave(original_node, updated_node)
         if isinstance(original_node, cst.IndentedBlock):

@@ -156,6 +156,8 @@ class Builder:
                 )
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return Build("attribute", name)
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if self.locals.get(name, _UNKNOWN) != _UNKNOWN:
+                return Build("member", attribute, (self.locals[name],))
             case ast.Attribute():
                 text = dotted(node)
                 is_class = text and not text.rpartition(".")[2].islower()

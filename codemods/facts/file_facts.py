@@ -40,13 +40,13 @@ drops past state, defines a function, does what the else branch does too, logs, 
 ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 
 BuildKind: TypeAlias = Literal[
-    "class", "container", "choice", "element", "spread", "attribute", "maker", "param", "unknown"
+    "class", "container", "choice", "element", "spread", "attribute", "member", "maker", "param", "unknown"
 ]
 """`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`, and calls
-them itself if its `name` is that of torch's Sequential. `choice`:
-one of `items`. `element`: something that `items` hold. `spread`: all that `items` hold, inside a container.
-`attribute`: `self.<name>`. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is
-given under `name`."""
+them itself if its `name` is that of torch's Sequential. `choice`: one of `items`. `element`: something that `items`
+hold. `spread`: all that `items` hold, inside a container. `attribute`: `self.<name>`. `member`: the attribute `name`
+of its item. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is given under
+`name`."""
 
 
 class CarriedArgument(NamedTuple):
@@ -118,6 +118,8 @@ class CheckpointCall:
     span: Span
     is_given: bool = False
     """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
+    runs_several: bool = False
+    """Whether it is a function that calls several modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,7 @@ class FileFacts:
     checkpointers: tuple[str, ...]
     """Those of them that checkpoint what they are given."""
     replaced_forwards: tuple[str, ...]
-    """Classes that get another forward at module level: `FooAttention.forward = new_forward`."""
+    """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
     checkpointed: tuple[CheckpointedFunction, ...]
     forward_patches: tuple[ForwardPatch, ...]
     """Forwards that it puts in the place of others."""

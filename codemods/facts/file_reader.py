@@ -159,6 +159,8 @@ class FileReader:
                     ast.Assign(targets=[ast.Name(id=name)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
+                    if name == "forward":
+                        self.replaced.append(node.name)
                     if name in _FLAGS:
                         flags.append((name, ast.unparse(value)))
                     elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):

@@ -24,9 +24,9 @@ from ckpt_surgery.codemods.facts.file_facts import (
     Wrapping,
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
-from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -267,11 +267,34 @@ class MethodReader:
         return CheckpointCall(
             callee=ast.unparse(call.args[0]) if call.args else "",
             paths=tuple(sorted(path for path in paths if path)),
-            args=arguments_of(call, skip=1),
+            args=self._given_on(call) if wrapping in ("partial", "custom") else arguments_of(call, skip=1),
             wrapping=wrapping,
             span=span_of(call),
             is_given=is_given(call.func),
+            runs_several=bool(call.args) and self._runs_several(call.args[0], env),
         )
+
+    def _runs_several(self, callee: ast.expr, env: Env) -> bool:
+        """Whether a local function, or what one makes, calls several modules, or some in a loop."""
+        match callee:
+            case ast.Call(func=ast.Name(id=name), args=given) if name in self.functions:
+                return sum(bool(value_of(node, env).paths) for node in given) > 1
+            case ast.Name(id=name) if name in self.functions:
+                return calls_several(self.functions[name], env)
+        return False
+
+    def _given_on(self, call: ast.Call) -> tuple[Argument, ...]:
+        """What the callee of a wrapped checkpoint call gets: what the wrapper adds, too."""
+        arguments = arguments_of(call, skip=1)
+        match call.args[0]:
+            case ast.Call(func=function) as wrapper if dotted(function).rpartition(".")[2] == "partial":
+                arguments = (*arguments_of(wrapper, skip=1), *arguments)
+            case ast.Call(func=ast.Name(id=name), args=[_]) if name in self.functions:
+                inner = _call_of_parameter(self.functions[name])
+                arguments = (*arguments, *(arguments_of(inner, skip=1) if inner else [UNPACKED]))
+            case _:
+                arguments = (*arguments, UNPACKED)
+        return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
 
     def _inline(
         self, statement: ast.If, calls: list[ast.Call], env: Env, direct: tuple[ModuleCall, ...]
@@ -341,6 +364,16 @@ class MethodReader:
                     orelse_is_elif=any((inner.lineno, inner.col_offset) in elifs for inner in node.orelse[:1]),
                     guard_needed=inline.guard is not None and read_later(function, node, inline.guard),
                 )
+
+
+def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
+    """Where a function calls its first parameter, as in `module(*inputs, mask)`; None where it is called otherwise."""
+    names = [node.arg for node in function.args.args[:1]]
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
+    match calls:
+        case [ast.Call(args=[ast.Starred(), *_]) as call]:
+            return call
+    return None
 
 
 def _calls_and_loops(

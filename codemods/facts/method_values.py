@@ -87,6 +87,23 @@ def accessors(functions: Iterable[ast.FunctionDef]) -> Env:
     return found
 
 
+def calls_several(function: ast.FunctionDef, env: Env) -> bool:
+    """Whether a local function calls more than one module, or one in a loop."""
+    inner = dict(env)
+    names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
+    for name, default in zip(reversed(names), reversed(function.args.defaults), strict=False):
+        inner[name] = value_of(default, env)
+    nodes = list(ast.walk(function))
+    loops = [node for node in nodes if isinstance(node, ast.For)]
+    for node in nodes:
+        if isinstance(node, ast.For):
+            bind_loop(node.target, node.iter, inner)
+        elif isinstance(node, ast.Assign):
+            bind(node.targets[0], node.value, inner)
+    calls = {id(node) for node in nodes if isinstance(node, ast.Call) and value_of(node.func, inner).paths}
+    return len(calls) > 1 or any(id(node) in calls for loop in loops for node in ast.walk(loop))
+
+
 def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 

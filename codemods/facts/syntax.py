@@ -33,6 +33,10 @@ class Argument(NamedTuple):
         return self.shape not in ("none", "constant")
 
 
+UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
+"""Stands for arguments that nobody knows."""
+
+
 def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
     """The place of a node."""
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)

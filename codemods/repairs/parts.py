@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
+from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts, Import
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.repair import (
     DropComment,
@@ -71,10 +71,13 @@ class _Parts:
         early = [item for item in imports if item.span.line < first]
         plain = bool(early) and early == imports and all(cls.span.column == 0 for cls in facts.classes)
         self._head = self._lines(1, first - 1)._replace(step=self._step()) if plain else self.whole
+        self._imports = self._imports_of(early) if plain else self.whole
 
     def of(self, repair: SourceRepair) -> Part:
-        """The head of a class, a method, the class, the head of the file, or all of it."""
-        if isinstance(repair, ImportName | DropImports):
+        """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
+        if isinstance(repair, ImportName):
+            return self._imports
+        if isinstance(repair, DropImports):
             return self._head
         target = repair.target.definition if isinstance(repair.target, Occurrence) else repair.target
         name, _, inner = target.name.partition(".") if target else ("", "", "")
@@ -86,6 +89,17 @@ class _Parts:
         if isinstance(repair, KeepElseBranch | KeepElseExpression | PassArguments | OrderParameters | ReplaceName):
             return self._method(cls, inner.partition(".")[0])
         return self._lines(cls.first_line, cls.span.end_line)
+
+    def _imports_of(self, early: Sequence[Import]) -> Part:
+        """The head of the file up to its last import; all of the head, where more stands on that line."""
+        last = max((item.span for item in early if item.span.column == 0), default=None)
+        if last is None:
+            return self._head
+        end = self._source.offset(last.end_line, last.end_column)
+        rest = self._source.text[end : self._source.line_end(end)].strip()
+        if rest and not rest.startswith("#"):
+            return self._head
+        return self._lines(1, last.end_line)._replace(step=self._head.step)
 
     def _step(self) -> str:
         """The indentation of the first method."""

@@ -23,14 +23,15 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 ## Fix safety
 Safe if the test is about checkpointing and training alone, the else branch calls the same blocks, and their classes
 can be made layers. The else branch is the truth: if the two disagree, the finding says how. A mode that the branch
-sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard
-such as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other
-conditions, if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past
-state by position to a block which the repair makes a layer, if the branch goes without what may be past state under
-another name, or if the model reads more outputs of the block where its `use_cache` is True, and does not set that to
-False under checkpointing (CKPT001 says why). Unsafe, too, if the direct call is one of `layer.forward`, which leads
-round a layer up to transformers 5.0, if the test asks a configuration that transformers does not read, or if something
-else leads round the layer (see CKPT001).
+sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard such
+as `if use_cache: ... use_cache = False` stays if later code reads the name. Unsafe if the test has other conditions,
+if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past state by
+position to a block which the repair makes a layer, if the branch goes without what may be past state under another
+name, if a function that works checkpoints several modules as one, which keeps less than each of them checkpointed by
+itself, or if the model reads more outputs of the block where its `use_cache` is True, and does not set that to False
+under checkpointing (CKPT001 says why). Unsafe, too, if the direct call is one of `layer.forward`, which leads round a
+layer up to transformers 5.0, if the test asks a configuration that transformers does not read, or if something else
+leads round the layer (see CKPT001).
 
 The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
 would switch a layer on: no model of transformers holds the class, the model does not say
@@ -54,7 +55,7 @@ from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, Sou
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.branch_arguments import Disagreement, disagreements
-from ckpt_surgery.codemods.tree.checkpointed import paths_behind, runs_functions
+from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, paths_behind, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
@@ -90,6 +91,7 @@ class Obstacle(Enum):
     OTHER_SWITCH = "other switch"
     OTHER_CONFIGURATION = "other configuration"
     BY_FORWARD = "by forward"
+    SEVERAL_MODULES = "several modules"
     OTHER_CONDITIONS = "other conditions"
     SIGNATURE_ORDER = "signature order"
     WITHHELD = "withheld"
@@ -109,6 +111,7 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.OTHER_SWITCH: "gradient_checkpointing_enable() does not set what the test asks for",
     Obstacle.OTHER_CONFIGURATION: "the test asks {}'s own configuration, which transformers does not read",
     Obstacle.BY_FORWARD: "`{}` leads round a layer up to transformers 5.0: call the block itself",
+    Obstacle.SEVERAL_MODULES: "{} checkpoints several modules as one: each by itself keeps what is between them, too",
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
     Obstacle.WITHHELD: "the branch goes without {}: if that is past state, a layer would write it twice",
@@ -273,6 +276,10 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
     if by_forward:
         yield Hindrance(Obstacle.BY_FORWARD, (by_forward,))
+    together = [checkpoint for checkpoint in inline.checkpoints if checkpoint.runs_several]
+    several = [each.callee for each in together if not finds_last_values(context.tree, owner, each)]
+    if several:
+        yield Hindrance(Obstacle.SEVERAL_MODULES, (", ".join(several),))
     if inline.conditions:
         yield Hindrance(Obstacle.OTHER_CONDITIONS, (" and ".join(inline.conditions),))
     withheld = [item.name for item in disagreements(context.tree, owner, inline) if item.withholds]

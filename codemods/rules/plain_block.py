@@ -33,7 +33,8 @@ Not repaired where the layer class cannot be imported: the package asks for a tr
 models that import transformers under a condition hold the block.
 
 Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
-where another forward is assigned to the block or the model (`FooLayer.forward = new_forward`).
+where another forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class
+`forward = Bar.forward`.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
     ref = element.element
-    message = (
-        f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer: it is never checkpointed"
-    )
+    called = _is_called(context, element)
+    never = ": it is never checkpointed" if called else ", and nothing here checkpoints it"
+    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer{never}"
     applicability = Applicability.SAFE
     replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
@@ -105,7 +106,7 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message += f" ({refusal_text(conversion)})"
         applicability = Applicability.UNKNOWN
         return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
-    doubt = conversion.doubt or (None if _is_called(context, element) else CallDoubt(ref.name))
+    doubt = conversion.doubt or (None if called else CallDoubt(ref.name))
     if doubt and applicability is Applicability.SAFE:
         message += f"; {doubt_text(doubt)}"
         applicability = Applicability.UNSAFE

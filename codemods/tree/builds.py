@@ -56,6 +56,9 @@ class BuildResolver:
                 for item in built.items:
                     for inner_owner, inner in self.items(user, owner, item, depth + 1):
                         yield from self.items(user, inner_owner, inner, depth + 1)
+            case "member":
+                for target_owner, source in self._members(user, owner, built, depth):
+                    yield from self.items(target_owner, target_owner, source, depth + 1)
             case "attribute" | "maker" | "class":
                 key = (user, owner, built)
                 active = (owner, built.name)
@@ -85,6 +88,9 @@ class BuildResolver:
                         yield from self.classes(user, inner_owner, inner, depth + 1)
                     if item.kind == "class":
                         yield from self.names.named(owner.path, item.name)
+            case "member":
+                for target_owner, source in self._members(user, owner, built, depth):
+                    yield from self.classes(target_owner, target_owner, source, depth + 1)
             case "attribute" | "maker":
                 key = (user, owner, built)
                 active = (owner, built.name)
@@ -109,6 +115,12 @@ class BuildResolver:
             yield from self.classes(user, source_owner, source, depth + 1)
         if not returned:
             yield External(built.name, "")
+
+    def _members(self, user: ClassRef, owner: ClassRef, built: Build, depth: int) -> Iterator[tuple[ClassRef, Build]]:
+        """What an attribute of other modules is built from, with the class that says so."""
+        for target in self.classes(user, owner, built.items[0], depth + 1):
+            if isinstance(target, ClassRef):
+                yield from self.bases.attribute(target, built.name)
 
     def _behind(self, owner: ClassRef, built: Build) -> Iterable[tuple[ClassRef, Build]]:
         """What an attribute, a maker or a function is built from."""

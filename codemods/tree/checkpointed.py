@@ -18,6 +18,13 @@ def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCa
     return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
 
 
+def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
+    """Whether a function that is checkpointed finds other values in the recompute, because the loop rebinds names."""
+    facts = tree.names.facts(owner.path)
+    functions = [function for function in (facts.checkpointed if facts else ()) if function.span == checkpoint.span]
+    return any(capture.rebound for function in functions for capture in function.captures)
+
+
 def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
     """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
     facts = tree.names.facts(owner.path)

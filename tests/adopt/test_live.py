@@ -121,7 +121,7 @@ def test_a_repair_of_what_was_right_that_costs_memory_is_refused(
 ) -> None:
     folder = write_shape(Path("toy"), "bound functions")
     before = (folder / "modeling_toy.py").read_bytes()
-    code, document = adopted("--write")
+    code, document = adopted("--write", "--unsafe")
     assert (code, document["decision"]) == (1, "worse")
     assert (folder / "modeling_toy.py").read_bytes() == before
     assert "The repair is refused: with it, ToyModel is worse in cost" in capsys.readouterr().out

@@ -26,7 +26,8 @@ CODES: Mapping[str, set[str]] = {
     "name of transformers": {"CKPT001", "CKPT003"},
     "healthy": set(),
 }
-REPAIRED = [shape for shape in SHAPES if shape not in ("by hand", "healthy")]
+LEFT = ("bound functions", "by hand")
+REPAIRED = [shape for shape in SHAPES if shape not in (*LEFT, "healthy")]
 APPLIERS = {"git": ["git", "apply"], "patch": ["patch", "-p1", "--quiet", "-i"]}
 SCRIPT = """
 import torch
@@ -38,8 +39,8 @@ model(batch).loss.backward()
 """
 
 
-def examined(folder: Path) -> SourceResult:
-    return examine_source(read_folder(folder), cache=False, jobs=1)
+def examined(folder: Path, unsafe: bool = False) -> SourceResult:
+    return examine_source(read_folder(folder), unsafe=unsafe, cache=False, jobs=1)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -57,7 +58,13 @@ def test_what_is_found_in_each_shape(tmp_path: Path, shape: str) -> None:
     source = examined(write_shape(tmp_path, shape))
     assert {finding.code for finding in source.faults} == CODES[shape]
     assert bool(source.patches) == (shape in REPAIRED)
-    assert bool(source.left) == (shape == "by hand")
+    assert bool(source.left) == (shape in LEFT)
+
+
+def test_a_function_over_several_modules_is_repaired_on_request_alone(tmp_path: Path) -> None:
+    source = examined(write_shape(tmp_path, "bound functions"), unsafe=True)
+    assert bool(source.patches)
+    assert source.left == ()
 
 
 @pytest.mark.parametrize("program", APPLIERS)
