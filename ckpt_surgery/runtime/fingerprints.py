@@ -17,13 +17,16 @@ from torch import Tensor
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.tensors import unseen
 
-_PERIOD = 251
-"""Elements are summed in columns, and each column has a weight of its own. It is a prime, and so divides no size of a
-model: two rows of an activation that change places move to other columns."""
+_PERIOD = 65_537
+"""How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
+not stand below each other."""
 
 _GROUPS = {False: 32, True: 127}
 """Neighbours that are added up before they are weighted: words of bits, and values. Rows of values may add up to a
 constant, as those of a softmax do, so the number divides no row."""
+
+_FEW = 4096
+"""Elements that are weighted one by one: to add up neighbours first is faster only where there are more."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -46,18 +49,16 @@ class Fingerprint:
 
 def fingerprint(tensor: Tensor) -> Fingerprint | None:
     """The fingerprint of a tensor of any dtype and layout; None for one that has no values, as on "meta"."""
-    data = _local(tensor)
-    if data is None:
+    if not _has_values(tensor):
         return None
-    with unseen(), torch.no_grad(), _without_autocast(data.device.type):
-        flat = _flat(data)
+    with unseen(), torch.no_grad(), _without_autocast(tensor.device.type):
+        flat = _flat(_local(tensor))
         return Fingerprint(tensor.shape, tensor.dtype, _sum_of_bits(flat), _sum_of_values(flat))
 
 
 def placeholder(tensor: Tensor) -> Fingerprint | None:
     """A fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
-    data = _local(tensor)
-    return None if data is None else Fingerprint(tensor.shape, tensor.dtype, _zero(data.device), None)
+    return Fingerprint(tensor.shape, tensor.dtype, _zero(tensor.device), None) if _has_values(tensor) else None
 
 
 @cache
@@ -72,32 +73,31 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
 
 def bits_of(tensor: Tensor) -> Tensor | None:
     """The sum over the bits of a tensor alone: int64, of shape ()."""
-    data = _local(tensor)
-    if data is None:
+    if not _has_values(tensor):
         return None
     with unseen(), torch.no_grad():
-        return _sum_of_bits(_flat(data))
+        return _sum_of_bits(_flat(_local(tensor)))
 
 
 def magnitude(tensor: Tensor) -> float:
     """The root of the sum of squares: what a difference of `values` is measured by."""
-    data = _local(tensor)
-    if data is None or data.numel() == 0:
+    if not _has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
-        return float(torch.linalg.vector_norm(_real(_flat(data)), dtype=torch.float64))
+        return float(torch.linalg.vector_norm(_real(_flat(_local(tensor))), dtype=torch.float64))
 
 
-def _local(tensor: Tensor) -> Tensor | None:
-    """The strided tensor that holds the values."""
-    if hasattr(tensor, "_local_tensor"):  # DTensor
-        tensor = tensor._local_tensor
-    if tensor.is_meta or descends(type(tensor), "FakeTensor"):
-        return None
-    with torch.no_grad():
-        if tensor.layout == torch.jagged:
-            return tensor.values()
-        return tensor.detach() if tensor.layout == torch.strided else tensor.to_dense()
+def _has_values(tensor: Tensor) -> bool:
+    local = getattr(tensor, "_local_tensor", tensor)
+    return not local.is_meta and not descends(type(local), "FakeTensor")
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The strided tensor that holds the values; of a DTensor, those on this rank."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    if local.layout == torch.strided:
+        return local.detach()
+    return local.values() if local.layout == torch.jagged else local.to_dense()
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -132,25 +132,21 @@ def _sum_of_values(flat: Tensor) -> Tensor | None:
 
 
 def _weighted(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    """A weighted sum over `flat`, of shape (). Of a large tensor, neighbours have one weight: that is faster."""
+    """A weighted sum over `flat`, of shape ()."""
+    if flat.numel() <= _FEW:
+        return _weigh(flat, dtype)
     group = _GROUPS[dtype.is_floating_point]
-    if flat.numel() < group * _PERIOD:
-        return _sum_of_columns(flat, dtype)
     whole = flat.numel() // group * group
-    sums = flat[:whole].view(-1, group).sum(1, dtype=dtype)
-    total = _sum_of_columns(sums, dtype)
-    return total if whole == flat.numel() else total + _sum_of_columns(flat[whole:], dtype)
+    total = _weigh(flat[:whole].view(-1, group).sum(1, dtype=dtype), dtype)
+    return total if whole == flat.numel() else total + flat[whole:].sum(dtype=dtype)
 
 
-def _sum_of_columns(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    """The weighted sum of the columns of `flat`, laid out in rows of `_PERIOD` elements."""
-    whole = flat.numel() // _PERIOD * _PERIOD
-    rest = flat[whole:]
-    weights = _weights(dtype, flat.device)
-    total = (rest.to(dtype) * weights[: rest.numel()]).sum()
-    if whole:
-        total = total + (flat[:whole].view(-1, _PERIOD).sum(0, dtype=dtype) * weights).sum()
-    return total
+def _weigh(flat: Tensor, dtype: torch.dtype) -> Tensor:
+    weights, count = _weights(dtype, flat.device), flat.numel()
+    if count <= _PERIOD:
+        return (flat * weights[:count]).sum(dtype=dtype)
+    whole = count // _PERIOD * _PERIOD
+    return _weigh(flat[:whole].view(-1, _PERIOD).sum(0, dtype=dtype), dtype) + _weigh(flat[whole:], dtype)
 
 
 @cache

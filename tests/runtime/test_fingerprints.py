@@ -51,6 +51,28 @@ def test_rows_that_change_places_change_the_sum(dtype: torch.dtype, shape: tuple
     assert bits(swapped) != bits(tensor)
 
 
+@pytest.mark.parametrize("apart", [1, 251, 1000, 4095])
+def test_rows_that_change_places_are_told_however_far_apart_they_are(apart: int) -> None:
+    tensor = some_tensor(torch.float32, (4096, 64))
+    swapped = tensor.clone()
+    swapped[0], swapped[apart] = tensor[apart], tensor[0]
+    assert bits(swapped) != bits(tensor)
+
+
+@pytest.mark.parametrize("size", [4096 * 2 + 2, 32 * 65_537 * 2 + 131], ids=["a few", "more than weights"])
+def test_one_element_of_a_large_tensor_that_changes_changes_both_sums(size: int) -> None:
+    tensor = some_tensor(torch.float32, (size,))
+    before = fingerprint(tensor)
+    for place in (0, size // 2, size - 1):
+        changed = tensor.clone()
+        changed[place] += 1e6
+        after = fingerprint(changed)
+        assert before is not None
+        assert after is not None
+        assert before.bits != after.bits
+        assert before.values != after.values
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_view_of_any_layout_has_a_sum_that_depends_on_its_values_alone(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
