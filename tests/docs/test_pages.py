@@ -94,7 +94,7 @@ def test_there_are_pages_of_every_kind() -> None:
         ("console", "$ ckpt_surgery check --selct CKPT003 src\n", "No such option"),
         ("console", "$ ckpt_surgery check src --select CKPT03\n", "no rule has the code"),
         ("console", "$ ckpt_surgery check nowhere\n", "no such file or folder"),
-        ("console", "$ ckpt_surgery rule CKPT014\n", "no rule CKPT014"),
+        ("console", "$ ckpt_surgery rule CKPT099\n", "no rule CKPT099"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 9 findings\n...\n", "foo: 2 findings"),
         ("console", f"$ ckpt_surgery check {MODELS}\nfoo: 2 findings\n", "foo: 2 findings"),
         ("console", "$ ckpt_surgery verify --all --shrad 1/4\n", "No such option"),
@@ -142,7 +142,7 @@ def test_an_example_that_does_not_parse_is_seen() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("It finds CKPT014.", "no rule CKPT014"),
+        ("It finds CKPT099.", "no rule CKPT099"),
         ("Use `check --stats`.", "no option --stats"),
         ("See `benchmarks/speed.py`.", "no file benchmarks/speed.py"),
         ("It lies in `model_patch/`.", "no file model_patch/"),

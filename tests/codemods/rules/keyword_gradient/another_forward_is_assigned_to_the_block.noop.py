@@ -1,3 +1,4 @@
+# CKPT013 unsafe | FooLayer.forward = new_forward
 # CKPT003 unknown | layer(hidden_states=hidden_states) | another forward is assigned to FooLayer
 # prelude: gcl
 

@@ -1,3 +1,4 @@
+# CKPT013 unsafe | FooLayer.forward = new_forward
 # prelude: gcl
 
 class FooLayer:
