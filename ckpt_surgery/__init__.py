@@ -17,6 +17,7 @@ _NEEDS = {
     "guarding": ("torch",),
     "guarding.trainer": ("torch", "transformers"),
     "measure.verify": ("torch",),
+    "planning": ("torch",),
     "testing": ("torch",),
     "tiny": ("torch", "transformers"),
 }

@@ -11,6 +11,7 @@ from ckpt_surgery.errors import GuardError as GuardError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError
 from ckpt_surgery.errors import OptionError as OptionError
 from ckpt_surgery.errors import OptionTypeError as OptionTypeError
+from ckpt_surgery.errors import PlanningError as PlanningError
 from ckpt_surgery.errors import SurgeryError as SurgeryError
 from ckpt_surgery.errors import SurgeryWarning as SurgeryWarning
 from ckpt_surgery.errors import TransformersNotFound as TransformersNotFound
@@ -23,6 +24,8 @@ from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost
 from ckpt_surgery.measure.results import ModeReport as ModeReport
 from ckpt_surgery.measure.verify import verify as verify
+from ckpt_surgery.planning.explain import explain as explain
+from ckpt_surgery.planning.explanation import Explanation as Explanation
 from ckpt_surgery.runtime.surgery import Surgery as Surgery
 from ckpt_surgery.runtime.wrap import wrap_blocks as wrap_blocks
 from ckpt_surgery.static.apply import apply as apply

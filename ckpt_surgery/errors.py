@@ -43,6 +43,10 @@ class GuardError(CkptSurgeryError):
     """A guard cannot watch a model, or found a fault in its training."""
 
 
+class PlanningError(CkptSurgeryError):
+    """What a model keeps cannot be said, or a plan cannot be made."""
+
+
 class Unverifiable(CkptSurgeryError, ValueError):
     """There is no verdict on a model."""
 

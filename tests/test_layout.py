@@ -30,7 +30,7 @@ ROOMS = (
     {"runtime"},
     {"measure"},
     {"report", "tiny", "distributed"},
-    {"survey", "guarding"},
+    {"survey", "guarding", "planning"},
     {"testing", "upstream", "adopt"},
     {"cli"},
 )

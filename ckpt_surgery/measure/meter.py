@@ -27,7 +27,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._live: dict[int, _Storage] = {}
+        self._live: dict[int, StorageRecord] = {}
         self._bytes = 0
         self._operators = 0
         self._serial = 0
@@ -56,9 +56,9 @@ class LiveBytes(TorchDispatchMode):
         self._operators += 1
         for index, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
             if isinstance(value, Tensor) and _allocates(func, index):
-                self._track(value)
+                self._track(func, value)
 
-    def _track(self, tensor: Tensor) -> None:
+    def _track(self, func: Any, tensor: Tensor) -> None:
         storage = _storage(tensor)
         if storage is None or storage._cdata in self._live:
             return
@@ -66,12 +66,22 @@ class LiveBytes(TorchDispatchMode):
         self._serial += 1
 
         def freed(_: object) -> None:
-            self._bytes -= self._live.pop(key).bytes
+            record = self._live.pop(key)
+            self._bytes -= record.bytes
+            self._freed(record)
 
-        self._live[key] = _Storage(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
+        record = StorageRecord(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
+        self._live[key] = record
         self._bytes += size
+        self._allocated(record, func, tensor)
 
-    def _tracked(self, tensor: Tensor) -> _Storage | None:
+    def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
+        """A storage was allocated, by the operator `func` for `tensor`: for classes that follow each."""
+
+    def _freed(self, record: StorageRecord) -> None:
+        """A storage was freed: likewise."""
+
+    def _tracked(self, tensor: Tensor) -> StorageRecord | None:
         storage = _storage(tensor)
         return None if storage is None else self._live.get(storage._cdata)
 
@@ -207,7 +217,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Storage:
+class StorageRecord:
     """A live storage: its serial number and size, and the block and operator that allocated it.
 
     `block` is empty outside blocks. The callback of `reference` reports when the storage is freed.

@@ -19,7 +19,7 @@ from torch import Tensor
 from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import fork, generators_in, is_plain_iterator, position
 from ckpt_surgery.runtime.mutable_kinds import MutableKind, Pairs, kinds_of
-from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, unseen, version
+from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, unseen_for, version
 
 SMALL = 4096
 """Elements of a tensor of which a copy costs next to nothing."""
@@ -200,7 +200,7 @@ def substituted(value: Any, stand_ins: Mapping[int, Any]) -> Any:
 
 def without_graph(tensor: Tensor) -> Tensor:
     """A tensor like this one that has no graph, and still requires gradient: operators save the same for it."""
-    with unseen():
+    with unseen_for(tensor):
         return tensor.detach().requires_grad_()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 unseen = torch._C._DisableTorchDispatch
 """What runs in a `with` of it is not seen by dispatch modes: by selective policies and meters."""
@@ -25,6 +27,11 @@ def same_bits(ours: Tensor, theirs: Tensor) -> bool:
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor holds its values itself: it is not sharded, fake or on "meta"."""
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+
+
+def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
+    """`unseen` for operators on a tensor, of whatever class: those of fake and sharded ones still go to the class."""
+    return unseen() if is_plain(tensor) else _disable_current_modes()
 
 
 def is_parameter(tensor: Tensor) -> bool:

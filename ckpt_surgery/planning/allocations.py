@@ -1,0 +1,274 @@
+"""One training step on a meter that remembers each allocation: what made it, what keeps it, and for how long."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import ckpt_surgery
+from ckpt_surgery.measure.meter import Meter, StorageRecord
+from ckpt_surgery.runtime.tensors import unseen_for
+
+_OWN = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
+_BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
+"""What stands between the call of an operator and its dispatch."""
+
+
+class Phase(StrEnum):
+    """The part of a step in which an operator ran."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
+
+
+class Kind(StrEnum):
+    """What a tensor of a step is."""
+
+    KEPT = "kept for the backward"
+    TEMPORARY = "temporary in the forward"
+    RECOMPUTED = "recomputed"
+    BACKWARD = "made in the backward"
+    GRADIENT = "gradients of parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model's code runs: the full name of the innermost module, and the line (`modeling_llama.py:181`).
+
+    `line` is of the innermost code that is neither torch's nor this package's. Either is empty where there is none.
+    """
+
+    module: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A storage that a step allocated.
+
+    Attributes:
+        bytes: of the whole storage.
+        dtype: of the tensor that was made with it, such as "bfloat16".
+        shape: of that tensor.
+        operator: what made it, such as "aten.mm".
+        place: where that ran; in the backward, the forward that it is of.
+        phase: when that ran.
+        kind: what it was to the step.
+        keeper: the operator that saved it for the backward; empty where autograd did not.
+        kept_at: where that ran.
+        born: the number of the operator that made it; operators are numbered from 1.
+        last: the number of the last operator after which it was alive.
+    """
+
+    bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    operator: str
+    place: Place
+    phase: Phase
+    kind: Kind
+    keeper: str
+    kept_at: Place
+    born: int
+    last: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An allocation as it is being seen."""
+
+    bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    operator: str
+    place: Place
+    phase: Phase
+    born: int
+    last: int = 0
+    kept: bool = False
+    keeper: str = ""
+    kept_at: Place = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class StepAllocations:
+    """What a step allocated.
+
+    `kept_bytes` are those alive when the backward begins, without the loss; `operators` is the number of all that
+    ran, `backward_at` of those of them in the forward. FLOPs are those that torch counts.
+    """
+
+    allocations: tuple[Allocation, ...]
+    kept_bytes: int
+    operators: int
+    backward_at: int
+    forward_flops: int
+    backward_flops: int
+
+
+class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
+    """A `Meter` that remembers every storage; `names` maps the modules of a model to their names."""
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        super().__init__()
+        self._names = names
+        self._drafts: dict[int, _Draft] = {}  # by serial number
+        self._forward_places: list[tuple[int, Place]] = []  # the first node of the graph made at a place
+        self._latest: tuple[Any, Any] = (None, None)  # an operator, and where it was called
+        self._unassigned: list[_Draft] = []  # saved by the operator that comes next
+        self._backward_began = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
+            return func(*args, **(kwargs or {}))
+        for draft in self._unassigned:
+            draft.keeper = _name(func)
+        self._unassigned.clear()
+        self._latest = (func, _call_site())
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def saved(self, tensor: Tensor) -> Tensor:
+        """Note that autograd keeps `tensor`: a pack hook of `saved_tensors_hooks`.
+
+        Autograd packs what an operator is given before the operator runs, and its results afterwards.
+        """
+        record = self._tracked(tensor)
+        draft = self._drafts.get(record.serial) if record is not None else None
+        if draft is not None and not draft.keeper and not self._backward_began:
+            draft.kept_at = self._here()[0]
+            latest, site = self._latest
+            if draft.born == self._operators and site == _call_site():
+                draft.keeper = _name(latest)
+            else:
+                self._unassigned.append(draft)
+        with unseen_for(tensor):
+            return tensor.detach()  # a result would keep the operator that keeps it
+
+    def start_backward(self, loss: Tensor) -> None:
+        """Mark the end of the forward, as `Meter` has it."""
+        super().start_backward(loss)
+        own = self._tracked(loss)
+        for record in self._live.values():
+            if own is None or record.serial != own.serial:
+                self._drafts[record.serial].kept = True
+        self._backward_began = self._operators
+
+    def result(self, gradients: Iterator[Tensor]) -> StepAllocations:
+        """What the step allocated; `gradients` are those of parameters as they are now."""
+        ours = {record.serial for gradient in gradients if (record := self._tracked(gradient))}
+        return StepAllocations(
+            allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
+            kept_bytes=self.kept_bytes,
+            operators=self._operators,
+            backward_at=self._backward_began,
+            forward_flops=self.forward_flops,
+            backward_flops=self.backward_flops,
+        )
+
+    def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
+        place, recomputed = self._here()
+        phase = Phase.FORWARD
+        if self._backward_began:
+            phase = Phase.RECOMPUTE if recomputed else Phase.BACKWARD
+        if phase is Phase.BACKWARD:
+            place = self._forward_place()
+        elif not self._forward_places or self._forward_places[-1][1] != place:
+            self._forward_places.append((torch._C._autograd._get_sequence_nr(), place))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self._drafts[record.serial] = _Draft(
+            record.bytes, dtype, tuple(tensor.shape), _name(func), place, phase, self._operators
+        )
+
+    def _freed(self, record: StorageRecord) -> None:
+        self._drafts[record.serial].last = self._operators
+
+    def _allocation(self, draft: _Draft, is_gradient: bool) -> Allocation:
+        if is_gradient:
+            kind = Kind.GRADIENT
+        elif draft.phase is Phase.FORWARD:
+            kind = Kind.KEPT if draft.kept else Kind.TEMPORARY
+        else:
+            kind = Kind.RECOMPUTED if draft.phase is Phase.RECOMPUTE else Kind.BACKWARD
+        return Allocation(
+            bytes=draft.bytes,
+            dtype=draft.dtype,
+            shape=draft.shape,
+            operator=draft.operator,
+            place=draft.place,
+            phase=draft.phase,
+            kind=kind,
+            keeper=draft.keeper,
+            kept_at=draft.kept_at,
+            born=draft.born,
+            last=draft.last or self._operators,
+        )
+
+    def _here(self) -> tuple[Place, bool]:
+        """The place that runs now, and whether a module of the model runs at all."""
+        module, line = "", ""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not (module and line):
+            code = frame.f_code
+            if not line and not code.co_filename.startswith((*_OWN, "<")):
+                line = f"{Path(code.co_filename).name}:{frame.f_lineno}"
+            if not module and code.co_varnames[:1] == ("self",):
+                owner = frame.f_locals.get("self")
+                module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
+            frame = frame.f_back
+        return Place(module, line), bool(module)
+
+    def _forward_place(self) -> Place:
+        """The place of the forward whose backward runs now."""
+        node: Any = torch._C._current_autograd_node()  # None outside of the engine
+        if node is None:
+            return Place()
+        index = bisect_right(self._forward_places, node._sequence_nr(), key=lambda entry: entry[0])
+        return self._forward_places[index - 1][1] if index else Place()
+
+
+def run_metered(
+    model: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], loss: Callable[[Any], Tensor]
+) -> StepAllocations:
+    """The allocations of a forward and backward of `model`; it is left with the gradients.
+
+    `arguments` are its positional and named ones; `loss` turns its output into a scalar. Raises like the model.
+    """
+    meter = AllocationMeter({module: name for name, module in model.named_modules()})
+    positional, named = arguments
+    with meter, torch.enable_grad():
+        with torch.autograd.graph.saved_tensors_hooks(meter.saved, _itself):
+            output = model(*positional, **named)
+            value = loss(output)
+            del output
+        meter.start_backward(value)
+        value.backward()  # type: ignore[no-untyped-call]
+        del value
+    return meter.result(p.grad for p in model.parameters() if p.grad is not None)
+
+
+def _call_site() -> tuple[Any, int]:
+    """The instruction that called the operator which is being dispatched, or saved for."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _name(func: Any) -> str:
+    return str(func._overloadpacket)

@@ -1,0 +1,120 @@
+"""`explain`: what a training step of a model keeps for its backward and where its peak is, without running it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
+from ckpt_surgery.measure.loss import loss_of, scalar
+from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
+from ckpt_surgery.planning.shapes import ShapesOnly, inputs_on_shapes, shapes_of
+from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
+from ckpt_surgery.runtime.rng import random_state_kept
+from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.text import error_line
+
+
+def explain(model: nn.Module, inputs: Inputs, *, loss: Callable[[Any], Tensor] | None = None) -> Explanation:
+    """Say what one training step of `model` keeps for the backward, where that comes from, and where its peak is.
+
+    The step runs on shapes: nothing is computed, no weights are needed, and an 8B model takes seconds. The model may
+    be real or hold no data (as one that was built inside `shapes_only()`); it is read and never changed, checkpointed
+    or not, wrapped or not, in training mode or not. Sizes are those of this machine's operators, exact to the byte
+    for what is kept; workspace inside operators, and what an allocator adds to each tensor, are not counted.
+
+    Args:
+        model: as it stands.
+        inputs: the arguments of its forward: by name, by position, or its only one.
+        loss: turns the model's output into a scalar (default: the output's own `loss`, else a sum over its floats).
+
+    Raises:
+        PlanningError: the step cannot run on shapes; the message says why and where.
+    """
+    shapes = ShapesOnly()
+    with random_state_kept():
+        copied = _without_checks(shapes_of(model, shapes))
+        step, drawn = metered(copied, inputs, shapes, loss)
+    return explanation_of(copied, step, drawn)
+
+
+def metered(
+    model: nn.Module, inputs: Inputs, shapes: ShapesOnly, loss: Callable[[Any], Tensor] | None = None
+) -> tuple[StepAllocations, int]:
+    """What a step of a model that holds no data allocates, and how many operators were given drawn values.
+
+    Leaves no gradients on the model. Raises PlanningError.
+    """
+    drawn = shapes.drawn
+    arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
+    try:
+        with shapes, _not_logged():
+            step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
+    except Exception as error:
+        raise PlanningError(f"a step of {type(model).__name__} cannot run on shapes: {error_line(error)}") from error
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+    return step, shapes.drawn - drawn
+
+
+def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, optimizer_bytes: int = 0) -> Explanation:
+    """The explanation of a step that was metered; `optimizer_bytes` is what the optimizer keeps besides."""
+    blocks = find_blocks(model)
+    parameters, buffers = held_bytes(model.parameters()), held_bytes(model.buffers())
+    return Explanation(
+        model=type(model).__name__,
+        blocks=len(blocks),
+        checkpointed=sum(map(_is_checkpointed, blocks)),
+        parameter_bytes=parameters,
+        buffer_bytes=buffers,
+        gradient_bytes=sum(one.bytes for one in step.allocations if one.kind is Kind.GRADIENT),
+        optimizer_bytes=optimizer_bytes,
+        kept_bytes=step.kept_bytes,
+        peak=peak_of(step, parameters + buffers + optimizer_bytes),
+        holders=holders_of(one for one in step.allocations if one.kind is Kind.KEPT),
+        timeline=timeline_of(step),
+        forward_flops=step.forward_flops,
+        backward_flops=step.backward_flops,
+        drawn=drawn,
+    )
+
+
+@contextmanager
+def _not_logged() -> Iterator[None]:
+    """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """The bytes of some tensors, each counted once."""
+    return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in tensors}.values())
+
+
+def _without_checks(model: nn.Module) -> nn.Module:
+    """The model, wrapped as it was but for the self-check: there are no values that it could compare."""
+    for module in model.modules():
+        surgery = vars(module).get(SURGERY)
+        if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
+            surgery.apply(replace(surgery.options, self_check="never"))
+    return model
+
+
+def _is_checkpointed(block: Block) -> bool:
+    """Whether a block is recomputed, by a surgery or by its own class."""
+    values = vars(block.module)
+    return values.get("_gradient_checkpointing_func") is not None and (
+        not is_layer(block.module) or bool(getattr(block.module, "gradient_checkpointing", False))
+    )

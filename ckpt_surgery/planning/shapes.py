@@ -1,0 +1,158 @@
+"""Run a model on shapes: no tensor that depends on weights holds data, and every tensor has its true size.
+
+Floats that come from parameters or from float inputs are torch's fake tensors. Integers, masks and what is computed of
+them alone hold their values as ever, so that code may read them: positions, lengths, padding, image grids. Where a
+model reads what its weights decide, such as the experts that a router chose, it is given values drawn at random.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ckpt_surgery.runtime.containers import tensors
+
+_MOST_ELEMENTS = 4096
+"""A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
+_MOST_BYTES = 2**26
+"""No tensor above this size is given values."""
+_GROUPED_MM = torch.ops.aten._grouped_mm.default
+_DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class ShapesOnly(TorchDispatchMode):
+    """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
+
+    `drawn` counts the operators whose result was made of values drawn at random, because code may read it.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.drawn = 0
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        if any(map(_is_shape, given)):
+            return self._on_shapes(func, args, options, given)
+        if given and all(map(_is_small, given)):
+            return func(*args, **options)
+        result = self._without_data(func, args, options)
+        made = _tensors_of(result)
+        if not given and made and all(map(_may_hold_values, made)):
+            return func(*args, **options)
+        return result
+
+    def without_data(self, tensor: Tensor) -> Tensor:
+        """A tensor like this one that holds no data; a parameter for a parameter."""
+        return self._fake.from_tensor(tensor)
+
+    def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        with self._fake:
+            if func is _GROUPED_MM:
+                return _grouped_mm(*args, **options)
+            return func(*args, **options)
+
+    def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
+        try:
+            result = self._without_data(func, args, options)
+        except _DECIDED_BY_VALUES:
+            if not all(map(_is_small, given)):
+                raise
+            return self._with_drawn_values(func, args, options)
+        made = _tensors_of(result)
+        if _makes_new(func) and not all(map(_is_float, made)) and all(map(_is_small, (*given, *made))):
+            return _integers_of(self._with_drawn_values(func, args, options), result)
+        return result
+
+    def _with_drawn_values(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        self.drawn += 1
+        return func(*tree_map_only(Tensor, self._drawn, args), **tree_map_only(Tensor, self._drawn, options))
+
+    def _drawn(self, tensor: Tensor) -> Tensor:
+        """A tensor of this shape and dtype with values; floats lie between 0 and 1."""
+        if not _is_shape(tensor):
+            return tensor
+        if tensor.is_floating_point():
+            return torch.rand(tensor.shape, generator=self._generator).to(tensor.dtype)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
+    """The product of groups of rows. On shapes torch takes bfloat16 alone, its kernels take more."""
+    bfloat16 = (torch.empty_strided(one.shape, one.stride(), dtype=torch.bfloat16) for one in (left, right))
+    product: Tensor = _GROUPED_MM(*bfloat16, *args, **options)
+    return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
+
+
+def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
+    """A copy of `model` whose parameters and float tensors hold no data. The model is only read."""
+    memo: dict[int, Any] = {}
+    for tensor in _held(model):
+        if id(tensor) not in memo and not isinstance(tensor, FakeTensor) and _is_float(tensor):
+            memo[id(tensor)] = mode.without_data(tensor)
+    return copy.deepcopy(model, memo)
+
+
+def inputs_on_shapes(inputs: Any, mode: ShapesOnly) -> Any:
+    """A copy of a model's arguments; float tensors in it hold no data, others are as they were."""
+    memo = {id(t): mode.without_data(t) for t in tensors(inputs) if _is_float(t) and not isinstance(t, FakeTensor)}
+    return memo[id(inputs)] if id(inputs) in memo else copy.deepcopy(inputs, dict(memo))
+
+
+def _held(model: nn.Module) -> Iterator[Tensor]:
+    """The tensors that modules hold: parameters, buffers, gradients left out, and plain attributes."""
+    for module in model.modules():
+        for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+            if isinstance(value, Tensor):
+                yield value
+
+
+def _is_shape(tensor: Tensor) -> bool:
+    """Whether a tensor has to be taken for its shape alone. Parameters of constants hold data, and no meaning."""
+    return isinstance(tensor, (FakeTensor, nn.Parameter))
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize <= _MOST_BYTES
+
+
+def _may_hold_values(tensor: Tensor) -> bool:
+    return _is_small(tensor) and (not _is_float(tensor) or tensor.numel() <= _MOST_ELEMENTS)
+
+
+def _makes_new(func: Any) -> bool:
+    """Whether an operator writes into no argument, and returns no view of one."""
+    schema = func._schema
+    return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
+
+
+def _tensors_of(result: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def _integers_of(values: Any, shapes: Any) -> Any:
+    """`shapes`, but each integer tensor in it is that of `values`."""
+    if isinstance(shapes, Tensor):
+        return shapes if _is_float(shapes) else values
+    return type(shapes)(shape if _is_float(shape) else value for value, shape in zip(values, shapes, strict=True))
