@@ -15,7 +15,7 @@ from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_input
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
-from ckpt_surgery.planning.shapes import ShapesOnly, inputs_on_shapes, shapes_of
+from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
@@ -55,7 +55,7 @@ def metered(
     drawn = shapes.drawn
     arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
     try:
-        with shapes, _not_logged():
+        with shapes, ValuesForNumpy(), _not_logged():
             step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:
         raise PlanningError(f"a step of {type(model).__name__} cannot run on shapes: {error_line(error)}") from error

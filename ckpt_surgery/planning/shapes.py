@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -28,6 +29,10 @@ _MOST_ELEMENTS = 4096
 """A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
 _MOST_BYTES = 2**26
 """No tensor above this size is given values."""
+_TO_NUMPY = (Tensor.numpy, Tensor.__array__)
+_RAND = torch.ops.aten.rand.default
+_ALMOST_ONE = 1 - 2**-10
+"""For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
 _DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -38,11 +43,10 @@ class ShapesOnly(TorchDispatchMode):
     `drawn` counts the operators whose result was made of values drawn at random, because code may read it.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = 0
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -56,7 +60,8 @@ class ShapesOnly(TorchDispatchMode):
         result = self._without_data(func, args, options)
         made = _tensors_of(result)
         if not given and made and all(map(_may_hold_values, made)):
-            return func(*args, **options)
+            values = func(*args, **options)
+            return values.fill_(_ALMOST_ONE) if func is _RAND and values.numel() == 1 else values
         return result
 
     def without_data(self, tensor: Tensor) -> Tensor:
@@ -83,15 +88,30 @@ class ShapesOnly(TorchDispatchMode):
 
     def _with_drawn_values(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         self.drawn += 1
-        return func(*tree_map_only(Tensor, self._drawn, args), **tree_map_only(Tensor, self._drawn, options))
+        return func(*tree_map_only(Tensor, drawn, args), **tree_map_only(Tensor, drawn, options))
 
-    def _drawn(self, tensor: Tensor) -> Tensor:
-        """A tensor of this shape and dtype with values; floats lie between 0 and 1."""
-        if not _is_shape(tensor):
-            return tensor
-        if tensor.is_floating_point():
-            return torch.rand(tensor.shape, generator=self._generator).to(tensor.dtype)
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+class ValuesForNumpy(TorchFunctionMode):
+    """Inside, tensors without data become arrays of drawn values, as matchers of detection models need them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _TO_NUMPY and _is_shape(args[0]):
+            args = (drawn(args[0].detach()), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def drawn(tensor: Tensor) -> Tensor:
+    """A tensor of this shape and dtype with values, floats between 0 and 1; itself where it has values.
+
+    The same for the same shape, so that a recompute reads what its forward read.
+    """
+    if not _is_shape(tensor):
+        return tensor
+    if tensor.is_floating_point():
+        return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:

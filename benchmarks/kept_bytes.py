@@ -1,0 +1,142 @@
+"""What `explain` says that tiny models keep, held against what real steps of them keep.
+
+    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--every 10] [CLASS ...]
+
+Each class runs a step with data and one on shapes, without checkpointing and after `wrap_blocks`. The bytes kept with
+data are those of the meter that `verify` uses. Exits with 1 where one differs and no value was drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from benchmarks.class_survey import rows_of, survey
+
+SECONDS = 120.0
+"""What one class may take."""
+
+
+class Agreement(StrEnum):
+    """How a step on shapes agrees with one with data."""
+
+    EQUAL = "kept bytes and peak equal"
+    PEAK_DIFFERS = "kept bytes equal, peak not"
+    DRAWN = "kept bytes differ, and depend on what weights decide"
+    KEPT_DIFFERS = "kept bytes differ"
+    NOT_ON_SHAPES = "the step does not run on shapes"
+    NOT_WITH_DATA = "the step does not run, or cannot be wrapped"
+
+
+def examine(name: str) -> dict[str, Any]:
+    """The agreement for one class, without checkpointing ("off") and wrapped ("on")."""
+    from ckpt_surgery import tiny_model, wrap_blocks
+    from ckpt_surgery.errors import SurgeryError
+    from ckpt_surgery.tiny import model_classes
+
+    entry = model_classes()[name]
+    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
+    model = tiny.model.train()
+    _set_layer_drop(model)
+    rows = {"off": _compared(model, tiny.inputs)}
+    try:
+        wrap_blocks(model, self_check="never")
+    except SurgeryError as error:
+        rows["on"] = {"agreement": Agreement.NOT_WITH_DATA, "why": str(error)[:200]}
+    else:
+        rows["on"] = _compared(model, tiny.inputs)
+    return {"steps": rows}
+
+
+def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    from ckpt_surgery import PlanningError, explain
+    from ckpt_surgery.measure.arguments import call_arguments
+    from ckpt_surgery.measure.loss import loss_of
+    from ckpt_surgery.measure.step import own_copy
+    from ckpt_surgery.planning.allocations import run_metered
+    from ckpt_surgery.planning.explanation import peak_of
+
+    try:
+        arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})
+        step = run_metered(model, arguments, loss_of)
+        peak = peak_of(step, 0).bytes
+        model.zero_grad()
+    except Exception as error:  # the released model's own fault
+        return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
+    kept = _kept_bytes(model, inputs)
+    try:
+        told = explain(model, inputs)
+    except PlanningError as error:
+        return {"agreement": Agreement.NOT_ON_SHAPES, "why": str(error)[:300]}
+    told_peak = told.peak.bytes - told.parameter_bytes - told.buffer_bytes
+    sizes = {"kept": kept, "told": told.kept_bytes, "peak": peak, "told_peak": told_peak, "drawn": told.drawn}
+    if told.kept_bytes != kept:
+        return {"agreement": Agreement.DRAWN if told.drawn else Agreement.KEPT_DIFFERS, **sizes}
+    return {"agreement": Agreement.EQUAL if told_peak == peak else Agreement.PEAK_DIFFERS, **sizes}
+
+
+def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:
+    """The bytes kept by a step with data, as `verify` measures them."""
+    from ckpt_surgery.measure.step import run_step
+    from ckpt_surgery.runtime.discovery import find_blocks
+
+    def as_it_stands(*_: object) -> None:
+        """Leave checkpointing on or off."""
+
+    blocks = {block.name: block.module for block in find_blocks(model)}
+    record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=as_it_stands)
+    return record.kept_bytes
+
+
+def _set_layer_drop(model: Any) -> None:
+    """No layer is dropped at random: how many are would decide what is kept."""
+    for module in model.modules():
+        for holder in (module, getattr(module, "config", None)):
+            for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+                if getattr(holder, name, 0):
+                    setattr(holder, name, 0.0)
+
+
+def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """How many steps agree how; classes that are not built together."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update([step["agreement"] for step in row["steps"].values()] if "steps" in row else ["not built"])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Survey what the arguments name, and print the counts and each class that differs."""
+    parser = argparse.ArgumentParser(prog="kept_bytes", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("classes", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="examine every n-th class")
+    options = parser.parse_args(arguments)
+    import transformers  # noqa: F401 - once, for all
+
+    import ckpt_surgery.planning
+    import ckpt_surgery.tiny  # noqa: F401
+    from ckpt_surgery.survey.model_names import catalogue
+
+    names = options.classes or list(catalogue())[:: options.every]
+    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS)
+    rows = rows_of(options.file)
+    shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
+    for row in rows:
+        for when, step in row.get("steps", {}).items():
+            if step["agreement"] in shown:
+                print(f"{row['class']}, checkpointing {when}: {step}")
+    found = counts(rows)
+    for agreement, count in found.most_common():
+        print(f"{count:5} {agreement}")
+    return 1 if found[Agreement.KEPT_DIFFERS] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
