@@ -16,7 +16,9 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
-from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
+from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.discovery import Block, find_blocks
+from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 from ckpt_surgery.text import error_line
@@ -115,6 +117,5 @@ def _without_checks(model: nn.Module) -> nn.Module:
 def _is_checkpointed(block: Block) -> bool:
     """Whether a block is recomputed, by a surgery or by its own class."""
     values = vars(block.module)
-    return values.get("_gradient_checkpointing_func") is not None and (
-        not is_layer(block.module) or bool(getattr(block.module, "gradient_checkpointing", False))
-    )
+    operated = isinstance(values.get("forward"), BlockForward)
+    return values.get(FUNCTION) is not None and (operated or bool(values.get("gradient_checkpointing", False)))
