@@ -253,9 +253,17 @@ def run_metered(
             value = loss(output)
             del output
         meter.start_backward(value)
-        value.backward()  # type: ignore[no-untyped-call]
+        _run_backward(value)
         del value
     return meter.result(p.grad for p in model.parameters() if p.grad is not None)
+
+
+def _run_backward(loss: Tensor) -> None:
+    """`loss.backward()`, which recomputes outside of the modes for functions that are active, but inside of them."""
+    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def _call_site() -> tuple[Any, int]:

@@ -16,7 +16,8 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
-from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer
+from ckpt_surgery.runtime.checkpointing import Checkpointing
+from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 from ckpt_surgery.text import error_line
@@ -55,7 +56,7 @@ def metered(
     drawn = shapes.drawn
     arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
     try:
-        with shapes, ValuesForNumpy(), _not_logged():
+        with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:
         raise PlanningError(f"a step of {type(model).__name__} cannot run on shapes: {error_line(error)}") from error
@@ -88,7 +89,7 @@ def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, optimize
 
 
 @contextmanager
-def _not_logged() -> Iterator[None]:
+def not_logged() -> Iterator[None]:
     """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
@@ -114,7 +115,7 @@ def _without_checks(model: nn.Module) -> nn.Module:
 
 def _is_checkpointed(block: Block) -> bool:
     """Whether a block is recomputed, by a surgery or by its own class."""
-    values = vars(block.module)
-    return values.get("_gradient_checkpointing_func") is not None and (
-        not is_layer(block.module) or bool(getattr(block.module, "gradient_checkpointing", False))
+    function = vars(block.module).get("_gradient_checkpointing_func")
+    return isinstance(function, Checkpointing) or (
+        function is not None and bool(getattr(block.module, "gradient_checkpointing", False))
     )
