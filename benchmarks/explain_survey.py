@@ -2,9 +2,9 @@
 
     python -m benchmarks.explain_survey explain_survey.jsonl [--jobs 2] [--every 10] [MODEL_TYPE ...]
 
-One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as many
-as it has positions for, in bfloat16. What is finished is kept in the file. Once every model type is in it, the page
-docs/coverage/explain.md is written.
+One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
+many as it has positions for, in bfloat16. What is finished is kept in the file. Once every model type is in it, the
+page docs/coverage/explain.md is written.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Agreement(StrEnum):
 
     EQUAL = "kept bytes and peak equal"
     PEAK_DIFFERS = "kept bytes equal, peak not"
-    DRAWN = "kept bytes differ, and depend on what weights decide"
+    DRAWN = "differ, and depend on what weights decide"
     KEPT_DIFFERS = "kept bytes differ"
     NOT_ON_SHAPES = "the step does not run on shapes"
     NOT_WITH_DATA = "the step does not run, or cannot be wrapped"
@@ -75,9 +75,11 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"agreement": Agreement.NOT_ON_SHAPES, "why": str(error)[:300]}
     told_peak = told.peak.bytes - told.parameter_bytes - told.buffer_bytes
     sizes = {"kept": kept, "told": told.kept_bytes, "peak": peak, "told_peak": told_peak, "drawn": told.drawn}
-    if told.kept_bytes != kept:
-        return {"agreement": Agreement.DRAWN if told.drawn else Agreement.KEPT_DIFFERS, **sizes}
-    return {"agreement": Agreement.EQUAL if told_peak == peak else Agreement.PEAK_DIFFERS, **sizes}
+    if (told.kept_bytes, told_peak) == (kept, peak):
+        return {"agreement": Agreement.EQUAL, **sizes}
+    if told.drawn:
+        return {"agreement": Agreement.DRAWN, **sizes}
+    return {"agreement": Agreement.KEPT_DIFFERS if told.kept_bytes != kept else Agreement.PEAK_DIFFERS, **sizes}
 
 
 def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:

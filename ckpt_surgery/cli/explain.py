@@ -69,7 +69,9 @@ def explain_command(
     ] = None,
     dtype: Annotated[
         WeightDtype,
-        typer.Option(parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."),
+        typer.Option(
+            parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."
+        ),
     ] = WeightDtype.BF16,
     checkpointing: Annotated[
         ExplainedSteps,
@@ -79,7 +81,9 @@ def explain_command(
     ] = ExplainedSteps.BOTH,
     optimizer: Annotated[
         CountedOptimizer,
-        typer.Option(parser=choice_of(CountedOptimizer), metavar=choice_names(CountedOptimizer), help="Whose state to count."),
+        typer.Option(
+            parser=choice_of(CountedOptimizer), metavar=choice_names(CountedOptimizer), help="Whose state to count."
+        ),
     ] = CountedOptimizer.ADAMW,
     json: Annotated[
         Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write all of it as JSON.")

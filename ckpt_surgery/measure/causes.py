@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.results import Explanation, Fault, Mode
+from ckpt_surgery.measure.results import Fault, FaultCause, Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.library_switch import SWITCH
@@ -60,24 +60,24 @@ def _inherited(fault: Fault, faults: Sequence[Fault]) -> Fault:
     return replace(fault, explanation=drifted.explanation) if fault.level == "values" and drifted else fault
 
 
-def _not_recomputed(fault: Fault, case: Case) -> Explanation | None:
+def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
     blocks = [case.blocks[name] for name in fault.subjects if name in case.blocks]
     in_evaluation = next((block for block in blocks if not block.module.training), None)
     if in_evaluation:
-        return Explanation(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
+        return FaultCause(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
     if case.repaired:
         return None
     if model := _outdated_switch(case.model):
-        return Explanation(Observation.OUTDATED_SWITCH, {"model": model})
+        return FaultCause(Observation.OUTDATED_SWITCH, {"model": model})
     by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
     plain = next((block for block in blocks if block.kind == "plain"), None)
     if plain and hasattr(case.model, "supports_gradient_checkpointing"):
-        return Explanation(Observation.PLAIN_BLOCK, {"block": _class(plain)})
+        return FaultCause(Observation.PLAIN_BLOCK, {"block": _class(plain)})
     if plain:
-        return by_calls or Explanation(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
+        return by_calls or FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
     replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
     if replaced:
-        return Explanation(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
+        return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
     return by_calls
 
 
@@ -89,73 +89,73 @@ def _outdated_switch(model: nn.Module) -> str:
     return next(kind.__name__ for kind in type(model).__mro__ if SWITCH in vars(kind))
 
 
-def _recompute_count(fault: Fault, case: Case) -> Explanation | None:
+def _recompute_count(fault: Fault, case: Case) -> FaultCause | None:
     blocks = (case.blocks[name] for name in fault.subjects if name in case.blocks)
     inner = next((block for block in blocks if block.inside), None)
     return _nested(inner, case) if inner else None
 
 
-def _gradients(_fault: Fault, case: Case) -> Explanation | None:
+def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
     if case.repaired:
         return None
     causes = (*_REENTRANT, _positional_past) if case.mode == "reentrant" else (_positional_past, _shared_writes)
     return next((explanation for cause in causes if (explanation := cause(case))), None)
 
 
-def _positional_past(case: Case) -> Explanation | None:
+def _positional_past(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.positional_past):
-        return Explanation(Observation.POSITIONAL_PAST_STATE, {"block": block, "argument": facts.positional_past[0]})
+        return FaultCause(Observation.POSITIONAL_PAST_STATE, {"block": block, "argument": facts.positional_past[0]})
     return None
 
 
-def _returned_keyword(case: Case) -> Explanation | None:
+def _returned_keyword(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: set(f.returned) & set(f.keyword_gradient)):
         argument = next(name for name in facts.returned if name in facts.keyword_gradient)
-        return Explanation(Observation.RETURNED_KEYWORD, {"block": block, "argument": argument})
+        return FaultCause(Observation.RETURNED_KEYWORD, {"block": block, "argument": argument})
     return None
 
 
-def _keyword_gradient(case: Case) -> Explanation | None:
+def _keyword_gradient(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.keyword_gradient):
-        return Explanation(Observation.KEYWORD_GRADIENT, {"block": block, "argument": facts.keyword_gradient[0]})
+        return FaultCause(Observation.KEYWORD_GRADIENT, {"block": block, "argument": facts.keyword_gradient[0]})
     return None
 
 
-def _shared_writes(case: Case) -> Explanation | None:
+def _shared_writes(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.mutated):
-        return Explanation(Observation.SHARED_WRITES, {"block": block, "argument": facts.mutated[0]})
+        return FaultCause(Observation.SHARED_WRITES, {"block": block, "argument": facts.mutated[0]})
     return None
 
 
-def _gradient_container(case: Case) -> Explanation | None:
+def _gradient_container(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.container_gradient):
-        return Explanation(Observation.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
+        return FaultCause(Observation.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
     return None
 
 
-def _nested_output(case: Case) -> Explanation | None:
+def _nested_output(case: Case) -> FaultCause | None:
     for block, _ in case.calls(lambda f: f.nested_output):
-        return Explanation(Observation.NESTED_OUTPUT, {"block": block})
+        return FaultCause(Observation.NESTED_OUTPUT, {"block": block})
     return None
 
 
-def _unreturned_tensor(case: Case) -> Explanation | None:
+def _unreturned_tensor(case: Case) -> FaultCause | None:
     for name in case.reference.calls:
         if name in case.reference.leaking_blocks:
-            return Explanation(CauseKind.UNRETURNED_TENSOR, {"block": _class(case.blocks[name])})
+            return FaultCause(CauseKind.UNRETURNED_TENSOR, {"block": _class(case.blocks[name])})
     return None
 
 
-def _no_input_gradient(case: Case) -> Explanation | None:
+def _no_input_gradient(case: Case) -> FaultCause | None:
     for name, facts in case.reference.calls.items():
         block = case.blocks[name]
         trained = any(parameter.requires_grad for parameter in block.module.parameters())
         if trained and not (facts.input_requires_grad or facts.keyword_gradient or facts.container_gradient):
-            return Explanation(CauseKind.NO_INPUT_GRADIENT, {"block": _class(block)})
+            return FaultCause(CauseKind.NO_INPUT_GRADIENT, {"block": _class(block)})
     return None
 
 
-_REENTRANT: tuple[Callable[[Case], Explanation | None], ...] = (
+_REENTRANT: tuple[Callable[[Case], FaultCause | None], ...] = (
     _returned_keyword,
     _keyword_gradient,
     _no_input_gradient,
@@ -167,38 +167,38 @@ _REENTRANT: tuple[Callable[[Case], Explanation | None], ...] = (
 """What may be wrong in reentrant mode, the most telling first."""
 
 
-def _cache_written(_fault: Fault, case: Case) -> Explanation | None:
+def _cache_written(_fault: Fault, case: Case) -> FaultCause | None:
     by_position = None if case.repaired else _positional_past(case)
-    return by_position or Explanation(CauseKind.CACHE_WRITTEN_AGAIN)
+    return by_position or FaultCause(CauseKind.CACHE_WRITTEN_AGAIN)
 
 
-def _buffer_changed(fault: Fault, case: Case) -> Explanation | None:
+def _buffer_changed(fault: Fault, case: Case) -> FaultCause | None:
     modules = dict(case.model.named_modules(remove_duplicate=False))
     owners = {name.rpartition(".")[0] for name in fault.subjects}
     if any(isinstance(modules.get(owner), nn.modules.batchnorm._NormBase) for owner in owners):
-        return Explanation(CauseKind.BATCH_NORM_TWICE)
+        return FaultCause(CauseKind.BATCH_NORM_TWICE)
     return None
 
 
-def _random_state(_fault: Fault, _case: Case) -> Explanation | None:
-    return Explanation(CauseKind.RNG_NOT_RESTORED)
+def _random_state(_fault: Fault, _case: Case) -> FaultCause | None:
+    return FaultCause(CauseKind.RNG_NOT_RESTORED)
 
 
-def _backward_flops(_fault: Fault, case: Case) -> Explanation | None:
+def _backward_flops(_fault: Fault, case: Case) -> FaultCause | None:
     nested = next((block for block in case.blocks.values() if block.inside), None)
     return _nested(nested, case) if nested and not case.repaired else None
 
 
-def _unreachable(_fault: Fault, _case: Case) -> Explanation | None:
-    return Explanation(CauseKind.UNREACHABLE)
+def _unreachable(_fault: Fault, _case: Case) -> FaultCause | None:
+    return FaultCause(CauseKind.UNREACHABLE)
 
 
-def _nested(block: Block, case: Case) -> Explanation:
+def _nested(block: Block, case: Case) -> FaultCause:
     names = {"block": _class(block), "outer": _class(case.blocks[block.inside])}
-    return Explanation(Observation.NESTED_BLOCKS, names)
+    return FaultCause(Observation.NESTED_BLOCKS, names)
 
 
-_EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], Explanation | None]] = {
+_EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
     FaultKind.REFERENCE_RAISED: _gradients,
     FaultKind.STEP_RAISED: _gradients,
     FaultKind.BACKWARD_UNFINISHED: _gradients,

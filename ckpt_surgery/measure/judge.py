@@ -19,8 +19,8 @@ from ckpt_surgery.measure.results import (
     DEEP_LEVELS,
     LEVELS,
     BlockCount,
-    Explanation,
     Fault,
+    FaultCause,
     Level,
     LevelVerdict,
     Mode,
@@ -131,7 +131,7 @@ class _Judge:
         wrong = [fault for fault in faults if fault.level in ("set", "values") and fault.explanation is None]
         if not wrong or not self._reference.equals_without_cache(run):
             return faults
-        why = Explanation(CauseKind.CACHE_SWITCHED_OFF)
+        why = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
 
     def _missing_blocks(self, run: RunRecord) -> list[Fault]:

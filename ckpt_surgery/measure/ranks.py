@@ -25,7 +25,7 @@ from ckpt_surgery.measure.compare import compare, noise_floors, root_of_eps, wei
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import without_gradients
-from ckpt_surgery.measure.results import Detail, Explanation, Fault, LevelVerdict, Mode, Skip
+from ckpt_surgery.measure.results import Detail, Fault, FaultCause, LevelVerdict, Mode, Skip
 from ckpt_surgery.runtime.tensors import digest
 from ckpt_surgery.text import one_line, ranks_in_words
 
@@ -150,7 +150,7 @@ class _Comparison:
             return [*elsewhere, *self._broken(errors)]
         unequal = [*self._unequal_gradients(run), *self._unlike_joined(run)]
         if any(fault.level in ("set", "values") for faults in _gathered(self.own, self.talk) for fault in faults):
-            alone = Explanation(CauseKind.WRONG_WITHOUT_WRAPPER)
+            alone = FaultCause(CauseKind.WRONG_WITHOUT_WRAPPER)
             unequal = [replace(fault, explanation=alone) for fault in unequal]
         return [*elsewhere, *unequal]
 
@@ -213,13 +213,13 @@ class _Comparison:
             for text, error in first.items()
         ]
 
-    def _why(self, error: StepError, *, every_rank: bool) -> Explanation | None:
+    def _why(self, error: StepError, *, every_rank: bool) -> FaultCause | None:
         if not every_rank and any(words in error.message for words in _RANK_GONE):
-            return Explanation(CauseKind.UNEQUAL_COLLECTIVES)
+            return FaultCause(CauseKind.UNEQUAL_COLLECTIVES)
         if self.mode != "reentrant" or _READY_TWICE not in error.message:
             return None
         unused = self.wrapper.find_unused_parameters
-        return Explanation(CauseKind.UNUSED_PARAMETERS if unused else CauseKind.SHARED_PARAMETER)
+        return FaultCause(CauseKind.UNUSED_PARAMETERS if unused else CauseKind.SHARED_PARAMETER)
 
     def _unequal_gradients(self, run: RunRecord) -> list[Fault]:
         digests = {name: None if g is None else digest(g) for name, g in run.gradients.items()}

@@ -18,7 +18,7 @@ from ckpt_surgery.measure.loop import LoopLevel
 from ckpt_surgery.measure.noise import NoisyReference, gradient_fault, not_finite
 from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
-from ckpt_surgery.measure.results import Explanation, Fault, Level, LevelVerdict, Mode, Skip
+from ckpt_surgery.measure.results import Fault, FaultCause, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 
 
@@ -63,7 +63,7 @@ class Reference:
         first = self._noisy.irreproducible
         if first is None:
             return None
-        return Fault(FaultKind.IRREPRODUCIBLE, explanation=Explanation(CauseKind.OWN_STATE), underlying=first)
+        return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=first)
 
     @cached_property
     def with_cache(self) -> CacheReference | Skip:

@@ -97,7 +97,7 @@ Detail = int | float | str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class FaultCause:
     """Why a fault is there: the kind of cause, and the names that its sentence needs (see `wording`)."""
 
     kind: Observation | CauseKind
@@ -127,7 +127,7 @@ class Fault:
     kind: FaultKind
     subjects: tuple[str, ...] = ()
     details: Mapping[str, Detail] = field(default_factory=dict, hash=False)
-    explanation: Explanation | None = None
+    explanation: FaultCause | None = None
     underlying: Fault | None = None
 
     @property
@@ -195,7 +195,7 @@ def fault_of(data: Mapping[str, Any]) -> Fault:
         FaultKind(data["kind"]),
         tuple(data["subjects"]),
         {name: _detail_of(value) for name, value in data["details"].items()},
-        None if kind is None else Explanation(_cause_kind_of(kind), dict(data["cause_names"])),
+        None if kind is None else FaultCause(_cause_kind_of(kind), dict(data["cause_names"])),
         None if below is None else fault_of(below),
     )
 

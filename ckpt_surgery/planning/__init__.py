@@ -1,6 +1,6 @@
 """What a training step will keep, before it is run: on shapes, without weights."""
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, Phase, Place, StepAllocations
+from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
 from ckpt_surgery.planning.explain import explain
 from ckpt_surgery.planning.explanation import Explanation, Holder, MemoryTimeline, Peak
 
@@ -10,9 +10,9 @@ __all__ = [
     "Holder",
     "Kind",
     "MemoryTimeline",
+    "ModulePlace",
     "Peak",
-    "Phase",
-    "Place",
     "StepAllocations",
+    "StepPhase",
     "explain",
 ]

@@ -23,7 +23,7 @@ _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__f
 """What stands between the call of an operator and its dispatch."""
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """The part of a step in which an operator ran."""
 
     FORWARD = "forward"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModulePlace:
     """Where a model's code runs: the full name of the innermost module, and the line (`modeling_llama.py:181`).
 
     `line` is of the innermost code that is neither torch's nor this package's. Either is empty where there is none.
@@ -74,11 +74,11 @@ class Allocation:
     dtype: str
     shape: tuple[int, ...]
     operator: str
-    place: Place
-    phase: Phase
+    place: ModulePlace
+    phase: StepPhase
     kind: Kind
     keeper: str
-    kept_at: Place
+    kept_at: ModulePlace
     born: int
     last: int
 
@@ -91,13 +91,13 @@ class _Draft:
     dtype: str
     shape: tuple[int, ...]
     operator: str
-    place: Place
-    phase: Phase
+    place: ModulePlace
+    phase: StepPhase
     born: int
     last: int = 0
     kept: bool = False
     keeper: str = ""
-    kept_at: Place = Place()
+    kept_at: ModulePlace = ModulePlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         super().__init__()
         self._names = names
         self._drafts: dict[int, _Draft] = {}  # by serial number
-        self._forward_places: list[tuple[int, Place]] = []  # the first node of the graph made at a place
+        self._forward_places: list[tuple[int, ModulePlace]] = []  # the first node of the graph made at a place
         self._latest: tuple[Any, Any] = (None, None)  # an operator, and where it was called
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
@@ -179,13 +179,13 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
         place, recomputed = self._here()
-        phase = Phase.FORWARD
+        phase = StepPhase.FORWARD
         if self._backward_began:
-            phase = Phase.RECOMPUTE if recomputed else Phase.BACKWARD
-        if phase is Phase.BACKWARD:
+            phase = StepPhase.RECOMPUTE if recomputed else StepPhase.BACKWARD
+        if phase is StepPhase.BACKWARD:
             place = self._forward_place()
-        elif not self._forward_places or self._forward_places[-1][1] != place:
-            self._forward_places.append((torch._C._autograd._get_sequence_nr(), place))
+        else:
+            self._note_node(place)
         dtype = str(tensor.dtype).removeprefix("torch.")
         self._drafts[record.serial] = _Draft(
             record.bytes, dtype, tuple(tensor.shape), _name(func), place, phase, self._operators
@@ -197,10 +197,10 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def _allocation(self, draft: _Draft, is_gradient: bool) -> Allocation:
         if is_gradient:
             kind = Kind.GRADIENT
-        elif draft.phase is Phase.FORWARD:
+        elif draft.phase is StepPhase.FORWARD:
             kind = Kind.KEPT if draft.kept else Kind.TEMPORARY
         else:
-            kind = Kind.RECOMPUTED if draft.phase is Phase.RECOMPUTE else Kind.BACKWARD
+            kind = Kind.RECOMPUTED if draft.phase is StepPhase.RECOMPUTE else Kind.BACKWARD
         return Allocation(
             bytes=draft.bytes,
             dtype=draft.dtype,
@@ -215,27 +215,32 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             last=draft.last or self._operators,
         )
 
-    def _here(self) -> tuple[Place, bool]:
+    def _here(self) -> tuple[ModulePlace, bool]:
         """The place that runs now, and whether a module of the model runs at all."""
         module, line = "", ""
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not (module and line):
-            code = frame.f_code
+        while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
             if not line and not code.co_filename.startswith((*_OWN, "<")):
                 line = f"{Path(code.co_filename).name}:{frame.f_lineno}"
             if not module and code.co_varnames[:1] == ("self",):
                 owner = frame.f_locals.get("self")
                 module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
             frame = frame.f_back
-        return Place(module, line), bool(module)
+        return ModulePlace(module, line), bool(module)
 
-    def _forward_place(self) -> Place:
+    def _note_node(self, place: ModulePlace) -> None:
+        """Remember where the newest node of the graph was made; an operator's own is made before it runs."""
+        node = torch._C._autograd._get_sequence_nr() - 1
+        if not self._forward_places or (node > self._forward_places[-1][0] and place != self._forward_places[-1][1]):
+            self._forward_places.append((node, place))
+
+    def _forward_place(self) -> ModulePlace:
         """The place of the forward whose backward runs now."""
         node: Any = torch._C._current_autograd_node()  # None outside of the engine
         if node is None:
-            return Place()
+            return ModulePlace()
         index = bisect_right(self._forward_places, node._sequence_nr(), key=lambda entry: entry[0])
-        return self._forward_places[index - 1][1] if index else Place()
+        return self._forward_places[index - 1][1] if index else ModulePlace()
 
 
 def run_metered(
@@ -260,7 +265,7 @@ def run_metered(
 
 def _run_backward(loss: Tensor) -> None:
     """`loss.backward()`, which recomputes outside of the modes for functions that are active, but inside of them."""
-    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
     engine.run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )

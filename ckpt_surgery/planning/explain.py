@@ -16,8 +16,9 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
-from ckpt_surgery.runtime.checkpointing import Checkpointing
+from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
+from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 from ckpt_surgery.text import error_line
@@ -115,7 +116,6 @@ def _without_checks(model: nn.Module) -> nn.Module:
 
 def _is_checkpointed(block: Block) -> bool:
     """Whether a block is recomputed, by a surgery or by its own class."""
-    function = vars(block.module).get("_gradient_checkpointing_func")
-    return isinstance(function, Checkpointing) or (
-        function is not None and bool(getattr(block.module, "gradient_checkpointing", False))
-    )
+    values = vars(block.module)
+    operated = isinstance(values.get("forward"), BlockForward)
+    return values.get(FUNCTION) is not None and (operated or bool(values.get("gradient_checkpointing", False)))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, Phase, StepAllocations
+from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, StepPhase
 
 SCHEMA_VERSION = 1
 _MOST_POINTS = 400
@@ -60,7 +60,7 @@ class Peak:
 
     bytes: int
     by_kind: Mapping[Kind, int]
-    phase: Phase
+    phase: StepPhase
     operator: str
     module: str
     line: str
@@ -159,7 +159,7 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
     return Peak(
         bytes=always + (total[at - 1] if at else 0),
         by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
-        phase=newest.phase if newest else Phase.FORWARD,
+        phase=newest.phase if newest else StepPhase.FORWARD,
         operator=newest.operator if newest else "",
         module=newest.place.module if newest else "",
         line=newest.place.line if newest else "",

@@ -86,8 +86,9 @@ def released(
 ) -> ReleasedModel:
     """The model that a target stands for, at its released size, and inputs of `batch` samples of `tokens` tokens.
 
-    Without `tokens` they are `most_tokens`, or as many as the model has positions for, if those are fewer. Images, audio and series have the sizes in the configuration. A factory is called where tensors hold no data; what
-    it returns is used as it is, the inputs too.
+    Without `tokens` they are `most_tokens`, or as many as the model has positions for, if those are fewer. Images,
+    audio and series have the sizes in the configuration. A factory is called where tensors hold no data; what it
+    returns is used as it is, the inputs too.
 
     Raises:
         PlanningError: the model cannot be built or run on shapes, or has fewer positions than `tokens`.

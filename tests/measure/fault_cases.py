@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
-from ckpt_surgery.measure.results import Detail, Explanation, Fault, Level
+from ckpt_surgery.measure.results import Detail, Fault, FaultCause, Level
 
 DETAILS: Mapping[str, Detail] = {
     "error": "backward raised RuntimeError: the disk is full",
@@ -49,18 +49,18 @@ ABOUT_ANOTHER = {
 }
 
 
-def why(kind: Observation | CauseKind, **names: str) -> Explanation:
+def why(kind: Observation | CauseKind, **names: str) -> FaultCause:
     """An explanation of this kind, with default names where none are given."""
-    return Explanation(kind, {**NAMES, **names})
+    return FaultCause(kind, {**NAMES, **names})
 
 
-def fault(kind: FaultKind, *subjects: str, explanation: Explanation | None = None, **details: Detail) -> Fault:
+def fault(kind: FaultKind, *subjects: str, explanation: FaultCause | None = None, **details: Detail) -> Fault:
     """A fault of this kind."""
     figures = {**DETAILS, **({"error": 0.5} if kind in WITH_AN_ERROR else {}), **details}
     below = fault(FaultKind.GRADIENT_LOST, "head.weight") if kind in ABOUT_ANOTHER else None
     return Fault(kind, subjects, figures, explanation, below)
 
 
-def fault_at(level: Level, *subjects: str, explanation: Explanation | None = None) -> Fault:
+def fault_at(level: Level, *subjects: str, explanation: FaultCause | None = None) -> Fault:
     """A fault of this level."""
     return fault(ONE_OF_LEVEL[level], *subjects, explanation=explanation)

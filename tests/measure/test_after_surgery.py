@@ -19,7 +19,7 @@ from ckpt_surgery.measure import setup as step_setup
 from ckpt_surgery.measure import verify as verify_module
 from ckpt_surgery.measure.kinds import CauseKind
 from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.results import MODES, Explanation, Fault, Mode, ModeReport
+from ckpt_surgery.measure.results import MODES, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.library_switch import FUNCTION
@@ -313,7 +313,7 @@ def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -
     for modes in (before, after):
         mode_faults = faults(modes)
         assert {fault.level for fault in mode_faults} == {"values"}
-        assert {fault.explanation for fault in mode_faults} == {Explanation(CauseKind.CACHE_SWITCHED_OFF)}
+        assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
 
 
 def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import LEVELS, Explanation, Fault, ModeReport, Skip, fault_of, skip_of
+from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip, fault_of, skip_of
 from tests.measure.fault_cases import fault, fault_at, why
 
 KINDS = tuple(FaultKind)
@@ -53,7 +53,7 @@ def test_what_a_template_lacks_is_an_error() -> None:
     with pytest.raises(KeyError):
         str(Fault(FaultKind.GRADIENT_LOST, ("layers.0.weight",)))
     with pytest.raises(KeyError):
-        str(Explanation(Observation.PLAIN_BLOCK))
+        str(FaultCause(Observation.PLAIN_BLOCK))
 
 
 @pytest.mark.parametrize("kind", KINDS)

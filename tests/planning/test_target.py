@@ -128,5 +128,5 @@ def test_the_state_of_adamw_is_of_what_is_trained() -> None:
 
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
-    with pytest.raises((PlanningError, TargetError), match="hidden_size|head"):
+    with pytest.raises((PlanningError, TargetError), match=r"hidden_size|head"):
         model_of(config(tmp_path, hidden_size=66, head_dim=None))

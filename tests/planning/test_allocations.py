@@ -1,0 +1,126 @@
+"""A metered step names each allocation: who made it, who keeps it, when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, StepPhase, run_metered
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+ROWS, WIDTH = 16, 32
+BYTES = ROWS * WIDTH * 4
+
+
+class Layer(nn.Module):
+    """What it keeps: the input of the product, and the results of two functions that save theirs and theirs alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scaled = hidden * 2  # keeps nothing: the factor is a number
+        return torch.sigmoid(self.linear(torch.exp(scaled)))
+
+
+class Stack(nn.Module):
+    """Three layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden
+
+
+def metered(model: nn.Module, loss: Callable[[Any], Tensor] = torch.mean) -> StepAllocations:
+    return run_metered(model, ((torch.rand(ROWS, WIDTH, requires_grad=True),), {}), loss)
+
+
+def kept(step: StepAllocations) -> list[Allocation]:
+    return [one for one in step.allocations if one.kind is Kind.KEPT]
+
+
+def test_each_kept_tensor_names_what_made_it_and_what_keeps_it() -> None:
+    step = metered(Stack())
+    rows = [(one.place.module, one.operator, one.keeper, one.bytes, one.dtype, one.shape) for one in kept(step)]
+    assert rows == [
+        row
+        for number in range(3)
+        for row in (
+            (f"layers.{number}", "aten.exp", "aten.exp", BYTES, "float32", (ROWS, WIDTH)),
+            (f"layers.{number}", "aten.sigmoid", "aten.sigmoid", BYTES, "float32", (ROWS, WIDTH)),
+        )
+    ]
+    assert step.kept_bytes == 6 * BYTES
+    lines = {one.place.line.partition(":")[0] for one in kept(step)}
+    assert lines == {"test_allocations.py"}
+
+
+def test_a_layer_that_keeps_one_more_tensor_is_seen() -> None:
+    class More(Layer):
+        def forward(self, hidden: Tensor) -> Tensor:
+            return super().forward((hidden + 1).sin())  # keeps the sum
+
+    model = Stack()
+    model.layers[1] = More()
+    assert metered(model).kept_bytes == 7 * BYTES
+
+
+def test_temporaries_gradients_and_what_lives_how_long() -> None:
+    step = metered(Stack())
+    temporary = [one for one in step.allocations if one.kind is Kind.TEMPORARY]
+    assert {one.operator for one in temporary} >= {"aten.mul", "aten.addmm"}
+    outlives = [one.operator for one in temporary if one.last > step.backward_at]
+    assert outlives == ["aten.mean"]  # the loss
+    assert all(one.born <= step.backward_at <= one.last for one in kept(step))
+    gradients = [one for one in step.allocations if one.kind is Kind.GRADIENT]
+    assert sum(one.bytes for one in gradients) == 3 * (WIDTH * WIDTH + WIDTH) * 4
+    assert all(one.last == step.operators for one in gradients)
+
+
+def test_the_backward_names_the_module_whose_forward_it_is_of() -> None:
+    step = metered(Stack())
+    made = [one for one in step.allocations if one.operator == "aten.sigmoid_backward"]
+    assert [one.place.module for one in made] == ["layers.2", "layers.1", "layers.0"]
+    assert {one.phase for one in made} == {StepPhase.BACKWARD}
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_a_recompute_makes_is_told_apart(use_reentrant: bool) -> None:
+    model = Stack()
+    wrap_blocks(model, use_reentrant=use_reentrant, self_check="never")
+    step = metered(model)
+    recomputed = [one for one in step.allocations if one.kind is Kind.RECOMPUTED and one.operator == "aten.exp"]
+    assert [one.place.module for one in recomputed] == ["layers.2", "layers.1", "layers.0"]
+    assert step.kept_bytes == 2 * BYTES  # the inputs of the second and third layer
+
+
+def test_a_result_that_nobody_uses_goes_with_its_graph() -> None:
+    class WithHead(Stack):
+        def forward(self, hidden: Tensor) -> Tensor:
+            torch.softmax(hidden.exp(), -1).exp()
+            return super().forward(hidden)
+
+    assert metered(WithHead()).kept_bytes == 6 * BYTES
+
+
+def test_the_loss_is_not_kept() -> None:
+    def loss(output: Any) -> Tensor:
+        value: Tensor = output.sum()
+        return value
+
+    assert all(one.shape for one in kept(metered(Stack(), loss)))

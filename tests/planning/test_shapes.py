@@ -1,0 +1,130 @@
+"""On shapes nothing that depends on weights holds data, code reads what it needs, and the model is only read."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+
+from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, inputs_on_shapes, shapes_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+def without_data(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return ShapesOnly().without_data(torch.empty(*shape, dtype=dtype))
+
+
+def test_floats_of_parameters_hold_no_data_and_integers_do() -> None:
+    with ShapesOnly():
+        hidden = nn.Linear(64, 64)(torch.ones(2, 64))
+        positions = torch.arange(7) * 2
+        mask = torch.tril(torch.ones(3, 3, dtype=torch.bool))
+        frequencies = 1.0 / torch.arange(1, 5)
+    assert isinstance(hidden, FakeTensor)
+    assert hidden.shape == (2, 64)
+    assert positions.tolist() == [0, 2, 4, 6, 8, 10, 12]
+    assert mask.sum() == 6
+    assert frequencies.tolist() == [1.0, 0.5, pytest.approx(1 / 3), 0.25]
+
+
+def test_a_large_model_needs_no_memory() -> None:
+    with ShapesOnly():
+        layer = nn.Linear(10**6, 10**6)  # 4 TB
+        result = layer(torch.zeros(3, 10**6))
+    assert result.shape == (3, 10**6)
+
+
+def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() -> None:
+    with ShapesOnly() as mode:
+        scores = nn.Linear(64, 8)(torch.zeros(16, 64))
+        first, again = (torch.topk(scores, 2).indices for _ in range(2))
+        rows = torch.nonzero(first == 3)
+    assert first.tolist() == again.tolist()
+    assert rows.shape[0] == int((first == 3).sum())
+    assert mode.drawn > 0
+
+
+def test_nothing_is_drawn_where_no_value_is_needed() -> None:
+    with ShapesOnly() as mode:
+        nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))(torch.zeros(2, 64)).sum().backward()
+    assert mode.drawn == 0
+
+
+def test_a_value_too_large_to_be_drawn_is_refused() -> None:
+    with ShapesOnly(), pytest.raises(DynamicOutputShapeException):
+        torch.nonzero(without_data(2**13, 2**13))
+
+
+def test_a_number_that_decides_whether_a_layer_is_dropped_keeps_it() -> None:
+    with ShapesOnly():
+        assert torch.rand([]) > 0.99
+
+
+def test_products_of_groups_take_every_dtype() -> None:
+    rows, weights = torch.randn(16, 32), torch.randn(4, 32, 64)
+    ends = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
+    real = torch.nn.functional.grouped_mm(rows, weights, offs=ends)
+    with ShapesOnly() as mode:
+        told = torch.nn.functional.grouped_mm(rows, mode.without_data(weights), offs=ends)
+    assert (told.shape, told.dtype) == (real.shape, real.dtype)
+
+
+def test_arrays_are_made_of_drawn_values() -> None:
+    costs = without_data(3, 4)
+    with pytest.raises(RuntimeError, match="numpy"):
+        costs.numpy()
+    with ShapesOnly(), ValuesForNumpy():
+        assert np.array_equal(costs.numpy(), np.asarray(costs))
+        assert costs.numpy().shape == (3, 4)
+
+
+def test_a_tensor_with_values_is_not_drawn() -> None:
+    tensor = torch.arange(3)
+    assert drawn(tensor) is tensor
+    assert drawn(without_data(2, 2)).tolist() == drawn(without_data(2, 2)).tolist()
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, a buffer of floats, one of integers, and a plain tensor."""
+
+    mean: Tensor
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("steps", torch.tensor(5))
+        self.table = torch.zeros(4)
+
+
+def test_a_copy_on_shapes_keeps_ties_and_integers_and_leaves_the_model_alone() -> None:
+    model = Tied()
+    before = copy.deepcopy(model.state_dict())
+    copied = shapes_of(model, ShapesOnly())
+    assert isinstance(copied, Tied)
+    assert copied.second.weight is copied.first.weight
+    assert isinstance(copied.first.weight, nn.Parameter)
+    assert all(isinstance(tensor, FakeTensor) for tensor in (copied.first.weight, copied.mean, copied.table))
+    assert int(copied.steps) == 5
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
+
+
+def test_inputs_keep_integers_and_lose_floats() -> None:
+    inputs = {"ids": torch.arange(3), "pixels": torch.rand(2, 2), "more": [torch.rand(1)]}
+    copied = inputs_on_shapes(inputs, ShapesOnly())
+    assert copied["ids"].tolist() == [0, 1, 2]
+    assert copied["ids"] is not inputs["ids"]
+    assert isinstance(copied["pixels"], FakeTensor)
+    assert isinstance(copied["more"][0], FakeTensor)
