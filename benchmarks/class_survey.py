@@ -15,15 +15,20 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+TOO_LONG = "took too long"
+TOO_LARGE = "took too much memory"
 Examine = Callable[[str], Mapping[str, Any]]
 """What is found of the class of this name."""
 
 
-def survey(names: Sequence[str], file: Path, examine: Examine, *, jobs: int, seconds: float) -> None:
+def survey(
+    names: Sequence[str], file: Path, examine: Examine, *, jobs: int, seconds: float, most_bytes: int = 2**63
+) -> None:
     """Examine each class that `file` does not name yet, at most `jobs` at a time, and append the results.
 
     A result is a line of json with the class; where there is none, its `problem` says why: an exception, the exit
-    code of the process, or more than `seconds`. Import what `examine` needs before: the processes are forks.
+    code of the process, more than `seconds`, or more than `most_bytes` of resident memory (looked up in /proc). Import
+    what `examine` needs before: the processes are forks.
     """
     done = {row["class"] for row in rows_of(file)}
     waiting = [name for name in names if name not in done]
@@ -36,15 +41,16 @@ def survey(names: Sequence[str], file: Path, examine: Examine, *, jobs: int, sec
             running[name] = (process, monotonic())
         sleep(0.02)
         for name, (process, start) in list(running.items()):
-            late = monotonic() - start > seconds
-            if process.is_alive() and not late:
+            late, large = monotonic() - start > seconds, _resident_bytes(process) > most_bytes
+            if process.is_alive() and not late and not large:
                 continue
             if process.is_alive() and process.pid:
                 os.kill(process.pid, signal.SIGKILL)
             process.join()
             del running[name]
-            if late or process.exitcode:
-                _append(file, {"class": name, "problem": "took too long" if late else f"exit code {process.exitcode}"})
+            if late or large or process.exitcode:
+                why = TOO_LONG if late else TOO_LARGE if large else f"exit code {process.exitcode}"
+                _append(file, {"class": name, "problem": why})
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -54,6 +60,15 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     return rows
+
+
+def _resident_bytes(process: BaseProcess) -> int:
+    """The resident memory of a process; 0 where that cannot be looked up."""
+    try:
+        pages = Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _worker(examine: Examine, name: str, file: Path) -> None:

@@ -30,8 +30,8 @@ ROOMS = (
     {"runtime"},
     {"measure"},
     {"report", "tiny", "distributed"},
-    {"survey", "guarding", "planning"},
-    {"testing", "upstream", "adopt"},
+    {"survey", "guarding"},
+    {"testing", "upstream", "adopt", "planning"},
     {"cli"},
 )
 """The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
@@ -21,6 +23,7 @@ from ckpt_surgery.runtime.tensors import unseen_for
 _OWN = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
 """What stands between the call of an operator and its dispatch."""
+_DEVICE = torch.ops.prim.device.default
 
 
 class StepPhase(StrEnum):
@@ -131,6 +134,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
             return func(*args, **(kwargs or {}))
         for draft in self._unassigned:
@@ -221,7 +226,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
             if not line and not code.co_filename.startswith((*_OWN, "<")):
-                line = f"{Path(code.co_filename).name}:{frame.f_lineno}"
+                line = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
             if not module and code.co_varnames[:1] == ("self",):
                 owner = frame.f_locals.get("self")
                 module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
@@ -258,9 +263,17 @@ def run_metered(
             value = loss(output)
             del output
         meter.start_backward(value)
-        value.backward()  # type: ignore[no-untyped-call]
+        _run_backward(value)
         del value
     return meter.result(p.grad for p in model.parameters() if p.grad is not None)
+
+
+def _run_backward(loss: Tensor) -> None:
+    """`loss.backward()`, which recomputes outside of the modes for functions that are active, but inside of them."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def _call_site() -> tuple[Any, int]:

@@ -58,7 +58,7 @@ def metered(
     drawn = shapes.drawn
     arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
     try:
-        with shapes, ValuesForNumpy(), _not_logged():
+        with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:
         raise PlanningError(f"a step of {type(model).__name__} cannot run on shapes: {error_line(error)}") from error
@@ -91,7 +91,7 @@ def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, optimize
 
 
 @contextmanager
-def _not_logged() -> Iterator[None]:
+def not_logged() -> Iterator[None]:
     """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True

@@ -26,34 +26,49 @@ def build(target: SurveyTarget) -> tuple[Any, Any]:
             that comes with a configuration cannot be used.
     """
     if target.kind is TargetKind.FACTORY:
-        return _from_factory(target)
+        result = from_factory(target)
+        return result if isinstance(result, tuple) else _with_inputs(result)
     if target.kind is TargetKind.REMOTE:
         return _from_folder(target)
-    from ckpt_surgery.tiny import model_classes, tiny_model
+    from ckpt_surgery.tiny import tiny_model
 
-    entry = model_classes()[target.model]
-    model_class = entry.load()
-    is_file = target.kind is TargetKind.CONFIG
-    config = _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
+    model_class, config = class_and_config(target)
     tiny = tiny_model(model_class, config, options=dict(target.options))
     return tiny.model, tiny.inputs
 
 
+def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
+    """The model class of a target that is no factory, and its configuration at its released size.
+
+    The configuration is one with the values of the file, or a class whose defaults are meant. Raises like `build`.
+    """
+    if target.kind is TargetKind.REMOTE:
+        from ckpt_surgery.survey.remote_code import load_remote
+
+        place, _, reference = target.source.partition("::")
+        return load_remote(Path(place), reference)
+    from ckpt_surgery.tiny import model_classes
+
+    entry = model_classes()[target.model]
+    model_class = entry.load()
+    is_file = target.kind is TargetKind.CONFIG
+    return model_class, _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
+
+
 def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
-    from ckpt_surgery.survey.remote_code import build_problem, load_remote
+    from ckpt_surgery.survey.remote_code import build_problem
     from ckpt_surgery.tiny import tiny_model
 
-    place, _, reference = target.source.partition("::")
-    folder = Path(place)
-    model_class, config = load_remote(folder, reference)
+    model_class, config = class_and_config(target)
     try:
         tiny = tiny_model(model_class, config, options=dict(target.options))
     except CannotBuild as failure:
-        raise TargetError(build_problem(folder, failure)) from None
+        raise TargetError(build_problem(Path(target.source.partition("::")[0]), failure)) from None
     return tiny.model, tiny.inputs
 
 
-def _from_factory(target: SurveyTarget) -> tuple[Any, Any]:
+def from_factory(target: SurveyTarget) -> Any:
+    """What the factory of a target returns: a model, or a model and its inputs. Raises TargetError."""
     module_name, _, attribute = target.argument.partition(":")
     here = os.getcwd()
     if here not in sys.path:  # as for `python -m`
@@ -72,9 +87,7 @@ def _from_factory(target: SurveyTarget) -> tuple[Any, Any]:
         kind = type(factory).__name__
         raise TargetError(f"it is an object of type {kind}: name a function without arguments")
     result = factory()
-    if not isinstance(result, tuple):
-        return _with_inputs(result)
-    if len(result) != 2:
+    if isinstance(result, tuple) and len(result) != 2:
         raise TargetError(f"it returns a tuple of {len(result)}: it must return a model, or a model and its inputs")
     return result
 

@@ -42,22 +42,31 @@ def tiny_inputs(
     """
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise OptionTypeError(f"the model is of type {type(model).__name__}: give a model of transformers")
+    with model_state_kept(model):
+        model.train()
+        values = accepted_inputs(model, batch=batch, length=length, seed=seed)
+        return _with_padding(model, values) if padding else values
+
+
+def accepted_inputs(model: Any, *, batch: int, length: int, seed: int = 0) -> dict[str, Any]:
+    """The first arguments that the forward of `model` accepts; the model is left as its forward leaves it.
+
+    Raises:
+        CannotBuild: the forward accepts none of the candidates.
+    """
     entry = model_classes().get(type(model).__name__)
     heads = entry.heads if entry else ()
     first: BaseException | None = None
     tries = 0
-    with model_state_kept(model):
-        model.train()
-        for arguments in candidates(model, batch, length, seed, heads):
-            for labels in label_candidates(arguments, heads):
-                try:
-                    values = _accepted(model, arguments, labels)
-                    return _with_padding(model, values) if padding else values
-                except _Rejected as rejected:
-                    first = first or rejected.error
-                tries += 1
-                if tries >= _MOST_TRIES:
-                    break
+    for arguments in candidates(model, batch, length, seed, heads):
+        for labels in label_candidates(arguments, heads):
+            try:
+                return _accepted(model, arguments, labels)
+            except _Rejected as rejected:
+                first = first or rejected.error
+            tries += 1
+            if tries >= _MOST_TRIES:
+                break
     raise CannotBuild(type(model).__name__, BuildStage.FORWARD, first or "no inputs known")
 
 

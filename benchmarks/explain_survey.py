@@ -1,0 +1,168 @@
+"""`explain` of every model type of the installed transformers, at the defaults of its configuration class.
+
+    python -m benchmarks.explain_survey explain_survey.jsonl [--jobs 2] [--every 10] [MODEL_TYPE ...]
+
+One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
+many as it has positions for, in bfloat16. What is finished is kept in the file. Once every model type is in it, the
+page docs/coverage/explain.md is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from benchmarks.class_survey import TOO_LARGE, TOO_LONG, rows_of, survey
+from ckpt_surgery.text import code, markdown_table, plural, size
+
+SECONDS = 180.0
+"""What one model type may take."""
+MOST_BYTES = 6 * 2**30
+"""The resident memory that it may take."""
+TOKENS = 512
+PAGE = Path(__file__).parents[1] / "docs" / "coverage" / "explain.md"
+TEXT = """\
+# explain
+
+`ckpt_surgery explain` was asked for each of the {count} model types of transformers {version} that have a model to
+train: one class each, at the defaults of its configuration class (its released size for most), one sample of {tokens}
+tokens or as many as it has positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
+`python -m benchmarks.explain_survey`.
+
+{slow}
+
+## Those that do not work
+
+{failures}
+
+## Those that work
+
+"Drawn" counts the operators whose result depends on what weights decide, such as the choice of a router: they were
+given values drawn at random, and sizes that depend on them may differ.
+
+{table}
+"""
+
+
+def examine(model_type: str) -> dict[str, Any]:
+    """What a step of the main class of a model type keeps."""
+    import torch
+
+    from ckpt_surgery.planning.target import explain_released, main_class, released
+    from ckpt_surgery.survey.resolve import resolve
+
+    start = process_time()
+    target = main_class(resolve([model_type], variants=False))
+    try:
+        model = released(target, tokens=None, batch=1, dtype=torch.bfloat16, most_tokens=TOKENS)
+        told = explain_released(model)
+    except Exception as error:  # whatever a class does is its result
+        return {"model": target.model, "problem": f"{type(error).__name__}: {error}"[:400]}
+    return {
+        "model": target.model,
+        "parameters": told.parameter_bytes,
+        "kept": told.kept_bytes,
+        "peak": told.peak_bytes,
+        "blocks": told.blocks,
+        "drawn": told.drawn,
+        "seconds": round(process_time() - start, 1),
+    }
+
+
+def model_types() -> list[str]:
+    """The model types that have a class which trains, in alphabetical order."""
+    from ckpt_surgery.survey.model_names import catalogue
+
+    return sorted({model_type for entry in catalogue().values() for model_type in entry.types})
+
+
+def reason(problem: str) -> str:
+    """Why a model type does not work, without what is its own: the names, the numbers and the shapes."""
+    if problem in (TOO_LONG, TOO_LARGE):
+        return problem
+    said = problem.partition(": ")[2]
+    for sign in ("cannot be built on shapes", "no inputs are known", "cannot run on shapes"):
+        if sign in said:
+            return sign
+    return "the class cannot be imported" if problem.startswith("CannotBuild") else said[:80]
+
+
+def page(rows: Iterable[Mapping[str, Any]], version: str) -> str:
+    """The page on all of them."""
+    every = sorted(rows, key=lambda row: row["class"])
+    working = [row for row in every if "problem" not in row]
+    reasons: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in every:
+        if "problem" in row:
+            reasons[reason(row["problem"])].append(row)
+    failures = [
+        f"### {why[:1].upper()}{why[1:]}: {len(some)}\n\n"
+        + markdown_table(
+            ("model type", "class", "what was said"),
+            [(code(row["class"]), code(row.get("model", "-")), code(row["problem"][:200])) for row in some],
+        )
+        for why, some in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    ]
+    seconds = sorted(row["seconds"] for row in working)
+    slow = (
+        f"Half of them take less than {seconds[len(seconds) // 2]:.0f} s of CPU time, the slowest {seconds[-1]:.0f} s."
+        if seconds
+        else ""
+    )
+    table = markdown_table(
+        ("model type", "class", "parameters", "kept", "peak without optimizer", "drawn"),
+        [
+            (
+                code(row["class"]),
+                code(row["model"]),
+                size(row["parameters"]),
+                size(row["kept"]),
+                size(row["peak"]),
+                str(row["drawn"]),
+            )
+            for row in working
+        ],
+    )
+    return TEXT.format(
+        count=len(every),
+        version=version,
+        tokens=TOKENS,
+        works=len(working),
+        share=len(working) / max(len(every), 1),
+        slow=slow,
+        failures="\n\n".join(failures) or "None.",
+        table=table,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Survey what the arguments name, print what does not work, and write the page once all is there."""
+    parser = argparse.ArgumentParser(prog="explain_survey", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("types", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="examine every n-th model type")
+    options = parser.parse_args(arguments)
+    import transformers
+
+    import ckpt_surgery.planning.target  # noqa: F401 - once, for all
+
+    names = options.types or model_types()[:: options.every]
+    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, most_bytes=MOST_BYTES)
+    rows = rows_of(options.file)
+    failed = [row for row in rows if "problem" in row]
+    for row in failed:
+        print(f"{row['class']}: {row['problem']}")
+    print(f"{len(rows) - len(failed)} of {plural(len(rows), 'model type')} work")
+    if {row["class"] for row in rows} >= set(model_types()):
+        PAGE.write_text(page(rows, transformers.__version__), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

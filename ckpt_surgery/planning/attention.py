@@ -1,0 +1,76 @@
+"""What `scaled_dot_product_attention` keeps on CUDA, asked for on a machine without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
+_EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+_MATH = torch.ops.aten._scaled_dot_product_attention_math.default
+_WIDEST_FLASH_HEAD = 256
+_ALIGNED_BYTES = 16
+"""The memory-efficient kernel loads rows of this many bytes."""
+_BIAS_COLUMNS = 8
+"""It takes masks whose rows are a multiple of this, and has others padded."""
+
+
+class CudaAttention(TorchFunctionMode):
+    """Inside, `scaled_dot_product_attention` on tensors without data runs the operator that CUDA would choose.
+
+    A CPU's own choice differs: with dropout, or with values of another width than the keys, it has only the operator
+    that keeps the whole matrix of weights. CUDA's rules (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from
+    compute capability 8.0) are: flash attention in half precision without a mask, where all heads have one width of
+    at most 256; memory-efficient attention where rows are aligned and keys have as many heads as queries; else the
+    matrix.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is functional.scaled_dot_product_attention and args and isinstance(args[0], FakeTensor):
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    width = query.shape[-1]
+    four = all(tensor.ndim == 4 for tensor in (query, key, value))
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if four and half and attn_mask is None and width == value.shape[-1] <= _WIDEST_FLASH_HEAD:
+        padded = [functional.pad(tensor, (0, -width % 8)) if width % 8 else tensor for tensor in (query, key, value)]
+        result: Tensor = _FLASH(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        return result[..., :width] if width % 8 else result
+    step = _ALIGNED_BYTES // query.itemsize
+    aligned = not width % step and not value.shape[-1] % step
+    if four and aligned and query.shape[1] == key.shape[1] == value.shape[1]:
+        bias = None if attn_mask is None else _bias(attn_mask, query, key)
+        result = _EFFICIENT(query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
+        return result
+    result = _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    return result
+
+
+def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The mask as it is added to the scores, of all samples and heads."""
+    if mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    if rest := -mask.shape[-1] % _BIAS_COLUMNS:
+        mask = functional.pad(mask, (0, rest))[..., :-rest]
+    return mask.expand(*query.shape[:2], query.shape[2], key.shape[2])

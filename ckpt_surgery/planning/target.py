@@ -1,0 +1,221 @@
+"""A model at its released size, without data, and the arguments of a training step of it: what a name stands for.
+
+The settings are those that people train with: no cache, no layer dropped, experts as grouped products where the
+release has them, attention as CUDA runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
+from ckpt_surgery.measure.arguments import checked_inputs
+from ckpt_surgery.planning.attention import CudaAttention
+from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, not_logged
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
+from ckpt_surgery.runtime.rng import random_state_kept, seed_all
+from ckpt_surgery.survey.build import class_and_config, from_factory
+from ckpt_surgery.survey.target import SurveyTarget, TargetKind
+from ckpt_surgery.text import error_line
+from ckpt_surgery.tiny.arguments import ForwardArguments
+from ckpt_surgery.tiny.catalog import model_classes
+from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.inputs import accepted_inputs
+from ckpt_surgery.tiny.own_code import name_dtype
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}
+TOKENS = 2048
+"""Tokens of a text where none are asked for."""
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "max_target_positions")
+_HEADS = (
+    "IMAGE_TEXT_TO_TEXT",
+    "MULTIMODAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "MASKED_LM",
+    "CAUSAL_LM",
+    "PRETRAINING",
+    "CTC",
+    "IMAGE_CLASSIFICATION",
+    "OBJECT_DETECTION",
+    "MODEL",
+)
+"""What a model type that is asked for by its name stands for: the class of the first of these heads that it has."""
+_DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedModel:
+    """A model that holds no data, in training mode, and the arguments of its forward.
+
+    `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 where the model takes none;
+    `attention` names the implementation that the model chose.
+    """
+
+    model: nn.Module
+    inputs: Mapping[str, Any]
+    shapes: ShapesOnly
+    tokens: int
+    attention: str
+
+
+def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
+    """Of the classes that one name stands for, the one that is trained: a language model before its base."""
+
+    def rank(target: SurveyTarget) -> int:
+        entry = model_classes().get(target.model)
+        heads = entry.heads if entry else ()
+        return next((place for place, head in enumerate(_HEADS) if head in heads), len(_HEADS))
+
+    return min((target for target in targets if not target.variant), key=rank)
+
+
+def released(
+    target: SurveyTarget, *, tokens: int | None, batch: int, dtype: torch.dtype, most_tokens: int = TOKENS
+) -> ReleasedModel:
+    """The model that a target stands for, at its released size, and inputs of `batch` samples of `tokens` tokens.
+
+    Without `tokens` they are `most_tokens`, or as many as the model has positions for, if those are fewer. Images,
+    audio and series have the sizes in the configuration. A factory is called where tensors hold no data; what it
+    returns is used as it is, the inputs too.
+
+    Raises:
+        PlanningError: the model cannot be built or run on shapes, or has fewer positions than `tokens`.
+        TargetError: the target cannot be used.
+        CannotBuild: the class cannot be imported.
+    """
+    shapes = ShapesOnly()
+    given: Mapping[str, Any] | None = None
+    with random_state_kept():
+        seed_all(0)
+        if target.kind is TargetKind.FACTORY:
+            model, given = _from_factory(target, shapes, dtype)
+        else:
+            model = _built(target, shapes, dtype)
+        model = shapes_of(model, shapes).train()
+        attention = str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "its own")
+        if given is not None:
+            return ReleasedModel(model, given, shapes, 0, attention)
+        length = _length(model, tokens, most_tokens)
+        inputs = _inputs(model, shapes, batch, length)
+    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention)
+
+
+def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Explanation:
+    """The explanation of a step of a model as it stands now. Raises PlanningError."""
+    with random_state_kept(), CudaAttention():
+        step, drawn = metered(released.model, released.inputs, released.shapes)
+    return explanation_of(released.model, step, drawn, optimizer_bytes)
+
+
+def adamw_bytes(model: nn.Module) -> int:
+    """The bytes of AdamW's state: two tensors like each parameter that is trained."""
+    return 2 * held_bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.Module:
+    model_class, source = class_and_config(target)
+    try:
+        config = source() if isinstance(source, type) else source
+        for part in all_configs(config):
+            if hasattr(part, "use_cache"):
+                part.use_cache = False
+            for name in _DROPPED_LAYERS:
+                if getattr(part, name, 0):
+                    setattr(part, name, 0.0)
+        name_dtype(config, dtype)
+        with _default_dtype(dtype), _unset_weights(), shapes, not_logged():
+            model: nn.Module = getattr(model_class, "_from_config", model_class)(config)
+        tie: Any = getattr(model, "tie_weights", None)
+        if tie is not None:
+            tie()
+    except Exception as error:  # classes refuse in every way there is
+        raise PlanningError(f"{target.label} cannot be built on shapes: {error_line(error)}") from error
+    return model
+
+
+def _from_factory(
+    target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype
+) -> tuple[nn.Module, Mapping[str, Any] | None]:
+    with _default_dtype(dtype), shapes, not_logged():
+        result = from_factory(target)
+    model, inputs = result if isinstance(result, tuple) else (result, None)
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise PlanningError(f"{target.argument} returns an object of type {kind}: it must return a model")
+    if inputs is None and not hasattr(model, "config"):
+        raise PlanningError(f"{target.argument} returns a model without a `config`: return (model, inputs)")
+    return model, None if inputs is None else checked_inputs(inputs)
+
+
+def _length(model: Any, tokens: int | None, most: int) -> int:
+    """The tokens of a text. Raises PlanningError where the model has fewer positions."""
+    arguments = ForwardArguments(model, 1, 1, 0)
+    text = getattr(model.config, "get_text_config", lambda: model.config)
+    try:
+        config = text()
+    except ValueError:  # several text configurations
+        config = model.config
+    positions = next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+    if tokens is None:
+        return min(most, positions or most)
+    if positions is not None and tokens > positions and "input_ids" in arguments.names:
+        name = type(model).__name__
+        raise PlanningError(
+            f"{name} has {positions:,} positions, and {tokens:,} tokens were asked for: give --tokens {positions} or "
+            "fewer, or a config.json with more positions"
+        )
+    return tokens
+
+
+def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str, Any]:
+    """Arguments of the forward: for a language model its text and labels, else what the forward accepts."""
+    entry = model_classes().get(type(model).__name__)
+    arguments = ForwardArguments(model, batch, length, 0)
+    if entry and "CAUSAL_LM" in entry.heads and _takes_text_alone(arguments):
+        ids = arguments.tokens((batch, length))
+        return {"input_ids": ids, "labels": ids.clone()}
+    try:
+        with shapes, ValuesForNumpy(), CudaAttention(), not_logged():
+            return accepted_inputs(model, batch=batch, length=length)
+    except CannotBuild as failure:
+        stage = BuildStage.INPUTS.value
+        raise PlanningError(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
+
+
+def _takes_text_alone(arguments: ForwardArguments) -> bool:
+    other = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
+    needed = {"input_ids", "labels"} <= arguments.names
+    return needed and arguments.main_input == "input_ids" and not arguments.names.intersection(other)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _unset_weights() -> Iterator[None]:
+    """Inside, models of transformers draw no weights, and tie none."""
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:  # before 5.0
+        from transformers.modeling_utils import no_init_weights
+    with no_init_weights():
+        yield

@@ -1,0 +1,90 @@
+"""What scaled_dot_product_attention keeps on CUDA, by its rules: no matrix of weights where a kernel avoids it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from ckpt_surgery.planning.allocations import Kind, run_metered
+from ckpt_surgery.planning.attention import CudaAttention
+from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
+
+pytestmark = pytest.mark.torch
+LENGTH, HEADS = 96, 4
+
+
+class Attends(nn.Module):
+    """Attention over its arguments, with a weight so that there is a gradient."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.options = options
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        weight = self.weight.to(query.dtype)
+        return scaled_dot_product_attention(query * weight, key, value, mask, **self.options).float().sum()
+
+
+def kept(
+    query: int = 64, value: int = 64, heads: int = HEADS, mask: Tensor | None = None, **options: Any
+) -> tuple[Counter[str], int]:
+    """The operators that keep something of a step on CUDA's operators, and the bytes that they keep."""
+    dtype = options.pop("dtype", torch.bfloat16)
+    shapes = ShapesOnly()
+    model = shapes_of(Attends(**options), shapes)
+    sizes = ((HEADS, query), (heads, query), (heads, value))
+    tensors = [
+        shapes.without_data(torch.zeros(2, count, LENGTH, width, dtype=dtype)).requires_grad_()
+        for count, width in sizes
+    ]
+    with shapes, CudaAttention():
+        step = run_metered(model, ((*tensors, mask), {}), lambda output: output)
+    made = [one for one in step.allocations if one.kind is Kind.KEPT]
+    return Counter(one.keeper for one in made), sum(one.bytes for one in made)
+
+
+def test_flash_attention_keeps_no_matrix_even_with_dropout_and_fewer_keys() -> None:
+    keepers, total = kept(heads=2, dropout_p=0.1, is_causal=True, enable_gqa=True)
+    assert keepers["aten._scaled_dot_product_flash_attention"] > 0
+    query = 2 * HEADS * LENGTH * 64 * 2
+    assert total == pytest.approx(2 * query + 2 * HEADS * LENGTH * 4, rel=0.01)  # query, result, sums
+
+
+def test_a_width_that_flash_attention_does_not_take_is_padded() -> None:
+    _, narrow = kept(60, 60)
+    _, wide = kept(64, 64)
+    assert narrow - wide == 2 * 2 * HEADS * LENGTH * 64 * 2  # the padded keys and values are the step's own
+
+
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("a mask", {"mask": torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool)}),
+        ("values of another width", {"value": 32}),
+        ("single precision", {"dtype": torch.float32}),
+        ("dropout and a mask", {"mask": torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool), "dropout_p": 0.1}),
+    ],
+)
+def test_memory_efficient_attention_keeps_no_matrix(case: str, options: dict[str, Any]) -> None:
+    keepers, total = kept(**options)
+    assert keepers["aten._scaled_dot_product_efficient_attention"] > 0, case
+    assert total < 2 * HEADS * LENGTH * (64 * 4 * 3 + 2 * LENGTH), case
+
+
+def test_what_no_kernel_takes_keeps_the_matrix() -> None:
+    keepers, total = kept(value=30)
+    assert "aten._scaled_dot_product_efficient_attention" not in keepers
+    assert total > 2 * HEADS * LENGTH * LENGTH * 4
+
+
+def test_tensors_with_data_are_left_to_torch() -> None:
+    tensor = torch.rand(1, 2, 8, 16)
+    expected = scaled_dot_product_attention(tensor, tensor, tensor)
+    with CudaAttention():
+        assert torch.equal(scaled_dot_product_attention(tensor, tensor, tensor), expected)

@@ -1,0 +1,132 @@
+"""What a name stands for: a model at its released size, without data, in the settings that people train with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning import explain
+from ckpt_surgery.planning.target import ReleasedModel, adamw_bytes, explain_released, main_class, released
+from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.survey.resolve import resolve
+from ckpt_surgery.survey.target import TargetError
+
+pytestmark = [pytest.mark.torch, pytest.mark.both]
+SMALL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def config(folder: Path, **values: Any) -> str:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**SMALL, **values}))
+    return str(path)
+
+
+def model_of(name: str, tokens: int | None = 32, batch: int = 2, dtype: torch.dtype = torch.bfloat16) -> ReleasedModel:
+    return released(main_class(resolve([name], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
+
+
+def test_a_config_gives_a_model_of_its_size_and_its_text(tmp_path: Path) -> None:
+    model = model_of(config(tmp_path))
+    assert {name: tuple(value.shape) for name, value in model.inputs.items()} == {
+        "input_ids": (2, 32),
+        "labels": (2, 32),
+    }
+    assert model.tokens == 32
+    assert {parameter.dtype for parameter in model.model.parameters()} == {torch.bfloat16}
+    assert model.model.training
+    assert not model.model.config.use_cache  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = model_of(config(tmp_path))
+    values = {name: value for name, value in SMALL.items() if name not in ("model_type", "architectures")}
+    real = LlamaForCausalLM(LlamaConfig(**values, use_cache=False)).train().to(torch.bfloat16)
+    if wrapped:
+        wrap_blocks(model.model, self_check="never")
+        wrap_blocks(real, self_check="never")
+    told, expected = explain_released(model), explain(real, model.inputs)
+    assert told.parameter_bytes == expected.parameter_bytes
+    assert told.checkpointed == expected.checkpointed == (3 if wrapped else 0)
+    seeds = 0 if wrapped else 3 * (16 + 8)  # CUDA's attention keeps what its dropout would draw from
+    assert told.kept_bytes - seeds == expected.kept_bytes
+
+
+def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
+    tied = explain_released(model_of(config(tmp_path, tie_word_embeddings=True)))
+    apart = explain_released(model_of(config(tmp_path, tie_word_embeddings=False)))
+    assert apart.parameter_bytes - tied.parameter_bytes == 128 * 64 * 2
+
+
+def test_more_tokens_than_positions_are_refused(tmp_path: Path) -> None:
+    name = config(tmp_path)
+    assert model_of(name, tokens=64).tokens == 64
+    with pytest.raises(PlanningError, match="has 64 positions, and 65 tokens were asked for: give --tokens 64"):
+        model_of(name, tokens=65)
+
+
+def test_without_a_number_the_text_is_as_long_as_the_positions_allow(tmp_path: Path) -> None:
+    assert model_of(config(tmp_path), tokens=None).tokens == 64
+
+
+def test_a_class_stands_for_its_released_size() -> None:
+    model = model_of("GPT2LMHeadModel", batch=1)
+    assert sum(parameter.numel() for parameter in model.model.parameters()) == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("model_type", "chosen"),
+    [("llama", "LlamaForCausalLM"), ("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration")],
+)
+def test_a_model_type_stands_for_the_class_that_is_trained(model_type: str, chosen: str) -> None:
+    assert main_class(resolve([model_type], variants=False)).model == chosen
+
+
+def test_images_have_the_size_in_the_configuration() -> None:
+    model = model_of("vit")
+    assert model.inputs["pixel_values"].shape == (2, 3, 224, 224)
+    assert model.tokens == 0
+
+
+def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "made", lambda: nn.Linear(2**16, 2**16), raising=False)
+    with pytest.raises(PlanningError, match="returns a model without a `config`: return"):
+        model_of(f"{__name__}:made")
+    both = lambda: (nn.Linear(2**16, 2**16), [torch.zeros(4, 2**16)])  # noqa: E731 - a factory without a name
+    monkeypatch.setattr(sys.modules[__name__], "made", both)
+    told = explain_released(model_of(f"{__name__}:made"))
+    assert told.parameter_bytes == 2 * (2**32 + 2**16)
+    monkeypatch.setattr(sys.modules[__name__], "made", lambda: "a model")
+    with pytest.raises(PlanningError, match="returns an object of type str: it must return a model"):
+        model_of(f"{__name__}:made")
+
+
+def test_the_state_of_adamw_is_of_what_is_trained() -> None:
+    model = nn.Linear(4, 4)
+    assert adamw_bytes(model) == 2 * 20 * 4
+    model.bias.requires_grad_(False)
+    assert adamw_bytes(model) == 2 * 16 * 4
+
+
+def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
+    with pytest.raises((PlanningError, TargetError), match=r"hidden_size|head"):
+        model_of(config(tmp_path, hidden_size=66, head_dim=None))
