@@ -15,6 +15,7 @@ from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_input
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
+from ckpt_surgery.planning.host import HostWithoutData
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
@@ -42,7 +43,7 @@ def explain(model: nn.Module, inputs: Inputs, *, loss: Callable[[Any], Tensor] |
     """
     shapes = ShapesOnly()
     with random_state_kept():
-        copied = _without_checks(shapes_of(model, shapes))
+        copied = _without_values(shapes_of(model, shapes))
         step, drawn = metered(copied, inputs, shapes, loss)
     return explanation_of(copied, step, drawn)
 
@@ -105,12 +106,14 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in tensors}.values())
 
 
-def _without_checks(model: nn.Module) -> nn.Module:
-    """The model, wrapped as it was but for the self-check: there are no values that it could compare."""
+def _without_values(model: nn.Module) -> nn.Module:
+    """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
     for module in model.modules():
         surgery = vars(module).get(SURGERY)
         if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
             surgery.apply(replace(surgery.options, self_check="never"))
+            if surgery.offloader is not None:
+                surgery.offloader.transport = HostWithoutData()
     return model
 
 

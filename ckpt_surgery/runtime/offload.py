@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import TensorWeakRef
 
@@ -74,7 +75,7 @@ class Offloader:
                 f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
             )
         self.stats = OffloadStats()
-        self._transport: Transport = HostTransport() if transport is None else transport
+        self.transport: Transport = HostTransport() if transport is None else transport
         self._minimum_bytes = minimum_bytes
         self._in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
@@ -84,7 +85,7 @@ class Offloader:
         self._newest: Callable[[], _Inputs | None] = _none
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _offloader, (self._transport, self._minimum_bytes, self._in_flight)
+        return _offloader, (self.transport, self._minimum_bytes, self._in_flight)
 
     @contextmanager
     def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -92,7 +93,7 @@ class Offloader:
 
         `tensors` are the positional tensors with gradient of one `torch.utils.checkpoint.checkpoint` call, of any
         shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor move: no
-        parameters, no views of parameters, no other subclasses. The backward raises RuntimeError where a tensor that
+        parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises RuntimeError where a tensor that
         was saved here was modified in place afterwards.
         """
         if not torch.is_grad_enabled():
@@ -139,7 +140,7 @@ class Offloader:
             if offloaded.host_copy is not None or offloaded.source is None:
                 continue  # an earlier block's as well
             self._wait_for(self._in_flight - 1)
-            offloaded.host_copy = self._transport.put(offloaded.source)
+            offloaded.host_copy = self.transport.put(offloaded.source)
             self._copying.append(weakref.ref(offloaded))
             self.stats.kept -= 1
             self.stats.tensors += 1
@@ -151,7 +152,7 @@ class Offloader:
         copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
         waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
         for offloaded in waited:
-            self._transport.finish(offloaded.host_copy)
+            self.transport.finish(offloaded.host_copy)
             # A source that was written to during its copy stays, so that the backward sees it and raises.
             if not offloaded.modified():
                 offloaded.source = None
@@ -177,13 +178,13 @@ class Offloader:
         if offloaded.source is not None:
             return offloaded.source
         self._start(offloaded)
-        tensor = self._transport.get(offloaded.device_copy) if offloaded.ready is None else offloaded.ready
+        tensor = self.transport.get(offloaded.device_copy) if offloaded.ready is None else offloaded.ready
         offloaded.device_copy = offloaded.ready = None
         return tensor
 
     def _start(self, offloaded: _OffloadedTensor) -> None:
         if offloaded.source is None and offloaded.device_copy is None and offloaded.ready is None:
-            offloaded.device_copy = self._transport.start(offloaded.host_copy)
+            offloaded.device_copy = self.transport.start(offloaded.host_copy)
 
 
 def _none() -> None:
@@ -284,7 +285,7 @@ def _modified(shape: Sequence[int]) -> str:
 
 
 def _can_move(tensor: Tensor) -> bool:
-    plain = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.device.type != "meta"
+    plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
     return plain and tensor.is_floating_point() and tensor.numel() > 0 and not isinstance(tensor._base, nn.Parameter)
 
 

@@ -83,8 +83,13 @@ class Surgery(Undoable):
     @property
     def stats(self) -> OffloadStats | None:
         """What activation offload has moved so far; None without offload."""
+        return None if self.offloader is None else self.offloader.stats
+
+    @property
+    def offloader(self) -> Offloader | None:
+        """What moves the blocks' inputs; None without offload."""
         offloader = getattr(self.checkpointing, "offloader", None)
-        return offloader.stats if isinstance(offloader, Offloader) else None
+        return offloader if isinstance(offloader, Offloader) else None
 
     def checkpoints(self, block: Block) -> bool:
         """Whether a block is checkpointed now."""

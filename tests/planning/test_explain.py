@@ -70,6 +70,19 @@ def test_a_wrapped_model_is_explained_as_it_stands(build: Any, use_reentrant: bo
     assert explain(model, inputs) == plain
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_is_offloaded_is_not_on_the_device(use_reentrant: bool) -> None:
+    model, inputs = llama(8), tokens(32)
+    surgery = wrap_blocks(model, use_reentrant=use_reentrant)
+    kept = explain(model, inputs).kept_bytes
+    surgery = wrap_blocks(model, use_reentrant=use_reentrant, offload="cpu")
+    told = explain(model, inputs)
+    block_input = inputs["input_ids"].numel() * 16 * 8
+    assert told.kept_bytes == kept - 5 * block_input  # the last stays, and two are on their way
+    assert surgery.stats is not None
+    assert surgery.stats.tensors == 0
+
+
 def test_every_second_block() -> None:
     model = llama()
     wrap_blocks(model, every_n=2)
