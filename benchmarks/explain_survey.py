@@ -25,6 +25,12 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
+SIGNS = {
+    "reads values that depend on weights": "it reads values that depend on weights",
+    "the constructor of": "it cannot be built with the defaults of its configuration class",
+    "no inputs are known": "its forward accepts no inputs that are tried",
+    "a step of": "its step cannot run on shapes",
+}
 PAGE = Path(__file__).parents[1] / "docs" / "coverage" / "explain.md"
 TEXT = """\
 # explain
@@ -86,9 +92,9 @@ def reason(problem: str) -> str:
     if problem in (TOO_LONG, TOO_LARGE):
         return problem
     said = problem.partition(": ")[2]
-    for sign in ("cannot be built on shapes", "no inputs are known", "cannot run on shapes"):
+    for sign, words in SIGNS.items():
         if sign in said:
-            return sign
+            return words
     return "the class cannot be imported" if problem.startswith("CannotBuild") else said[:80]
 
 

@@ -39,7 +39,7 @@ _WITH_SEEDS = (
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
 )
 """Operators that run on CUDA alone; the integers that they make are seeds, which nobody reads."""
-_DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class ShapesOnly(TorchDispatchMode):
@@ -82,7 +82,7 @@ class ShapesOnly(TorchDispatchMode):
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
             result = self._without_data(func, args, options)
-        except _DECIDED_BY_VALUES:
+        except DECIDED_BY_VALUES:
             if not all(map(_is_small, given)):
                 raise
             return self._with_drawn_values(func, args, options)

@@ -17,13 +17,20 @@ from torch import nn
 from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.attention import CudaAttention
-from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, not_logged
+from ckpt_surgery.planning.explain import (
+    explanation_of,
+    held_bytes,
+    metered,
+    not_logged,
+    why_not_on_shapes,
+    without_values,
+)
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
+from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.build import class_and_config, from_factory
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
-from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
@@ -119,6 +126,12 @@ def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Expla
     return explanation_of(released.model, step, drawn, optimizer_bytes)
 
 
+def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
+    """Checkpoint every block of a model; with `offload`, their inputs are in host memory. Raises SurgeryError."""
+    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never")
+    without_values(released.model)
+
+
 def adamw_bytes(model: nn.Module) -> int:
     """The bytes of AdamW's state: two tensors like each parameter that is trained."""
     return 2 * held_bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
@@ -141,7 +154,7 @@ def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.M
         if tie is not None:
             tie()
     except Exception as error:  # classes refuse in every way there is
-        raise PlanningError(f"{target.label} cannot be built on shapes: {error_line(error)}") from error
+        raise PlanningError(why_not_on_shapes(f"the constructor of {target.label}", error)) from error
     return model
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from ckpt_surgery import optional
 from ckpt_surgery.cli.main import main
@@ -56,11 +59,52 @@ def test_a_file_that_cannot_be_written_is_noticed_first(tmp_path: Path, capsys: 
     assert "there is no folder" in refusal(capsys, config(tmp_path), "--json", str(tmp_path / "none" / "told.json"))
 
 
+def flat() -> Any:
+    return nn.Linear(8, 8), [torch.zeros(2, 8)]
+
+
+def reads_values() -> Any:
+    return ReadsValues(), [torch.zeros(2**26)]
+
+
+class ReadsValues(nn.Linear):
+    """Its forward decides by what its weights compute."""
+
+    def __init__(self) -> None:
+        super().__init__(2**26, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weighted = x * self.weight
+        return weighted[weighted > 0]
+
+
 def test_a_model_without_blocks_is_explained_without_checkpointing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "MobileNetV1Model", "--dtype", "fp32"]) == 0
+    assert main(["explain", f"{__name__}:flat"]) == 0
     output = capsys.readouterr()
     assert "checkpointing on" not in output.out
     assert "with checkpointing off alone: " in output.err
+
+
+def test_a_line_that_reads_values_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, f"{__name__}:reads_values")
+    assert "reads values that depend on weights (test_explain.py, line" in said
+    assert "`return weighted[weighted > 0]`" in said
+    assert "`ckpt_surgery verify` measures" in said
+
+
+def test_adapters_and_offload_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, name = tmp_path / "told.json", config(tmp_path, num_hidden_layers=8)
+
+    def told(*options: str) -> Any:
+        assert main([*EXPLAIN, name, "--checkpointing", "on", "--json", str(file), *options]) == 0
+        return json.loads(file.read_text())["checkpointing_on"]
+
+    plain, adapted, offloaded = told(), told("--lora", "4"), told("--offload")
+    assert "adapters of rank 4" not in capsys.readouterr().out.splitlines()[0]
+    assert adapted["gradient_bytes"] < plain["gradient_bytes"]
+    assert adapted["optimizer_bytes"] == 2 * adapted["gradient_bytes"]
+    assert plain["kept_bytes"] - offloaded["kept_bytes"] == 5 * 32 * 64 * 2
+    # the last block's input stays, and two are on their way
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
