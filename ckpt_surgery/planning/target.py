@@ -16,7 +16,7 @@ from torch import nn
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
-from ckpt_surgery.planning.attention import CudaAttention
+from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import (
     explanation_of,
     held_bytes,
@@ -121,7 +121,7 @@ def released(
 
 def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
-    with random_state_kept(), CudaAttention():
+    with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
     return explanation_of(released.model, step, drawn, optimizer_bytes)
 
@@ -200,7 +200,7 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
         ids = arguments.tokens((batch, length))
         return {"input_ids": ids, "labels": ids.clone()}
     try:
-        with shapes, ValuesForNumpy(), CudaAttention(), not_logged():
+        with shapes, ValuesForNumpy(), CudaOperators(), not_logged():
             return accepted_inputs(model, batch=batch, length=length)
     except CannotBuild as failure:
         stage = BuildStage.INPUTS.value
