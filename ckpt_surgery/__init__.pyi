@@ -26,6 +26,8 @@ from ckpt_surgery.measure.results import ModeReport as ModeReport
 from ckpt_surgery.measure.verify import verify as verify
 from ckpt_surgery.planning.explain import explain as explain
 from ckpt_surgery.planning.explanation import Explanation as Explanation
+from ckpt_surgery.planning.plan import Plan as Plan
+from ckpt_surgery.planning.plan import plan as plan
 from ckpt_surgery.runtime.surgery import Surgery as Surgery
 from ckpt_surgery.runtime.wrap import wrap_blocks as wrap_blocks
 from ckpt_surgery.static.apply import apply as apply

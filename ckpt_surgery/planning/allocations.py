@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,6 +119,8 @@ class StepAllocations:
     backward_at: int
     forward_flops: int
     backward_flops: int
+    module_flops: Mapping[str, int]
+    """Those of the forward, by the innermost module."""
 
 
 class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
@@ -131,6 +134,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._latest: tuple[Any, Any] = (None, None)  # an operator, and where it was called
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
+        self._module_flops: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -181,7 +185,14 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             backward_at=self._backward_began,
             forward_flops=self.forward_flops,
             backward_flops=self.backward_flops,
+            module_flops=dict(self._module_flops),
         )
+
+    def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
+        before = self.forward_flops
+        super()._count(func, args, options, result)
+        if self.forward_flops > before:
+            self._module_flops[self._here()[0].module] += self.forward_flops - before
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
         place, recomputed = self._here()

@@ -127,13 +127,23 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 def without_values(model: nn.Module) -> nn.Module:
     """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
-    for module in model.modules():
-        surgery = vars(module).get(SURGERY)
-        if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
+    for surgery in _surgeries(model):
+        if surgery.checkpointing is not None:
             surgery.apply(replace(surgery.options, self_check="never"))
-            if surgery.offloader is not None:
-                surgery.offloader.transport = HostWithoutData()
+    on_host_without_data(model)
     return model
+
+
+def on_host_without_data(model: nn.Module) -> None:
+    """Let the offload of a model that holds no data keep nothing at all in host memory."""
+    for surgery in _surgeries(model):
+        if surgery.offloader is not None:
+            surgery.offloader.transport = HostWithoutData()
+
+
+def _surgeries(model: nn.Module) -> list[Surgery]:
+    held = (vars(module).get(SURGERY) for module in model.modules())
+    return [surgery for surgery in held if isinstance(surgery, Surgery)]
 
 
 def _is_checkpointed(block: Block) -> bool:

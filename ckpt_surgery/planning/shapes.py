@@ -72,7 +72,11 @@ class ShapesOnly(TorchDispatchMode):
 
     def without_data(self, tensor: Tensor) -> Tensor:
         """A tensor like this one that holds no data; a parameter for a parameter."""
-        return self._fake.from_tensor(tensor)
+        if not isinstance(tensor, FakeTensor):
+            return self._fake.from_tensor(tensor)
+        with self._fake:
+            new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
@@ -133,14 +137,14 @@ def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
     """A copy of `model` whose parameters and float tensors hold no data. The model is only read."""
     memo: dict[int, Any] = {}
     for tensor in _held(model):
-        if id(tensor) not in memo and not isinstance(tensor, FakeTensor) and _is_float(tensor):
+        if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
             memo[id(tensor)] = mode.without_data(tensor)
     return copy.deepcopy(model, memo)
 
 
 def inputs_on_shapes(inputs: Any, mode: ShapesOnly) -> Any:
     """A copy of a model's arguments; float tensors in it hold no data, others are as they were."""
-    memo = {id(t): mode.without_data(t) for t in tensors(inputs) if _is_float(t) and not isinstance(t, FakeTensor)}
+    memo = {id(t): mode.without_data(t) for t in tensors(inputs) if _is_float(t) or isinstance(t, FakeTensor)}
     return memo[id(inputs)] if id(inputs) in memo else copy.deepcopy(inputs, dict(memo))
 
 

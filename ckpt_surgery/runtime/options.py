@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -18,12 +19,13 @@ from ckpt_surgery.runtime.rng import active_dropout
 class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
-    `stacks` are patterns and `blocks` names of classes. Raises SurgeryError where a value is none of those allowed,
-    or two options contradict each other.
+    `stacks` are patterns, `blocks` names of classes, and `first` pairs of a pattern and a number. Raises
+    SurgeryError where a value is none of those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False
     every_n: int = 1
+    first: tuple[tuple[str, int], ...] | None = None
     offload: Literal["cpu"] | None = None
     preserve_rng_state: bool | Literal["unsafe"] = True
     stacks: tuple[str, ...] | None = None
@@ -49,6 +51,9 @@ class SurgeryOptions:
             raise SurgeryError(f"skip_frozen is {self.skip_frozen!r}: give True or False")
         if type(self.every_n) is not int or self.every_n < 1:
             raise SurgeryError(f"every_n is {self.every_n!r}: give 1 for every block, 2 for every second, and so on")
+        for pattern, number in self.first or ():
+            if type(number) is not int or number < 0:
+                raise SurgeryError(f"first is {number!r} for {pattern!r}: give the number of blocks to checkpoint")
         if self.self_check not in ("first", "always", "never") and (
             type(self.self_check) is not int or self.self_check < 1
         ):
@@ -64,6 +69,10 @@ class SurgeryOptions:
     def checks(self) -> SelfCheckOption:
         """When recomputes are checked: never where it was said that they may draw other numbers."""
         return "never" if self.preserve_rng_state == "unsafe" else self.self_check
+
+    def first_of(self, stack: str, blocks: int) -> int:
+        """How many of a stack's blocks, counted from its start, may be checkpointed."""
+        return next((number for pattern, number in self.first or () if fnmatchcase(stack, pattern)), blocks)
 
     def check_blocks(self, blocks: Iterable[nn.Module]) -> None:
         """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients."""
@@ -86,6 +95,18 @@ class SurgeryOptions:
 def stack_patterns(stacks: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """The option `stacks` as a tuple of patterns. Raises SurgeryError where it names none, or is something else."""
     return None if stacks is None else _several(stacks, "stacks", "a name", (str,))
+
+
+def first_blocks(first: int | Mapping[str, int] | None) -> tuple[tuple[str, int], ...] | None:
+    """The option `first` as pairs of a pattern of stacks and a number. Raises SurgeryError."""
+    if first is None:
+        return None
+    if isinstance(first, int):
+        return (("*", first),)
+    given: object = first
+    if not isinstance(given, Mapping) or not given:
+        raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
+    return tuple(first.items())
 
 
 def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:

@@ -30,6 +30,8 @@ class LeftAlone(Enum):
     """The option `stacks` names other stacks."""
     SWITCHED_OFF = auto()
     EVERY_N = auto()
+    FIRST = auto()
+    """The option `first` names fewer blocks."""
     FROZEN = auto()
     """Neither its parameters nor its inputs need gradient; the inputs of a later call may."""
     WRAPPED = auto()
@@ -77,7 +79,8 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     for block in blocks:
         reason = _left_alone(block, names, patterns, wrapped=is_wrapped(block.name, modules))
         stacks.setdefault((block.stack, reason), []).append(block)
-    _check_patterns(patterns or (), list(dict.fromkeys(name for name, _ in stacks)))
+    limited = [pattern for pattern, _ in options.first or ()]
+    _check_patterns((*(patterns or ()), *limited), list(dict.fromkeys(name for name, _ in stacks)))
     selected = tuple(SelectedStack(name, tuple(members), reason) for (name, reason), members in stacks.items())
     if any(stack.wanted for stack in selected):
         return selected

@@ -11,6 +11,7 @@ from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
 from ckpt_surgery.runtime.library_switch import has_inline_branch
+from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
 
 
@@ -60,7 +61,7 @@ def summarise(
     function: Callable[..., Any] | None,
     is_checkpointed: Callable[[Block], bool],
     *,
-    skip_frozen: bool,
+    options: SurgeryOptions,
     left_to_library: Iterable[nn.Module],
 ) -> SurgerySummary:
     """The summary of a surgery on `model`."""
@@ -73,7 +74,7 @@ def summarise(
             reasons = (
                 (stack.left_alone,)
                 if stack.left_alone is not None
-                else _reasons(blocks, done, on=function is not None, skip_frozen=skip_frozen)
+                else _reasons(stack.name, blocks, done, options, on=function is not None)
             )
             repair = _repair(modules, blocks[0]) if stack.wanted else None
             summaries.append(StackSummary(stack.name, kind.__name__, done, len(blocks), repair, reasons))
@@ -88,13 +89,18 @@ def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:
     return BlockRepair(block.kind, inline, any(map(is_layer, around)), nested)
 
 
-def _reasons(blocks: Sequence[Block], done: int, *, on: bool, skip_frozen: bool) -> tuple[LeftAlone, ...]:
+def _reasons(
+    stack: str, blocks: Sequence[Block], done: int, options: SurgeryOptions, *, on: bool
+) -> tuple[LeftAlone, ...]:
     """Why blocks of a stack that the options name are not checkpointed."""
     if not on:
         return (LeftAlone.SWITCHED_OFF,)
     reasons = []
-    if done < len(blocks):
+    limited = options.first_of(stack, len(blocks)) < len(blocks)
+    if limited:
+        reasons.append(LeftAlone.FIRST)
+    if done < len(blocks) and (options.every_n > 1 or not limited):
         reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
-    if skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
+    if options.skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
         reasons.append(LeftAlone.FROZEN)
     return tuple(reasons)

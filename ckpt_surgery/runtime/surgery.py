@@ -102,7 +102,7 @@ class Surgery(Undoable):
             self.stacks,
             self.checkpointing,
             self.checkpoints,
-            skip_frozen=self.options.skip_frozen,
+            options=self.options,
             left_to_library=self._left_to_library.values(),
         )
 
@@ -254,12 +254,13 @@ class Surgery(Undoable):
         return changed
 
     def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
-        """Give this function to every n-th block of each stack inside `scope`, and set the flags accordingly."""
+        """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
         inside = set(scope.modules())
         for stack in self.stacks:
+            first = self.options.first_of(stack.name, len(stack.blocks))
             for place, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
-                    vars(block.module)[FUNCTION] = function if place % every_n == 0 else None
+                    vars(block.module)[FUNCTION] = function if place < first and place % every_n == 0 else None
                     self._forwards[block.name].schedule.restart(self.options.checks)
         self._set_flags()
 

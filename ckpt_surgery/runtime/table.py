@@ -16,6 +16,7 @@ _LEFT_ALONE = {
     LeftAlone.STACKS: "not among the stacks",
     LeftAlone.SWITCHED_OFF: "switched off",
     LeftAlone.EVERY_N: "left out by every_n",
+    LeftAlone.FIRST: "left out by first",
     LeftAlone.FROZEN: "frozen: while its inputs need no gradient",
     LeftAlone.WRAPPED: "checkpointed by torch's checkpoint_wrapper",
 }

@@ -11,7 +11,7 @@ A call goes through two files: the model is checked here, and `Surgery.apply` ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -21,7 +21,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.runtime.options import SurgeryOptions, class_names, stack_patterns
+from ckpt_surgery.runtime.options import SurgeryOptions, class_names, first_blocks, stack_patterns
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 
 
@@ -30,6 +30,7 @@ def wrap_blocks(
     *,
     use_reentrant: bool = False,
     every_n: int = 1,
+    first: int | Mapping[str, int] | None = None,
     offload: Literal["cpu"] | None = None,
     preserve_rng_state: bool | Literal["unsafe"] = True,
     stacks: str | Iterable[str] | None = None,
@@ -52,6 +53,9 @@ def wrap_blocks(
         use_reentrant: as in `torch.utils.checkpoint.checkpoint`. Under DistributedDataParallel the blocks are
             checkpointed non-reentrant all the same.
         every_n: checkpoint every n-th block of each stack, beginning with the first.
+        first: checkpoint only the first so many blocks of each stack, or of each stack that a pattern names
+            (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
+            before anything is recomputed.
         offload: "cpu" keeps the blocks' inputs in host memory until the backward.
         preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
             acts at random; "unsafe" is False without that check.
@@ -89,6 +93,7 @@ def wrap_blocks(
     options = SurgeryOptions(
         use_reentrant=use_reentrant,
         every_n=every_n,
+        first=first_blocks(first),
         offload=offload,
         preserve_rng_state=preserve_rng_state,
         stacks=stack_patterns(stacks),

@@ -1,0 +1,53 @@
+"""Devices by name and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning.devices import DEVICES, device_of
+
+FILE = """name = "Mine"
+flops = 1e14
+bandwidth = 1e12
+memory = 24_000_000_000
+link = 32e9
+source = "measured"
+"""
+
+
+def test_every_device_names_its_source() -> None:
+    assert len(DEVICES) == 6
+    assert all(device.source and device.flops > device.bandwidth > device.link for device in DEVICES.values())
+
+
+def test_a_name_in_any_case_and_a_file(tmp_path: Path) -> None:
+    assert device_of("mi300x") is device_of("MI300X")
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    assert device_of(str(path)).flops == 1e14
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("name = ", "is no TOML"),
+        ('name = "Mine"\n', "lacks flops, bandwidth"),
+        (FILE.replace("1e14", '"fast"'), "flops in"),
+        (FILE.replace("1e14", "0"), "flops in"),
+    ],
+)
+def test_a_file_that_describes_none_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PlanningError, match=said):
+        device_of(str(path))
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(PlanningError, match="no device is called 'H1000': give one of H100"):
+        device_of("H1000")

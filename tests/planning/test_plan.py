@@ -1,0 +1,172 @@
+"""A plan fits, costs the least time, keeps what it promises on the real model, and is undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import nn
+
+from ckpt_surgery import PlanningError, SurgeryError, explain, plan, wrap_blocks
+from ckpt_surgery.measure.arguments import call_arguments
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.step import own_copy
+from ckpt_surgery.planning.allocations import run_metered
+from ckpt_surgery.planning.plan import Plan, memory_bytes
+from ckpt_surgery.planning.states import Optimizer, state_bytes
+from ckpt_surgery.tiny import model_classes, tiny_model
+from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+NAMES = (
+    "BertForMaskedLM",
+    "T5ForConditionalGeneration",
+    "ViTForImageClassification",
+    "WhisperForConditionalGeneration",
+)
+
+
+def released(name: str) -> tuple[nn.Module, dict[str, Any]]:
+    entry = model_classes()[name]
+    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
+    return tiny.model.train(), tiny.inputs
+
+
+def bounds(model: nn.Module, inputs: Any) -> tuple[int, int]:
+    """The peak with every block checkpointed, and with none, AdamW's state included."""
+    states = state_bytes(model.parameters(), Optimizer.ADAMW)
+    most = explain(model, inputs).peak_bytes + states
+    with wrap_blocks(model):
+        return explain(model, inputs).peak_bytes + states, most
+
+
+def measured(model: nn.Module, inputs: Any) -> int:
+    arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})
+    kept = run_metered(model, arguments, loss_of).kept_bytes
+    model.zero_grad()
+    return kept
+
+
+def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
+    """The plan fits, and the real model keeps what it promises and has the gradients that it had."""
+    assert made.explanation.peak_bytes == made.chosen.peak_bytes <= made.memory
+    torch.manual_seed(0)
+    loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]
+    before = {name: parameter.grad for name, parameter in model.named_parameters()}
+    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
+    model.zero_grad()
+    surgery = made.apply(model)
+    assert surgery is not None
+    surgery.apply(surgery.options)
+    assert measured(model, inputs) <= made.chosen.kept_bytes
+    torch.manual_seed(0)
+    loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == (before[name] is None)
+        assert parameter.grad is None or torch.equal(parameter.grad, before[name])
+    surgery.undo()
+    model.zero_grad()
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
+
+
+@pytest.mark.parametrize("build", [llama, gpt_bigcode])
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
+    model, inputs = build(6), tokens(16)
+    least, most = bounds(model, inputs)
+    made = plan(model, inputs, int(least + share * (most - least)), offload=False)
+    (stack, number), *_ = made.chosen.first.items()
+    assert 0 < number <= made.blocks[stack] == 6
+    faster = wrap_blocks(model, first=number - 1)
+    states = state_bytes(model.parameters(), Optimizer.ADAMW)
+    assert explain(model, inputs).peak_bytes + states > made.memory
+    faster.undo()
+    checked(made, model, inputs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_for_released_models(name: str) -> None:
+    model, inputs = released(name)
+    least, most = bounds(model, inputs)
+    if least < most:
+        checked(plan(model, inputs, (least + most) // 2, offload=False), model, inputs)
+
+
+def test_a_budget_that_needs_nothing_changes_nothing() -> None:
+    model, inputs = llama(), tokens()
+    made = plan(model, inputs, "1GB")
+    assert (made.is_needed, made.code, made.apply(model)) == (False, "", None)
+    assert made.chosen.extra_seconds == 0.0
+    assert made.explanation.peak_bytes <= 10**9
+
+
+def test_a_budget_that_cannot_be_met_says_what_is_missing() -> None:
+    model, inputs = llama(), tokens()
+    least, _ = bounds(model, inputs)
+    with pytest.raises(PlanningError, match=r"does not fit into .* KiB: at the least a step needs .* more"):
+        plan(model, inputs, least - 1, offload=False)
+
+
+def test_offload_makes_room_for_less() -> None:
+    model, inputs = llama(8), tokens(64)
+    least, _ = bounds(model, inputs)
+    made = plan(model, inputs, least - 1)
+    assert made.chosen.offload
+    assert made.code == 'wrap_blocks(model, offload="cpu")'
+    assert made.chosen.peak_bytes < least
+
+
+def test_the_code_does_what_apply_does() -> None:
+    model, inputs = llama(6), tokens(16)
+    least, most = bounds(model, inputs)
+    made = plan(model, inputs, (least + most) // 2, offload=False)
+    surgery = eval(made.code, {"wrap_blocks": wrap_blocks, "model": model})
+    assert str(surgery) == str(made.apply(model))
+
+
+def test_the_front_goes_from_fast_to_small() -> None:
+    model, inputs = llama(6), tokens(16)
+    least, most = bounds(model, inputs)
+    made = plan(model, inputs, (least + most) // 2, offload=False)
+    seconds = [row.extra_seconds for row in made.front]
+    kept = [row.kept_bytes for row in made.front]
+    assert seconds == sorted(seconds)
+    assert kept == sorted(kept, reverse=True)
+    assert made.chosen in made.front
+    assert made.step_seconds > made.chosen.extra_seconds > 0
+
+
+def test_a_surgery_is_left_out_of_account_and_alone() -> None:
+    model, inputs = llama(), tokens()
+    expected = plan(model, inputs, "1GB")
+    surgery = wrap_blocks(model)
+    assert plan(model, inputs, "1GB") == expected
+    assert all(surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks)
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"), [("80GB", 80 * 10**9), ("80 GiB", 80 * 2**30), ("1.5tb", 1.5 * 10**12), (7, 7)]
+)
+def test_a_budget_with_its_unit(memory: int | str, expected: float) -> None:
+    assert memory_bytes(memory) == expected
+
+
+@pytest.mark.parametrize("memory", ["80", "GB", "-1GB", "0GB", "", 0, -5, True, 1.5, None])
+def test_a_budget_without_a_unit_or_a_size_is_refused(memory: Any) -> None:
+    with pytest.raises(PlanningError, match="with its unit"):
+        memory_bytes(memory)
+
+
+def test_options_that_are_not_known_are_refused() -> None:
+    with pytest.raises(PlanningError, match="no state is known of the optimizer 'adam': give one of none, sgd"):
+        plan(llama(), tokens(), "1GB", optimizer="adam")
+    with pytest.raises(PlanningError, match="no device is called"):
+        plan(llama(), tokens(), "1GB", device="abacus")
+    with pytest.raises(SurgeryError, match="has no blocks"):
+        plan(nn.Linear(4, 4), torch.rand(2, 4), 100)
