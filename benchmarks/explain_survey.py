@@ -1,10 +1,10 @@
 """`explain` of every model type of the installed transformers, at the defaults of its configuration class.
 
-    python -m benchmarks.explain_survey explain_survey.jsonl [--jobs 2] [--every 10] [MODEL_TYPE ...]
+    python -m benchmarks.explain_survey explain_survey.jsonl [--jobs 2] [--every 10] [--page] [MODEL_TYPE ...]
 
 One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
-many as it has positions for, in bfloat16. What is finished is kept in the file. Once every model type is in it, the
-page docs/coverage/explain.md is written.
+many as it has positions for, in bfloat16. What is finished is kept in the file; of that, `--page` writes the page
+docs/coverage/explain.md.
 """
 
 from __future__ import annotations
@@ -25,14 +25,22 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
+SAMPLE = " The model types were taken at random."
+SIGNS = {
+    "reads values that depend on weights": "it reads values that depend on weights",
+    "cannot be built on shapes": "it cannot be built with the defaults of its configuration class",
+    "the constructor of": "it cannot be built with the defaults of its configuration class",
+    "no inputs are known": "its forward accepts no inputs that are tried",
+    "a step of": "its step cannot run on shapes",
+}
 PAGE = Path(__file__).parents[1] / "docs" / "coverage" / "explain.md"
 TEXT = """\
 # explain
 
-`ckpt_surgery explain` was asked for each of the {count} model types of transformers {version} that have a model to
-train: one class each, at the defaults of its configuration class (its released size for most), one sample of {tokens}
-tokens or as many as it has positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
-`python -m benchmarks.explain_survey`.
+`ckpt_surgery explain` was asked for {count} of the {total} model types of transformers {version}: one class each, at
+the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it has
+positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
+`python -m benchmarks.explain_survey`, which goes on where it stopped.{sample}
 
 {slow}
 
@@ -84,16 +92,18 @@ def model_types() -> list[str]:
 def reason(problem: str) -> str:
     """Why a model type does not work, without what is its own: the names, the numbers and the shapes."""
     if problem in (TOO_LONG, TOO_LARGE):
-        return problem
+        return f"it {problem}"
+    if "requires the" in problem and "library" in problem:
+        return "a package that it needs is not installed"
     said = problem.partition(": ")[2]
-    for sign in ("cannot be built on shapes", "no inputs are known", "cannot run on shapes"):
+    for sign, words in SIGNS.items():
         if sign in said:
-            return sign
+            return words
     return "the class cannot be imported" if problem.startswith("CannotBuild") else said[:80]
 
 
-def page(rows: Iterable[Mapping[str, Any]], version: str) -> str:
-    """The page on all of them."""
+def page(rows: Iterable[Mapping[str, Any]], version: str, total: int) -> str:
+    """The page on those that were examined, of `total` model types."""
     every = sorted(rows, key=lambda row: row["class"])
     working = [row for row in every if "problem" not in row]
     reasons: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -130,6 +140,8 @@ def page(rows: Iterable[Mapping[str, Any]], version: str) -> str:
     )
     return TEXT.format(
         count=len(every),
+        total=total,
+        sample=SAMPLE if len(every) < total else "",
         version=version,
         tokens=TOKENS,
         works=len(working),
@@ -147,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("types", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, help="examine every n-th model type")
+    parser.add_argument("--page", action="store_true", help="write the page of what is finished")
     options = parser.parse_args(arguments)
     import transformers
 
@@ -159,8 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in failed:
         print(f"{row['class']}: {row['problem']}")
     print(f"{len(rows) - len(failed)} of {plural(len(rows), 'model type')} work")
-    if {row["class"] for row in rows} >= set(model_types()):
-        PAGE.write_text(page(rows, transformers.__version__), encoding="utf-8")
+    if options.page:
+        PAGE.write_text(page(rows, transformers.__version__, len(model_types())), encoding="utf-8")
     return 0
 
 

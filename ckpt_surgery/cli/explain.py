@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,12 +74,21 @@ def explain_command(
             parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."
         ),
     ] = WeightDtype.BF16,
+    lora: Annotated[
+        int | None,
+        typer.Option(
+            parser=count, metavar="RANK", help="Freeze the model, with adapters of this rank on its linear layers."
+        ),
+    ] = None,
     checkpointing: Annotated[
         ExplainedSteps,
         typer.Option(
             parser=choice_of(ExplainedSteps), metavar=choice_names(ExplainedSteps), help="Which steps to explain."
         ),
     ] = ExplainedSteps.BOTH,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
+    ] = False,
     optimizer: Annotated[
         CountedOptimizer,
         typer.Option(
@@ -101,12 +111,12 @@ def explain_command(
         if json is not None:
             check_writable(json)
         need_runtime("explain")
-        samples = batch or 1
+        request = _ExplainRequest(
+            model, tokens, batch or 1, dtype, lora, checkpointing, offload, optimizer, trust_remote_code
+        )
         with termination_raises(), progress_bar() as progress, _quiet():
-            released, explanations = _explained(
-                model, tokens, samples, dtype, checkpointing, optimizer, trust_remote_code, progress
-            )
-        write_report(_lines(released, explanations, samples, dtype, optimizer), None)
+            released, explanations = _explained(request, progress)
+        write_report(_lines(request, released, explanations), None)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN
@@ -114,15 +124,23 @@ def explain_command(
     finish(body, lambda: "nothing was written")
 
 
+@dataclass(frozen=True, slots=True)
+class _ExplainRequest:
+    """What the command line asks for."""
+
+    name: str
+    tokens: int | None
+    batch: int
+    dtype: WeightDtype
+    lora: int | None
+    steps: ExplainedSteps
+    offload: bool
+    optimizer: CountedOptimizer
+    trust_remote_code: bool
+
+
 def _explained(
-    name: str,
-    tokens: int | None,
-    batch: int,
-    dtype: WeightDtype,
-    checkpointing: ExplainedSteps,
-    optimizer: CountedOptimizer,
-    trust_remote_code: bool,
-    progress: Progress | None,
+    request: _ExplainRequest, progress: Progress | None
 ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
     """The model and its explanation for each of the steps that were asked for."""
 
@@ -130,25 +148,34 @@ def _explained(
         if progress is not None:
             progress(step, done, total)
 
-    total = 3 if checkpointing is ExplainedSteps.BOTH else 2
+    total = 3 if request.steps is ExplainedSteps.BOTH else 2
     at("importing", 0)
     from ckpt_surgery.errors import SurgeryError
-    from ckpt_surgery.planning.target import DTYPES, adamw_bytes, explain_released, main_class, released
-    from ckpt_surgery.runtime.wrap import wrap_blocks
+    from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.target import (
+        DTYPES,
+        adamw_bytes,
+        explain_released,
+        main_class,
+        released,
+        wrap_released,
+    )
     from ckpt_surgery.survey.resolve import resolve
 
-    target = main_class(resolve([name], trust_remote_code=trust_remote_code, variants=False))
+    targets = resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False)
     at("building the model", 0)
-    found = released(target, tokens=tokens, batch=batch, dtype=DTYPES[dtype])
-    state = adamw_bytes(found.model) if optimizer is CountedOptimizer.ADAMW else 0
+    found = released(main_class(targets), tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
+    if request.lora:
+        add_lora(found.model, request.lora, found.shapes)
+    state = adamw_bytes(found.model) if request.optimizer is CountedOptimizer.ADAMW else 0
     explanations = {}
-    if checkpointing is not ExplainedSteps.ON:
+    if request.steps is not ExplainedSteps.ON:
         at("a step", 1)
         explanations[ExplainedSteps.OFF] = explain_released(found, state)
-    if checkpointing is not ExplainedSteps.OFF:
+    if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 1)
         try:
-            wrap_blocks(found.model, self_check="never")
+            wrap_released(found, offload=request.offload)
         except SurgeryError as error:
             if not explanations:
                 raise
@@ -159,15 +186,13 @@ def _explained(
 
 
 def _lines(
-    released: ReleasedModel,
-    explanations: dict[ExplainedSteps, Explanation],
-    batch: int,
-    dtype: WeightDtype,
-    optimizer: CountedOptimizer,
+    request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
     any_one = next(iter(explanations.values()))
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
-    state = f"optimizer ({optimizer})"
+    state = f"optimizer ({request.optimizer})"
+    lora = f", adapters of rank {request.lora}" if request.lora else ""
+    offload = ", block inputs in host memory" if request.offload else ""
     rows: list[tuple[str, list[str]]] = [
         ("parameters", [size(one.parameter_bytes) for one in explanations.values()]),
         ("gradients", [size(one.gradient_bytes) for one in explanations.values()]),
@@ -177,8 +202,8 @@ def _lines(
         ("peak in", [_where(one) for one in explanations.values()]),
     ]
     lines = [
-        f"{any_one.model}: {plural(batch, 'sample')}{text}, {dtype}, attention: {released.attention}, "
-        f"{plural(any_one.blocks, 'block')}",
+        f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
+        f"{plural(any_one.blocks, 'block')}{lora}{offload}",
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, one in explanations.items():

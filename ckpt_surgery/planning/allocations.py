@@ -21,7 +21,8 @@ import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
 from ckpt_surgery.runtime.tensors import unseen_for
 
-_OWN = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
+OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
+"""The folders whose code is not a model's."""
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
 """What stands between the call of an operator and its dispatch."""
 _DEVICE = torch.ops.prim.device.default
@@ -236,7 +237,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         module, line = "", ""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
-            if not line and not code.co_filename.startswith((*_OWN, "<")):
+            if not line and not code.co_filename.startswith((*OWN_CODE, "<")):
                 line = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
             if not module and code.co_varnames[:1] == ("self",):
                 owner = frame.f_locals.get("self")

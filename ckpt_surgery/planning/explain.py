@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,10 +16,10 @@ from torch import Tensor, nn
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.loss import loss_of, scalar
-from ckpt_surgery.planning.allocations import Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
-from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
+from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.library_switch import FUNCTION
@@ -43,7 +46,7 @@ def explain(model: nn.Module, inputs: Inputs, *, loss: Callable[[Any], Tensor] |
     """
     shapes = ShapesOnly()
     with random_state_kept():
-        copied = _without_values(shapes_of(model, shapes))
+        copied = without_values(shapes_of(model, shapes))
         step, drawn = metered(copied, inputs, shapes, loss)
     return explanation_of(copied, step, drawn)
 
@@ -61,7 +64,7 @@ def metered(
         with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:
-        raise PlanningError(f"a step of {type(model).__name__} cannot run on shapes: {error_line(error)}") from error
+        raise PlanningError(why_not_on_shapes(f"a step of {type(model).__name__}", error)) from error
     finally:
         for parameter in model.parameters():
             parameter.grad = None
@@ -90,6 +93,22 @@ def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, optimize
     )
 
 
+def why_not_on_shapes(what: str, error: BaseException) -> str:
+    """One sentence: what cannot run on shapes, the line that stopped it, and what to do where it reads values."""
+    places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
+    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, "<"))]
+    where = ""
+    if model_code:
+        file, line = model_code[-1]
+        where = f" ({Path(file).name}, line {line}: `{linecache.getline(file, line).strip()}`)"
+    if isinstance(error, DECIDED_BY_VALUES):
+        return (
+            f"{what} cannot run on shapes, because it reads values that depend on weights{where}: "
+            "`ckpt_surgery verify` measures a tiny model with data instead"
+        )
+    return f"{what} cannot run on shapes{where}: {error_line(error)}"
+
+
 @contextmanager
 def not_logged() -> Iterator[None]:
     """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
@@ -106,7 +125,7 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in tensors}.values())
 
 
-def _without_values(model: nn.Module) -> nn.Module:
+def without_values(model: nn.Module) -> nn.Module:
     """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
     for surgery in _surgeries(model):
         if surgery.checkpointing is not None:

@@ -34,12 +34,13 @@ _RAND = torch.ops.aten.rand.default
 _ALMOST_ONE = 1 - 2**-10
 """For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
-_WITH_SEEDS = (
+_NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten.native_dropout.default,
 )
-"""Operators that run on CUDA alone; the integers that they make are seeds, which nobody reads."""
-_DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+"""Operators whose integers and masks are for their backward alone; the first two run on CUDA alone."""
+DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class ShapesOnly(TorchDispatchMode):
@@ -86,12 +87,12 @@ class ShapesOnly(TorchDispatchMode):
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
             result = self._without_data(func, args, options)
-        except _DECIDED_BY_VALUES:
+        except DECIDED_BY_VALUES:
             if not all(map(_is_small, given)):
                 raise
             return self._with_drawn_values(func, args, options)
         made = _tensors_of(result)
-        if func in _WITH_SEEDS:
+        if func in _NOT_READ:
             return result
         if _makes_new(func) and not all(map(_is_float, made)) and all(map(_is_small, (*given, *made))):
             return _integers_of(self._with_drawn_values(func, args, options), result)

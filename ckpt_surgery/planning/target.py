@@ -16,14 +16,21 @@ from torch import nn
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
-from ckpt_surgery.planning.attention import CudaAttention
-from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, not_logged
+from ckpt_surgery.planning.cuda_operators import CudaOperators
+from ckpt_surgery.planning.explain import (
+    explanation_of,
+    held_bytes,
+    metered,
+    not_logged,
+    why_not_on_shapes,
+    without_values,
+)
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
+from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.build import class_and_config, from_factory
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
-from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
@@ -114,9 +121,15 @@ def released(
 
 def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
-    with random_state_kept(), CudaAttention():
+    with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
     return explanation_of(released.model, step, drawn, optimizer_bytes)
+
+
+def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
+    """Checkpoint every block of a model; with `offload`, their inputs are in host memory. Raises SurgeryError."""
+    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never")
+    without_values(released.model)
 
 
 def adamw_bytes(model: nn.Module) -> int:
@@ -141,7 +154,7 @@ def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.M
         if tie is not None:
             tie()
     except Exception as error:  # classes refuse in every way there is
-        raise PlanningError(f"{target.label} cannot be built on shapes: {error_line(error)}") from error
+        raise PlanningError(why_not_on_shapes(f"the constructor of {target.label}", error)) from error
     return model
 
 
@@ -187,7 +200,7 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
         ids = arguments.tokens((batch, length))
         return {"input_ids": ids, "labels": ids.clone()}
     try:
-        with shapes, ValuesForNumpy(), CudaAttention(), not_logged():
+        with shapes, ValuesForNumpy(), CudaOperators(), not_logged():
             return accepted_inputs(model, batch=batch, length=length)
     except CannotBuild as failure:
         stage = BuildStage.INPUTS.value

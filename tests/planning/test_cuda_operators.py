@@ -1,8 +1,12 @@
-"""What scaled_dot_product_attention keeps on CUDA, by its rules: no matrix of weights where a kernel avoids it."""
+"""What attention and dropout keep on CUDA: no matrix of weights where a kernel avoids it, and masks of bools.
+
+The last tests hold whole steps against figures that others published.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from ckpt_surgery.planning.allocations import Kind, run_metered
-from ckpt_surgery.planning.attention import CudaAttention
+from ckpt_surgery.planning.cuda_operators import CudaOperators
+from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
+from ckpt_surgery.planning.target import adamw_bytes, explain_released, wrap_released
+from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch
 LENGTH, HEADS = 96, 4
@@ -43,7 +50,7 @@ def kept(
         shapes.without_data(torch.zeros(2, count, LENGTH, width, dtype=dtype)).requires_grad_()
         for count, width in sizes
     ]
-    with shapes, CudaAttention():
+    with shapes, CudaOperators():
         step = run_metered(model, ((*tensors, mask), {}), lambda output: output)
     made = [one for one in step.allocations if one.kind is Kind.KEPT]
     return Counter(one.keeper for one in made), sum(one.bytes for one in made)
@@ -86,5 +93,59 @@ def test_what_no_kernel_takes_keeps_the_matrix() -> None:
 def test_tensors_with_data_are_left_to_torch() -> None:
     tensor = torch.rand(1, 2, 8, 16)
     expected = scaled_dot_product_attention(tensor, tensor, tensor)
-    with CudaAttention():
+    with CudaOperators():
         assert torch.equal(scaled_dot_product_attention(tensor, tensor, tensor), expected)
+
+
+def test_dropout_keeps_a_mask_of_bools() -> None:
+    def bytes_kept(rate: float) -> int:
+        shapes = ShapesOnly()
+        model = shapes_of(nn.Sequential(nn.Linear(8, 8), nn.Dropout(rate)), shapes).train()
+        with shapes, CudaOperators():
+            return run_metered(model, ((torch.zeros(4, 8),), {}), torch.Tensor.sum).kept_bytes
+
+    assert bytes_kept(0.5) == 4 * 8
+    assert bytes_kept(0.0) == 0
+
+
+@pytest.mark.parametrize(("wrapped", "peak", "activations"), [(False, 4.62, 2.93), (True, 2.55, 872.79 / 1024)])
+def test_a_step_of_gpt2_has_the_memory_that_the_mosaic_tutorial_measured(
+    wrapped: bool, peak: float, activations: float
+) -> None:
+    """The figures of pytorch.org/tutorials/beginner/mosaic_memory_profiling_tutorial.html, in GiB.
+
+    Its settings: transformers' GPT-2 in float32, 4 x 512 tokens, AdamW. The parameters were allocated before its
+    recording began. The output of the model, with the logits and, without checkpointing, a cache, lives through the
+    backward.
+    """
+    model = model_of("GPT2LMHeadModel", tokens=512, batch=4, dtype=torch.float32)
+    model.model.config.use_cache = not wrapped  # type: ignore[union-attr]
+    if wrapped:
+        wrap_released(model)
+    held = []
+
+    def loss(output: Any) -> Tensor:
+        held.append(output)
+        return output.loss  # type: ignore[no-any-return]
+
+    with CudaOperators():
+        step, drawn = metered(model.model, model.inputs, model.shapes, loss)
+    told = explanation_of(model.model, step, drawn, adamw_bytes(model.model))
+    assert told.kept_bytes / 2**30 == pytest.approx(activations, rel=0.01)
+    recorded = told.peak_bytes - told.parameter_bytes - told.buffer_bytes
+    assert recorded / 2**30 == pytest.approx(peak, rel=0.01)
+
+
+def test_offload_frees_the_inputs_of_blocks(tmp_path: Path) -> None:
+    """Transformers says that offload frees layers x tokens x width x 2 bytes: 3,584 MiB at 28 x 32,768 x 2,048.
+
+    Here the input of the last block stays, and those of the two before it may still be under way.
+    """
+    sizes = {"hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16, "num_hidden_layers": 28}
+    name = config(tmp_path, **sizes, max_position_embeddings=32768)
+    kept = []
+    for offload in (False, True):
+        model = model_of(name, tokens=32768, batch=1)
+        wrap_released(model, offload=offload)
+        kept.append(explain_released(model).kept_bytes)
+    assert (kept[0] - kept[1]) / 2**20 == 3584 * 25 / 28

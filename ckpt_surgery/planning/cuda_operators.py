@@ -1,8 +1,8 @@
-"""What `scaled_dot_product_attention` keeps on CUDA, asked for on a machine without it."""
+"""Attention and dropout as they run on CUDA, on a machine without it: a CPU's operators keep more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,22 +21,29 @@ _BIAS_COLUMNS = 8
 """It takes masks whose rows are a multiple of this, and has others padded."""
 
 
-class CudaAttention(TorchFunctionMode):
-    """Inside, `scaled_dot_product_attention` on tensors without data runs the operator that CUDA would choose.
+class CudaOperators(TorchFunctionMode):
+    """Inside, attention and dropout on tensors without data run the operators that CUDA would choose.
 
-    A CPU's own choice differs: with dropout, or with values of another width than the keys, it has only the operator
-    that keeps the whole matrix of weights. CUDA's rules (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from
-    compute capability 8.0) are: flash attention in half precision without a mask, where all heads have one width of
-    at most 256; memory-efficient attention where rows are aligned and keys have as many heads as queries; else the
-    matrix.
+    A CPU's own choice differs: with dropout, or with values of another width than the keys, attention has only the
+    operator that keeps the whole matrix of weights, and dropout keeps a mask of floats where CUDA keeps one of bools.
+    CUDA's rules for attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from compute capability 8.0)
+    are: flash attention in half precision without a mask, where all heads have one width of at most 256;
+    memory-efficient attention where rows are aligned and keys have as many heads as queries; else the matrix.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is functional.scaled_dot_product_attention and args and isinstance(args[0], FakeTensor):
-            return _attention(*args, **(kwargs or {}))
+        if func in _REPLACED and args and isinstance(args[0], FakeTensor):
+            return _REPLACED[func](*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or not 0 < p < 1 or inplace:
+        return functional.dropout(input, p, training, inplace)
+    result: Tensor = torch.native_dropout(input, p, True)[0]
+    return result
 
 
 def _attention(
@@ -74,3 +81,9 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if rest := -mask.shape[-1] % _BIAS_COLUMNS:
         mask = functional.pad(mask, (0, rest))[..., :-rest]
     return mask.expand(*query.shape[:2], query.shape[2], key.shape[2])
+
+
+_REPLACED: Mapping[Any, Callable[..., Tensor]] = {
+    functional.scaled_dot_product_attention: _attention,
+    functional.dropout: _dropout,
+}

@@ -1,0 +1,73 @@
+"""Low-rank adapters on a model, of the sizes that PEFT gives them: to say what they keep, not to train with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning.shapes import ShapesOnly
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer and the two matrices beside it, as PEFT runs them with its defaults.
+
+    The matrices are in single precision, whatever the layer's dtype (PEFT's `autocast_adapter_dtype`), without bias
+    and without dropout; the input is cast to theirs, the sum of both results back.
+    """
+
+    def __init__(self, base: nn.Module, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = nn.Linear(inputs, rank, bias=False, dtype=torch.float32)
+        self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=torch.float32)
+
+    @property
+    def weight(self) -> Any:
+        """The weight of the layer, for models that look at it."""
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> Any:
+        """The bias of the layer."""
+        return self.base_layer.bias
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer's result and that of the matrices; the scale decides no size."""
+        result = self.base_layer(x, *args, **kwargs)
+        added = result + self.lora_B(self.lora_A(x.to(self.lora_A.weight.dtype))) * 2.0
+        return added.to(result.dtype)  # type: ignore[no-any-return]
+
+
+def add_lora(model: nn.Module, rank: int, shapes: ShapesOnly) -> int:
+    """Freeze a model that holds no data, and give its linear layers adapters of a rank. Returns how many got one.
+
+    They are those of PEFT's "all-linear": every linear layer except the output embeddings. Experts that are a single
+    parameter get none, as in PEFT without `target_parameters`.
+
+    Raises:
+        PlanningError: there is no linear layer.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    find_head: Any = getattr(model, "get_output_embeddings", None)
+    head = find_head() if find_head is not None else None
+    places = [
+        (parent, name, layer)
+        for parent in list(model.modules())
+        for name, layer in parent.named_children()
+        if isinstance(layer, (nn.Linear, Conv1D)) and layer is not head
+    ]
+    if not places:
+        raise PlanningError(f"{type(model).__name__} has no linear layer that an adapter could go to")
+    model.requires_grad_(False)
+    adapters: dict[nn.Module, LoraLinear] = {}
+    with shapes:
+        for parent, name, layer in places:
+            inputs, outputs = layer.weight.shape if isinstance(layer, Conv1D) else layer.weight.shape[::-1]
+            if layer not in adapters:  # one that several modules share
+                adapters[layer] = LoraLinear(layer, inputs, outputs, rank)
+            setattr(parent, name, adapters[layer])
+    return len(adapters)

@@ -1,0 +1,139 @@
+"""The command `explain`: what it prints and writes, its exit codes, and one sentence for each bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ckpt_surgery import optional
+from ckpt_surgery.cli.main import main
+from tests.planning.test_target import config
+
+pytestmark = pytest.mark.torch
+EXPLAIN = ["explain", "--tokens", "32"]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said of arguments that cannot be used, in one line, with exit code 2."""
+    assert main(["explain", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.strip().splitlines()
+    return line.removeprefix("ckpt_surgery: error: ")
+
+
+@pytest.mark.both
+def test_it_says_what_is_kept_with_and_without_checkpointing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*EXPLAIN, config(tmp_path), "--batch", "2"]) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("LlamaForCausalLM: 2 samples of 32 tokens, bf16, attention: sdpa, 3 blocks\n")
+    for heading in ("checkpointing off", "checkpointing on", "parameters", "optimizer (adamw)", "peak in"):
+        assert heading in output.out
+    assert "model.layers.*.mlp" in output.out
+    assert output.err == ""
+
+
+def test_only_the_steps_that_are_asked_for_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*EXPLAIN, config(tmp_path), "--checkpointing", "on", "--optimizer", "none"]) == 0
+    output = capsys.readouterr().out
+    assert "checkpointing off" not in output
+    assert "optimizer (none)" in output
+
+
+def test_all_of_it_is_written_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "told.json"
+    assert main([*EXPLAIN, config(tmp_path), "--json", str(file)]) == 0
+    told = json.loads(file.read_text())
+    assert told["checkpointing_on"]["checkpointed"] == 3
+    assert told["checkpointing_off"]["kept_bytes"] > told["checkpointing_on"]["kept_bytes"]
+
+
+def test_a_file_that_cannot_be_written_is_noticed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no folder" in refusal(capsys, config(tmp_path), "--json", str(tmp_path / "none" / "told.json"))
+
+
+def flat() -> Any:
+    return nn.Linear(8, 8), [torch.zeros(2, 8)]
+
+
+def reads_values() -> Any:
+    return ReadsValues(), [torch.zeros(2**26)]
+
+
+class ReadsValues(nn.Linear):
+    """Its forward decides by what its weights compute."""
+
+    def __init__(self) -> None:
+        super().__init__(2**26, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weighted = x * self.weight
+        return weighted[weighted > 0]
+
+
+def test_a_model_without_blocks_is_explained_without_checkpointing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{__name__}:flat"]) == 0
+    output = capsys.readouterr()
+    assert "checkpointing on" not in output.out
+    assert "with checkpointing off alone: " in output.err
+
+
+def test_a_line_that_reads_values_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, f"{__name__}:reads_values")
+    assert "reads values that depend on weights (test_explain.py, line" in said
+    assert "`return weighted[weighted > 0]`" in said
+    assert "`ckpt_surgery verify` measures" in said
+
+
+def test_adapters_and_offload_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, name = tmp_path / "told.json", config(tmp_path, num_hidden_layers=8)
+
+    def told(*options: str) -> Any:
+        assert main([*EXPLAIN, name, "--checkpointing", "on", "--json", str(file), *options]) == 0
+        return json.loads(file.read_text())["checkpointing_on"]
+
+    plain, adapted, offloaded = told(), told("--lora", "4"), told("--offload")
+    assert "adapters of rank 4" not in capsys.readouterr().out.splitlines()[0]
+    assert adapted["gradient_bytes"] < plain["gradient_bytes"]
+    assert adapted["optimizer_bytes"] == 2 * adapted["gradient_bytes"]
+    assert plain["kept_bytes"] - offloaded["kept_bytes"] == 5 * 32 * 64 * 2
+    # the last block's input stays, and two are on their way
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "config.json: cannot be read" in refusal(capsys, str(tmp_path / "empty"))
+    assert "did you mean GPT2LMHeadModel" in refusal(capsys, "GPT2LMHeadMode")
+    assert "nothing is ever downloaded" in refusal(capsys, "meta-llama/Llama-3.1-8B")
+    assert "64 positions, and 65 tokens were asked for" in refusal(capsys, config(tmp_path), "--tokens", "65")
+    assert "there is no module nowhere" in refusal(capsys, "nowhere:factory")
+
+
+def test_remote_code_needs_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = config(tmp_path, auto_map={"AutoModelForCausalLM": "modeling_own.Own"}, architectures=["Own"])
+    assert "--trust-remote-code" in refusal(capsys, name)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--dtype", "int3"), ("--tokens", "0"), ("--batch", "-1"), ("--checkpointing", "maybe"), ("--optimizer", "x")],
+)
+def test_a_value_that_an_option_does_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert main(["explain", "gpt2", f"{option}={value}"]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_without_torch_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optional, "is_installed", lambda package: package != "torch")
+    assert "explain needs torch, which is not installed" in refusal(capsys, "gpt2")
