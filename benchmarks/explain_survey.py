@@ -38,8 +38,8 @@ TEXT = """\
 # explain
 
 `ckpt_surgery explain` was asked for {count} of the {total} model types of transformers {version}: one class each, at
-the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it has
-positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
+the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it
+has positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
 `python -m benchmarks.explain_survey`, which goes on where it stopped.{sample}
 
 {slow}

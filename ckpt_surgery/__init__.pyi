@@ -7,6 +7,7 @@ from ckpt_surgery.codemods.finding import Finding as Finding
 from ckpt_surgery.codemods.repair import SourceRepair as SourceRepair
 from ckpt_surgery.errors import CannotBuild as CannotBuild
 from ckpt_surgery.errors import CkptSurgeryError as CkptSurgeryError
+from ckpt_surgery.errors import DoesNotFitError as DoesNotFitError
 from ckpt_surgery.errors import GuardError as GuardError
 from ckpt_surgery.errors import MissingPackageError as MissingPackageError
 from ckpt_surgery.errors import OptionError as OptionError

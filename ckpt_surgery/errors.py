@@ -47,6 +47,10 @@ class PlanningError(CkptSurgeryError):
     """What a model keeps cannot be said, or a plan cannot be made."""
 
 
+class DoesNotFitError(PlanningError):
+    """No way to train a model fits into the memory that was given."""
+
+
 class Unverifiable(CkptSurgeryError, ValueError):
     """There is no verdict on a model."""
 

@@ -5,8 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,9 +14,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
-from ckpt_surgery.cli.options import choice_names, choice_of, count
+from ckpt_surgery.cli.options import choice_names, choice_of
+from ckpt_surgery.cli.released import (
+    Batch,
+    CountedOptimizer,
+    Dtype,
+    Lora,
+    Model,
+    Tokens,
+    TrustRemoteCode,
+    WeightDtype,
+    quiet,
+)
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import percent, plural, size, text_table
 
 if TYPE_CHECKING:
@@ -28,14 +39,6 @@ if TYPE_CHECKING:
 _MOST_HOLDERS = 8
 
 
-class WeightDtype(StrEnum):
-    """The dtype of the weights."""
-
-    BF16 = "bf16"
-    FP16 = "fp16"
-    FP32 = "fp32"
-
-
 class ExplainedSteps(StrEnum):
     """Which steps are explained."""
 
@@ -44,42 +47,12 @@ class ExplainedSteps(StrEnum):
     BOTH = "both"
 
 
-class CountedOptimizer(StrEnum):
-    """Whose state is counted."""
-
-    ADAMW = "adamw"
-    NONE = "none"
-
-
 def explain_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A config.json or its folder, a class, a model type (llama), or package.module:factory.",
-        ),
-    ],
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            parser=count, metavar="N", help="Tokens of a text (default: 2048, or the model's positions if fewer)."
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(parser=count, metavar="N", help="Samples in a batch (default: 1).")
-    ] = None,
-    dtype: Annotated[
-        WeightDtype,
-        typer.Option(
-            parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."
-        ),
-    ] = WeightDtype.BF16,
-    lora: Annotated[
-        int | None,
-        typer.Option(
-            parser=count, metavar="RANK", help="Freeze the model, with adapters of this rank on its linear layers."
-        ),
-    ] = None,
+    model: Model,
+    tokens: Tokens = None,
+    batch: Batch = None,
+    dtype: Dtype = WeightDtype.BF16,
+    lora: Lora = None,
     checkpointing: Annotated[
         ExplainedSteps,
         typer.Option(
@@ -89,18 +62,11 @@ def explain_command(
     offload: Annotated[
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
-    optimizer: Annotated[
-        CountedOptimizer,
-        typer.Option(
-            parser=choice_of(CountedOptimizer), metavar=choice_names(CountedOptimizer), help="Whose state to count."
-        ),
-    ] = CountedOptimizer.ADAMW,
+    optimizer: CountedOptimizer = Optimizer.ADAMW,
     json: Annotated[
         Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write all of it as JSON.")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code in the model's folder.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Say what a training step of a model will keep in memory, and where.
 
@@ -114,7 +80,7 @@ def explain_command(
         request = _ExplainRequest(
             model, tokens, batch or 1, dtype, lora, checkpointing, offload, optimizer, trust_remote_code
         )
-        with termination_raises(), progress_bar() as progress, _quiet():
+        with termination_raises(), progress_bar() as progress, quiet():
             released, explanations = _explained(request, progress)
         write_report(_lines(request, released, explanations), None)
         if json is not None:
@@ -135,7 +101,7 @@ class _ExplainRequest:
     lora: int | None
     steps: ExplainedSteps
     offload: bool
-    optimizer: CountedOptimizer
+    optimizer: Optimizer
     trust_remote_code: bool
 
 
@@ -152,9 +118,9 @@ def _explained(
     at("importing", 0)
     from ckpt_surgery.errors import SurgeryError
     from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.states import state_bytes
     from ckpt_surgery.planning.target import (
         DTYPES,
-        adamw_bytes,
         explain_released,
         main_class,
         released,
@@ -167,7 +133,7 @@ def _explained(
     found = released(main_class(targets), tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
     if request.lora:
         add_lora(found.model, request.lora, found.shapes)
-    state = adamw_bytes(found.model) if request.optimizer is CountedOptimizer.ADAMW else 0
+    state = state_bytes(found.model.parameters(), request.optimizer)
     explanations = {}
     if request.steps is not ExplainedSteps.ON:
         at("a step", 1)
@@ -235,20 +201,3 @@ def _where(explanation: Explanation) -> str:
 def _document(explanations: dict[ExplainedSteps, Explanation]) -> str:
     documents = [f'"checkpointing_{when}": {one.to_json()}' for when, one in explanations.items()]
     return f"{{{', '.join(documents)}}}\n"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep warnings of the libraries away from the report: nothing is trained."""
-    import warnings
-
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(before)

@@ -19,6 +19,7 @@ from ckpt_surgery.cli.apply import apply_command
 from ckpt_surgery.cli.check import check_command
 from ckpt_surgery.cli.exits import ExitCode, fail, finish
 from ckpt_surgery.cli.explain import explain_command
+from ckpt_surgery.cli.plan import plan_command
 from ckpt_surgery.cli.pr import pr_command
 from ckpt_surgery.cli.rule import rule_command
 from ckpt_surgery.cli.run import run_command
@@ -47,6 +48,7 @@ app.command("apply")(apply_command)
 app.command("rule")(rule_command)
 app.command("verify")(verify_command)
 app.command("explain")(explain_command)
+app.command("plan")(plan_command)
 app.command("run", context_settings={"allow_interspersed_args": False})(run_command)
 app.command("adopt")(adopt_command)
 app.command("pr")(pr_command)

@@ -1,18 +1,1 @@
 """What a training step will keep, before it is run: on shapes, without weights."""
-
-from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
-from ckpt_surgery.planning.explain import explain
-from ckpt_surgery.planning.explanation import Explanation, Holder, MemoryTimeline, Peak
-
-__all__ = [
-    "Allocation",
-    "Explanation",
-    "Holder",
-    "Kind",
-    "MemoryTimeline",
-    "ModulePlace",
-    "Peak",
-    "StepAllocations",
-    "StepPhase",
-    "explain",
-]

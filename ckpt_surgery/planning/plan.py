@@ -10,15 +10,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.errors import DoesNotFitError, PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
 from ckpt_surgery.planning.devices import Device, device_of
 from ckpt_surgery.planning.explain import explanation_of, metered, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.solver import Alternative, Solution, front, unbeaten
-from ckpt_surgery.planning.states import Optimizer, state_bytes
+from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
@@ -123,8 +124,8 @@ def plan(
         loss: as in `explain`.
 
     Raises:
-        PlanningError: no way fits, and the message says how much is missing; or the step cannot run on shapes, or an
-            argument is none of those above.
+        DoesNotFitError: no way fits; the message says how much is missing.
+        PlanningError: the step cannot run on shapes, or an argument is none of those above.
         SurgeryError: the model has no blocks.
     """
     shapes = ShapesOnly()
@@ -159,7 +160,7 @@ def plan_on_shapes(
     offload: bool,
 ) -> Plan:
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
-    planner = _Planner(model, step, memory, state_bytes(model.parameters(), optimizer), device)
+    planner = _BudgetPlanner(model, step, memory, state_bytes(model.parameters(), optimizer), device)
     if planner.plain.peak_bytes <= memory:
         nothing = planner.row(Solution((0,) * len(planner.stacks), planner.plain.kept_bytes, 0.0), offload=False)
         return planner.plan(nothing, planner.plain)
@@ -167,7 +168,7 @@ def plan_on_shapes(
     return planner.fastest(ways)
 
 
-class _Planner:
+class _BudgetPlanner:
     """The steps of one model that were metered, and what they say of others."""
 
     def __init__(
@@ -211,10 +212,10 @@ class _Planner:
                 break
         if not fits:
             missing = size(explained.peak_bytes - self.memory)
-            raise PlanningError(
+            raise DoesNotFitError(
                 f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
-                f"{size(explained.peak_bytes)}, {missing} more; take fewer tokens, an optimizer with a smaller state, "
-                "adapters, or more ranks"
+                f"{size(explained.peak_bytes)}, {missing} more; take fewer tokens, adapters, or an optimizer with "
+                "a smaller state"
             )
         best = min(fits)
         chosen = self.row(ways[best][0], offload=ways[best][1], explained=fits[best])

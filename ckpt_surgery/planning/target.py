@@ -16,16 +16,19 @@ from torch import nn
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
+from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import (
     explanation_of,
-    held_bytes,
     metered,
     not_logged,
     why_not_on_shapes,
     without_values,
 )
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -126,15 +129,22 @@ def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Expla
     return explanation_of(released.model, step, drawn, optimizer_bytes)
 
 
+def plan_released(
+    released: ReleasedModel, memory: int, *, optimizer: Optimizer, device: Device, offload: bool
+) -> Plan:
+    """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
+
+    def step() -> tuple[StepAllocations, int]:
+        with random_state_kept(), CudaOperators():
+            return metered(released.model, released.inputs, released.shapes)
+
+    return plan_on_shapes(released.model, step, memory, optimizer=optimizer, device=device, offload=offload)
+
+
 def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
     """Checkpoint every block of a model; with `offload`, their inputs are in host memory. Raises SurgeryError."""
     wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never")
     without_values(released.model)
-
-
-def adamw_bytes(model: nn.Module) -> int:
-    """The bytes of AdamW's state: two tensors like each parameter that is trained."""
-    return 2 * held_bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.Module:

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning import explain
-from ckpt_surgery.planning.target import ReleasedModel, adamw_bytes, explain_released, main_class, released
+from ckpt_surgery.planning.explain import explain
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.states import state_bytes
+from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
@@ -122,9 +124,9 @@ def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_state_of_adamw_is_of_what_is_trained() -> None:
     model = nn.Linear(4, 4)
-    assert adamw_bytes(model) == 2 * 20 * 4
+    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 20 * 4
     model.bias.requires_grad_(False)
-    assert adamw_bytes(model) == 2 * 16 * 4
+    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 16 * 4
 
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:

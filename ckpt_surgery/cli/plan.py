@@ -1,0 +1,125 @@
+"""The command `plan`: read the options, choose what to checkpoint within a budget, print the plan and its front.
+
+torch and transformers are imported only once the options are right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
+from ckpt_surgery.cli.released import (
+    Batch,
+    CountedOptimizer,
+    Dtype,
+    Lora,
+    Model,
+    Tokens,
+    TrustRemoteCode,
+    WeightDtype,
+    quiet,
+)
+from ckpt_surgery.cli.terminal import progress_bar, say, write_report
+from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.text import plural, size, text_table
+
+if TYPE_CHECKING:
+    from ckpt_surgery.planning.plan import Plan, PlanRow
+
+_MOST_ROWS = 12
+
+
+def plan_command(
+    model: Model,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="For everything on the device: 80GB (10**9) or 80GiB (2**30).")
+    ],
+    tokens: Tokens = None,
+    batch: Batch = None,
+    dtype: Dtype = WeightDtype.BF16,
+    lora: Lora = None,
+    optimizer: CountedOptimizer = Optimizer.ADAMW,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Whose time: H100, H200, A100, L40S, 4090, MI300X or a .toml file.")
+    ] = "H100",
+    offload: Annotated[
+        bool, typer.Option("--offload/--no-offload", help="Whether inputs of blocks may go to host memory.")
+    ] = True,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
+
+    Steps run on shapes at the model's released size: no weights, no GPU, nothing is downloaded. Exits with 1 where
+    nothing fits.
+    """
+
+    def body() -> int:
+        need_runtime("plan")
+        with termination_raises(), progress_bar() as progress, quiet():
+            if progress is not None:
+                progress("importing", 0, 2)
+            from ckpt_surgery.errors import DoesNotFitError
+            from ckpt_surgery.planning.devices import device_of
+            from ckpt_surgery.planning.lora import add_lora
+            from ckpt_surgery.planning.plan import memory_bytes
+            from ckpt_surgery.planning.target import DTYPES, main_class, plan_released, released
+            from ckpt_surgery.survey.resolve import resolve
+
+            budget, known = memory_bytes(memory), device_of(device)
+            targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
+            if progress is not None:
+                progress("building the model", 0, 2)
+            found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
+            if lora:
+                add_lora(found.model, lora, found.shapes)
+            if progress is not None:
+                progress("metering steps", 1, 2)
+            try:
+                made = plan_released(found, budget, optimizer=optimizer, device=known, offload=offload)
+            except DoesNotFitError as error:
+                say(f"ckpt_surgery: {error}")
+                return ExitCode.FINDINGS
+        write_report(_lines(made), None)
+        return ExitCode.CLEAN
+
+    finish(body, lambda: "nothing was written")
+
+
+def _lines(made: Plan) -> list[str]:
+    explained = made.explanation
+    head = f"{made.model} within {size(made.memory)}: a step needs {size(explained.peak_bytes)}"
+    if not made.is_needed:
+        return [f"{head} without checkpointing: nothing has to be done."]
+    rows = [_cells(row, made) for row in _shown(made)]
+    return [
+        f"{head} with {_blocks(made.chosen, made)}.",
+        "",
+        f"    {made.code}",
+        "",
+        *text_table(["", "checkpointed", "kept", "peak", "extra time"], rows),
+        f"Time: floating-point operations of one step at the peak rate of {made.device.name} ({made.device.source}); "
+        "~ is an estimate between steps that were metered.",
+        "Not counted: workspace of kernels, what the allocator adds, the CUDA context. Leave a margin.",
+    ]
+
+
+def _shown(made: Plan) -> list[PlanRow]:
+    """The choice, the two ends of the front and some ways between, in its order."""
+    step = -(-len(made.front) // _MOST_ROWS) or 1
+    ends = (made.front[0], made.front[-1], made.chosen)
+    return [row for place, row in enumerate(made.front) if row in ends or place % step == 0]
+
+
+def _cells(row: PlanRow, made: Plan) -> list[str]:
+    mark = "" if row.measured else "~ "
+    extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
+    chosen = "->" if row == made.chosen else ""
+    return [chosen, _blocks(row, made), size(row.kept_bytes), mark + size(row.peak_bytes), f"{extra:.1f} %"]
+
+
+def _blocks(row: PlanRow, made: Plan) -> str:
+    number, every = sum(row.first.values()), sum(made.blocks.values())
+    return f"{number} of {plural(every, 'block')}{', offloaded' if row.offload else ''}"

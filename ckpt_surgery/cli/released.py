@@ -1,0 +1,73 @@
+"""The options that `explain` and `plan` share: which model, at which size, trained how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import typer
+
+from ckpt_surgery.cli.options import choice_names, choice_of, count
+from ckpt_surgery.planning.optimizers import Optimizer
+
+
+class WeightDtype(StrEnum):
+    """The dtype of the weights."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+Model: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A config.json or its folder, a class, a model type (llama), or package.module:factory.",
+    ),
+]
+Tokens: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        parser=count, metavar="N", help="Tokens of a text (default: 2048, or the model's positions if fewer)."
+    ),
+]
+Batch: TypeAlias = Annotated[
+    int | None, typer.Option(parser=count, metavar="N", help="Samples in a batch (default: 1).")
+]
+Dtype: TypeAlias = Annotated[
+    WeightDtype,
+    typer.Option(parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."),
+]
+Lora: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        parser=count, metavar="RANK", help="Freeze the model, with adapters of this rank on its linear layers."
+    ),
+]
+CountedOptimizer: TypeAlias = Annotated[
+    Optimizer,
+    typer.Option(parser=choice_of(Optimizer), metavar="NAME", help=f"Whose state to count: {', '.join(Optimizer)}."),
+]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code in the model's folder.")
+]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep warnings of the libraries away from the report: nothing is trained."""
+    import warnings
+
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
