@@ -25,7 +25,7 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
-SAMPLE = " The model types were taken at random."
+SAMPLE = " They are a sample: every tenth, and others drawn at random."
 SIGNS = {
     "reads values that depend on weights": "it reads values that depend on weights",
     "cannot be built on shapes": "it cannot be built with the defaults of its configuration class",
@@ -38,8 +38,8 @@ TEXT = """\
 # explain
 
 `ckpt_surgery explain` was asked for {count} of the {total} model types of transformers {version}: one class each, at
-the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it has
-positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
+the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it
+has positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
 `python -m benchmarks.explain_survey`, which goes on where it stopped.{sample}
 
 {slow}

@@ -44,13 +44,6 @@ class ExplainedSteps(StrEnum):
     BOTH = "both"
 
 
-class CountedOptimizer(StrEnum):
-    """Whose state is counted."""
-
-    ADAMW = "adamw"
-    NONE = "none"
-
-
 def explain_command(
     model: Annotated[
         str,
@@ -90,11 +83,12 @@ def explain_command(
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
     optimizer: Annotated[
-        CountedOptimizer,
+        str,
         typer.Option(
-            parser=choice_of(CountedOptimizer), metavar=choice_names(CountedOptimizer), help="Whose state to count."
+            metavar="NAME",
+            help="Whose state to count: adamw, adamw-8bit, paged-adamw-8bit, sgd, sgd-momentum, adafactor or none.",
         ),
-    ] = CountedOptimizer.ADAMW,
+    ] = "adamw",
     json: Annotated[
         Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write all of it as JSON.")
     ] = None,
@@ -135,7 +129,7 @@ class _ExplainRequest:
     lora: int | None
     steps: ExplainedSteps
     offload: bool
-    optimizer: CountedOptimizer
+    optimizer: str
     trust_remote_code: bool
 
 
@@ -152,9 +146,10 @@ def _explained(
     at("importing", 0)
     from ckpt_surgery.errors import SurgeryError
     from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.plan import optimizer_of
+    from ckpt_surgery.planning.states import state_bytes
     from ckpt_surgery.planning.target import (
         DTYPES,
-        adamw_bytes,
         explain_released,
         main_class,
         released,
@@ -162,12 +157,13 @@ def _explained(
     )
     from ckpt_surgery.survey.resolve import resolve
 
+    optimizer = optimizer_of(request.optimizer)
     targets = resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False)
     at("building the model", 0)
     found = released(main_class(targets), tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
     if request.lora:
         add_lora(found.model, request.lora, found.shapes)
-    state = adamw_bytes(found.model) if request.optimizer is CountedOptimizer.ADAMW else 0
+    state = state_bytes(found.model.parameters(), optimizer)
     explanations = {}
     if request.steps is not ExplainedSteps.ON:
         at("a step", 1)

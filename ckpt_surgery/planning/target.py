@@ -19,7 +19,6 @@ from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import (
     explanation_of,
-    held_bytes,
     metered,
     not_logged,
     why_not_on_shapes,
@@ -130,11 +129,6 @@ def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
     """Checkpoint every block of a model; with `offload`, their inputs are in host memory. Raises SurgeryError."""
     wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never")
     without_values(released.model)
-
-
-def adamw_bytes(model: nn.Module) -> int:
-    """The bytes of AdamW's state: two tensors like each parameter that is trained."""
-    return 2 * held_bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.Module:

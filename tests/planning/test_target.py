@@ -13,7 +13,7 @@ from torch import nn
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning import explain
-from ckpt_surgery.planning.target import ReleasedModel, adamw_bytes, explain_released, main_class, released
+from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
@@ -118,13 +118,6 @@ def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys.modules[__name__], "made", lambda: "a model")
     with pytest.raises(PlanningError, match="returns an object of type str: it must return a model"):
         model_of(f"{__name__}:made")
-
-
-def test_the_state_of_adamw_is_of_what_is_trained() -> None:
-    model = nn.Linear(4, 4)
-    assert adamw_bytes(model) == 2 * 20 * 4
-    model.bias.requires_grad_(False)
-    assert adamw_bytes(model) == 2 * 16 * 4
 
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
