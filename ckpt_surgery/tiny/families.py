@@ -272,6 +272,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "vibevoice_acoustic_tokenizer_decoder": _CODEC,
     "vibevoice_acoustic_tokenizer_encoder": _CODEC,
     "vitdet": {"image_size": 64, "pretrain_image_size": 64},
+    "vitmatte": {"fusion_hidden_sizes": [32, 16, 16, 8]},
     "vits": {
         "duration_predictor_num_flows": 2,
         "posterior_encoder_num_wavenet_layers": 2,

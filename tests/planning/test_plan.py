@@ -69,7 +69,8 @@ def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
     loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         assert (parameter.grad is None) == (before[name] is None)
-        assert parameter.grad is None or torch.equal(parameter.grad, before[name])
+        gradient = before[name]
+        assert parameter.grad is None or (gradient is not None and torch.equal(parameter.grad, gradient))
     surgery.undo()
     model.zero_grad()
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
