@@ -20,7 +20,8 @@ from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.text import percent, plural, size, text_table
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.explanation import Explanation, Holder
+    from ckpt_surgery.planning.explanation import Explanation
+    from ckpt_surgery.planning.figures import Holder
     from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.static.results import Progress
 

@@ -2,7 +2,9 @@
 
 from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
 from ckpt_surgery.planning.explain import explain
-from ckpt_surgery.planning.explanation import Explanation, Holder, MemoryTimeline, Peak
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
+from ckpt_surgery.planning.page import explanation_page
 
 __all__ = [
     "Allocation",
@@ -15,4 +17,5 @@ __all__ = [
     "StepAllocations",
     "StepPhase",
     "explain",
+    "explanation_page",
 ]
