@@ -59,7 +59,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from ckpt_surgery.measure.loss import loss_of
     from ckpt_surgery.measure.step import own_copy
     from ckpt_surgery.planning.allocations import run_metered
-    from ckpt_surgery.planning.explanation import peak_of
+    from ckpt_surgery.planning.figures import peak_of
 
     try:
         arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})

@@ -32,7 +32,8 @@ from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import percent, plural, size, text_table
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.explanation import Explanation, Holder
+    from ckpt_surgery.planning.explanation import Explanation
+    from ckpt_surgery.planning.figures import Holder
     from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.static.results import Progress
 
@@ -63,6 +64,9 @@ def explain_command(
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
+    html: Annotated[
+        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with pictures.")
+    ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write all of it as JSON.")
     ] = None,
@@ -74,8 +78,8 @@ def explain_command(
     """
 
     def body() -> int:
-        if json is not None:
-            check_writable(json)
+        for place in filter(None, (html, json)):
+            check_writable(place)
         need_runtime("explain")
         request = _ExplainRequest(
             model, tokens, batch or 1, dtype, lora, checkpointing, offload, optimizer, trust_remote_code
@@ -83,6 +87,11 @@ def explain_command(
         with termination_raises(), progress_bar() as progress, quiet():
             released, explanations = _explained(request, progress)
         write_report(_lines(request, released, explanations), None)
+        if html is not None:
+            from ckpt_surgery.planning.page import explanation_page
+
+            titled = [(f"checkpointing {when}", one) for when, one in explanations.items()]
+            write_document(explanation_page(titled), html)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN

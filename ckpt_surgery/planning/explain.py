@@ -17,7 +17,8 @@ from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
-from ckpt_surgery.planning.explanation import Explanation, holders_of, peak_of, timeline_of
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.runtime.block_forward import BlockForward

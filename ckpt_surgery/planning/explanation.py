@@ -1,87 +1,19 @@
-"""What a step of a model will keep, as data and json."""
+"""What a step of a model will keep: its figures, and their forms as text, json and a page."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
-from typing import Any
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, StepPhase
+from ckpt_surgery.planning.figures import StepFigures
+from ckpt_surgery.planning.page import explanation_page
+from ckpt_surgery.planning.text import explanation_lines
 
 SCHEMA_VERSION = 1
-_MOST_POINTS = 400
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Tensors that a step keeps alike: of one line, operator, dtype and shape, in blocks that differ in number only.
-
-    Attributes:
-        bytes: of all of them.
-        count: how many there are.
-        module: the innermost module that made them; numbers are `*`, as in `model.layers.*.mlp`. Empty for the loss.
-        operator: what made them, such as "aten.mm".
-        line: where that was called, such as "modeling_llama.py:164".
-        keeper: the operator that keeps them for its backward; empty where something else does, such as a checkpoint.
-        kept_at: where that was called.
-        dtype: such as "bfloat16".
-        shape: of one of them.
-    """
-
-    bytes: int
-    count: int
-    module: str
-    operator: str
-    line: str
-    keeper: str
-    kept_at: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The moment of a step at which most bytes are alive.
-
-    Attributes:
-        bytes: all that is alive: what `by_kind` says, and what lives through the whole step.
-        by_kind: the bytes that the step allocated and that are alive then.
-        phase: the part of the step.
-        operator: what runs then.
-        module: the innermost module that runs then, or whose backward does; empty for the loss.
-        line: where that was called.
-        holders: what is alive then, the largest first.
-    """
-
-    bytes: int
-    by_kind: Mapping[Kind, int]
-    phase: StepPhase
-    operator: str
-    module: str
-    line: str
-    holders: tuple[Holder, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTimeline:
-    """The bytes that a step allocated and that are alive, over its operators.
-
-    `points` are operator numbers, `bytes` the bytes of each kind at these points. Above 400 operators each point is
-    the highest of an interval. `backward_at` is the number of operators in the forward.
-    """
-
-    points: tuple[int, ...]
-    bytes: Mapping[Kind, tuple[int, ...]]
-    backward_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(StepFigures):
     """What a step of a model keeps and where its peak is. All sizes are bytes on the device.
 
     Attributes:
@@ -102,80 +34,14 @@ class Explanation:
             values drawn at random: sizes that depend on them are those of one such draw.
     """
 
-    model: str
-    blocks: int
-    checkpointed: int
-    parameter_bytes: int
-    buffer_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    kept_bytes: int
-    peak: Peak
-    holders: tuple[Holder, ...]
-    timeline: MemoryTimeline
-    forward_flops: int
-    backward_flops: int
-    drawn: int
+    def __str__(self) -> str:
+        """A report of at most 40 lines."""
+        return "\n".join(explanation_lines(self))
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes that are alive at once, parameters and optimizer state included."""
-        return self.peak.bytes
+    def to_html(self) -> str:
+        """One page that needs no network: the memory over the step, and what holds it."""
+        return explanation_page([("", self)])
 
     def to_json(self) -> str:
         """The explanation as json, with its schema's version."""
         return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self), "peak_bytes": self.peak_bytes})
-
-
-def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
-    """The allocations as holders, the largest first."""
-    groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
-    for one in allocations:
-        kept_at = one.kept_at.line
-        key = (_pattern(one.place.module), one.operator, one.place.line, one.keeper, kept_at, one.dtype, one.shape)
-        groups[key].append(one)
-    holders = [Holder(sum(one.bytes for one in group), len(group), *key) for key, group in groups.items()]
-    return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
-
-
-def timeline_of(step: StepAllocations) -> MemoryTimeline:
-    """How the bytes of each kind come and go over the operators of a step."""
-    curves = _curves(step)
-    total = [sum(values) for values in zip(*curves.values(), strict=True)]
-    length = -(-len(total) // _MOST_POINTS) or 1
-    starts = range(0, len(total), length)
-    points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
-    shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
-    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at)
-
-
-def peak_of(step: StepAllocations, always: int) -> Peak:
-    """The highest moment of a step; `always` are the bytes that live through all of it."""
-    curves = _curves(step)
-    total = [sum(values) for values in zip(*curves.values(), strict=True)]
-    at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
-    alive = [one for one in step.allocations if one.born <= at <= one.last]
-    newest = max(alive, key=lambda one: one.born, default=None)
-    return Peak(
-        bytes=always + (total[at - 1] if at else 0),
-        by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
-        phase=newest.phase if newest else StepPhase.FORWARD,
-        operator=newest.operator if newest else "",
-        module=newest.place.module if newest else "",
-        line=newest.place.line if newest else "",
-        holders=holders_of(alive),
-    )
-
-
-def _curves(step: StepAllocations) -> dict[Kind, Sequence[int]]:
-    """The bytes of each kind that are alive after each operator."""
-    changes = {kind: [0] * (step.operators + 1) for kind in Kind}
-    for one in step.allocations:
-        changes[one.kind][one.born - 1] += one.bytes
-        changes[one.kind][one.last] -= one.bytes
-    return {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
-
-
-def _pattern(module: str) -> str:
-    """The name of a module with `*` for each number in it."""
-    return _NUMBER.sub("*", module)

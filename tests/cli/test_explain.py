@@ -55,6 +55,14 @@ def test_all_of_it_is_written_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told["checkpointing_off"]["kept_bytes"] > told["checkpointing_on"]["kept_bytes"]
 
 
+def test_a_page_shows_both_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "told.html"
+    assert main([*EXPLAIN, config(tmp_path), "--html", str(file)]) == 0
+    page = file.read_text()
+    assert "checkpointing off" in page
+    assert "checkpointing on" in page
+
+
 def test_a_file_that_cannot_be_written_is_noticed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder" in refusal(capsys, config(tmp_path), "--json", str(tmp_path / "none" / "told.json"))
 

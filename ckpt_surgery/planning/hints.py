@@ -1,0 +1,58 @@
+"""Which known remedies apply to a step, decided from its figures alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ckpt_surgery.planning.figures import Holder, StepFigures
+
+LEAST_SHARE = 0.1
+"""A remedy is named for no less than this share of the peak."""
+_LOSS = frozenset({"aten._log_softmax", "aten._log_softmax_backward_data", "aten.nll_loss_backward"})
+_MLP = frozenset({"mlp", "feed_forward", "ffn"})
+
+
+class Remedy(StrEnum):
+    """What would lower the peak."""
+
+    FUSED_LOSS = "fused_linear_cross_entropy"
+    CHECKPOINT = "wrap_blocks"
+    SDPA = "sdpa"
+    TILE_MLP = "tile_mlp"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A remedy, and the bytes at the peak that it is for: at most these are saved."""
+
+    remedy: Remedy
+    bytes: int
+
+
+def hints_of(step: StepFigures) -> tuple[Hint, ...]:
+    """The remedies for at least a tenth of the peak, the largest first."""
+    at_peak = step.peak.holders
+    all_checkpointed = 0 < step.blocks == step.checkpointed
+    sums = {
+        Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not _is_repeated(h)),
+        Remedy.SDPA: sum(h.bytes for h in at_peak if _is_attention_matrix(h)),
+        Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and _is_repeated(h)),
+        Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
+    }
+    if step.blocks == 0 or all_checkpointed:
+        del sums[Remedy.CHECKPOINT]
+    if not all_checkpointed:
+        del sums[Remedy.TILE_MLP]
+    hints = [Hint(remedy, held) for remedy, held in sums.items() if held and held >= LEAST_SHARE * step.peak_bytes]
+    return tuple(sorted(hints, key=lambda hint: -hint.bytes))
+
+
+def _is_repeated(holder: Holder) -> bool:
+    """Whether it is of modules with numbers in their names, as blocks have."""
+    return "*" in holder.module.split(".")
+
+
+def _is_attention_matrix(holder: Holder) -> bool:
+    square = len(holder.shape) >= 3 and holder.shape[-1] == holder.shape[-2] > 1
+    return holder.operator == "aten._softmax" and square

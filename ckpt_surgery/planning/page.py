@@ -1,0 +1,152 @@
+"""Steps as one HTML page that needs no network: sums, the memory over the step, a treemap by module, the holders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
+from ckpt_surgery.planning.text import HEADINGS, facts_of, holder_rows, notes
+from ckpt_surgery.planning.treemap import Box, treemap
+from ckpt_surgery.report.html import page_of
+from ckpt_surgery.report.html_detail import coded
+from ckpt_surgery.text import size
+
+_WIDTH, _HEIGHT, _TREE_HEIGHT = 720.0, 240.0, 260.0
+_SMALLEST = 0.004
+_MOST_HOLDERS = 40
+_SLUGS = {kind: kind.name.lower() for kind in Kind}
+
+
+def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
+    """The page as text: each step with its title, side by side. Drawings of all steps have one scale."""
+    names = list(dict.fromkeys(step.model for _, step in steps))
+    title = f"The memory of a step: {', '.join(names)}"
+    highest = max((step.peak_bytes for _, step in steps), default=0)
+    body = [f"<header><h1>{escape(title)}</h1></header>", '<main class="steps">']
+    body += [_section(name, step, highest) for name, step in steps]
+    return page_of(title, [*body, "</main>", _FOOTER])
+
+
+_FOOTER = (
+    "<footer><p>Bytes of tensors. What an allocator adds, workspace inside kernels and the context of a device are "
+    "not counted. Holders are of the moment when the backward begins, unless the peak is named.</p></footer>"
+)
+
+
+def _section(name: str, step: StepFigures, highest: int) -> str:
+    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
+    parts = [
+        f"<h2>{escape(name or step.model)}</h2>",
+        f'<dl class="facts">{facts}</dl>',
+        *(f'<p class="problem">{coded(note)}</p>' for note in notes(step)),
+        _figure("Memory over the step", timeline_svg(step, highest) + _legend(step)),
+        _figure("Kept for the backward, by module", treemap_svg(step.holders)),
+        _figure("Alive at the peak, by module", treemap_svg(step.peak.holders)),
+        _holders(step),
+    ]
+    return f'<section class="detail step">{"".join(parts)}</section>'
+
+
+def _figure(caption: str, inside: str) -> str:
+    return f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
+
+
+def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[Kind, list[int], list[int]]]:
+    """For each kind that holds anything its lower and upper edge; the lowest edge is `always`."""
+    low = [always] * len(timeline.points)
+    areas = []
+    for kind in Kind:
+        values = timeline.bytes.get(kind, ())
+        if any(values):
+            high = [edge + value for edge, value in zip(low, values, strict=True)]
+            areas.append((kind, low, high))
+            low = high
+    return areas
+
+
+def timeline_svg(step: StepFigures, highest: int) -> str:
+    """Stacked areas over the operators; `highest` bytes are the full height."""
+    points = step.timeline.points
+    if not points or not highest:
+        return "<p>The step allocates nothing.</p>"
+    scale_x, scale_y = _WIDTH / max(points[-1], 1), _HEIGHT / highest
+    areas = stacked(step.timeline, step.always_bytes)
+    total = areas[-1][2] if areas else [step.always_bytes] * len(points)
+    top = total.index(max(total))
+
+    def line(edge: Sequence[int]) -> list[str]:
+        return [f"{x * scale_x:.1f},{_HEIGHT - y * scale_y:.1f}" for x, y in zip(points, edge, strict=True)]
+
+    base = step.always_bytes * scale_y
+    drawn = [
+        f'<rect class="always" x="0" y="{_HEIGHT - base:.1f}" width="{_WIDTH:.0f}" height="{base:.1f}">'
+        f"<title>parameters, buffers, optimizer: {size(step.always_bytes)}</title></rect>"
+    ]
+    for kind, low, high in areas:
+        drawn.append(
+            f'<polygon class="{_SLUGS[kind]}" points="{" ".join([*line(high), *reversed(line(low))])}">'
+            f"<title>{escape(kind)}: at most {size(max(step.timeline.bytes[kind]))}</title></polygon>"
+        )
+    end, peak = step.timeline.backward_at * scale_x, points[top] * scale_x
+    marks = (
+        f'<line x1="{end:.1f}" x2="{end:.1f}" y1="0" y2="{_HEIGHT:.0f}"><title>the backward begins</title></line>'
+        f'<circle cx="{peak:.1f}" cy="{_HEIGHT - total[top] * scale_y:.1f}" r="4">'
+        f"<title>peak: {size(step.peak_bytes)}</title></circle>"
+    )
+    label = f"Memory over the operators of a step, at most {size(step.peak_bytes)}"
+    return (
+        f'<svg class="timeline" viewBox="-5 -5 {_WIDTH + 10:.0f} {_HEIGHT + 10:.0f}" role="img" '
+        f'aria-label="{escape(label)}">{"".join(drawn)}{marks}</svg>'
+    )
+
+
+def _legend(step: StepFigures) -> str:
+    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in stacked(step.timeline, step.always_bytes)]
+    names = [("always", "parameters, buffers, optimizer"), *kinds]
+    items = "".join(f'<li><i class="{slug}"></i> {escape(name)}</li>' for slug, name in names)
+    return f'<ul class="kinds">{items}<li>line: the backward begins; dot: the peak</li></ul>'
+
+
+def treemap_svg(holders: Sequence[Holder]) -> str:
+    """A rectangle for each module, whose size is that of what it made."""
+    rows = list(_by_module(holders))
+    if not rows:
+        return "<p>Nothing.</p>"
+    cells = []
+    for (module, held), box in zip(
+        rows, treemap([held for _, held in rows], Box(0, 0, _WIDTH, _TREE_HEIGHT)), strict=True
+    ):
+        said = escape(f"{module}: {size(held)}")
+        shown = min(len(module), int(box.width / 7.2) - 1)
+        text = module if shown == len(module) else f"\u2026{module[len(module) - shown + 1 :]}"
+        words = f'<text x="{box.left + 5:.1f}" y="{box.top + 15:.1f}">{escape(text)}</text>'
+        cells.append(
+            f'<g tabindex="0" role="img" aria-label="{said}"><title>{said}</title>'
+            f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"/>'
+            f"{words if shown > 5 and box.height > 18 else ''}</g>"
+        )
+    size_of_box = f"{_WIDTH:.0f} {_TREE_HEIGHT:.0f}"
+    return f'<svg class="treemap" viewBox="0 0 {size_of_box}" role="group">{"".join(cells)}</svg>'
+
+
+def _by_module(holders: Sequence[Holder]) -> Iterator[tuple[str, int]]:
+    """The bytes of each module, the largest first; small ones are one."""
+    held: Counter[str] = Counter()
+    for holder in holders:
+        held[holder.module or "(loss)"] += holder.bytes
+    least = _SMALLEST * held.total()
+    small = sum(value for value in held.values() if value < least)
+    rows = [(name, value) for name, value in held.items() if value and value >= least]
+    yield from sorted([*rows, *([("others", small)] if small else [])], key=lambda row: -row[1])
+
+
+def _holders(step: StepFigures) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in HEADINGS)
+    rows = holder_rows(step.holders[:_MOST_HOLDERS], step)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    caption = "<caption>Kept for the backward, the largest first</caption>"
+    table = f'<table class="holders">{caption}<tr>{head}</tr>{body}</table>'
+    return f'<div class="scroll" tabindex="0">{table}</div>'

@@ -1,0 +1,95 @@
+"""The figures of a step in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt_surgery.planning.figures import Holder, Peak, StepFigures
+from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
+from ckpt_surgery.text import aligned, percent, plural, size, text_table
+
+HEADINGS = ("bytes", "share", "count", "module", "made by", "kept by", "tensor")
+_MOST_HOLDERS = 8
+_MOST_LINES = 40
+_ADVICE = {
+    Remedy.FUSED_LOSS: "the loss over the vocabulary; `ckpt_surgery.distributed.fused_linear_cross_entropy` avoids it",
+    Remedy.CHECKPOINT: "kept in blocks that are not checkpointed; `ckpt_surgery.wrap_blocks` recomputes them",
+    Remedy.SDPA: 'attention weights; `attn_implementation="sdpa"` keeps none',
+    Remedy.TILE_MLP: "inside MLPs; `ckpt_surgery.distributed.tile_mlp` runs them on a part of the tokens at a time",
+}
+
+
+def explanation_lines(step: StepFigures) -> list[str]:
+    """A report of at most 40 lines."""
+    reports = (_report(step, rows) for rows in range(_MOST_HOLDERS, 0, -1))
+    return next((lines for lines in reports if len(lines) <= _MOST_LINES), _report(step, 0))
+
+
+def _report(step: StepFigures, most: int) -> list[str]:
+    """The report with at most so many holders; long names take several lines each."""
+    lines = [f"A step of {step.model}", *aligned(facts_of(step))]
+    if step.holders and most:
+        rows = [(*row[:4], _joined(row[4:6]), row[6]) for row in holder_rows(step.holders[:most], step)]
+        headings = ("bytes", "share", "count", "module", "made by; kept by", "tensor")
+        lines += ["", "Kept for the backward:", *text_table(headings, rows, right="bytes")]
+        if rest := step.holders[most:]:
+            left = sum(holder.bytes for holder in rest)
+            lines.append(f"  and {size(left)} in {plural(len(rest), 'smaller group')}")
+    return lines + ([""] if (said := notes(step)) else []) + said
+
+
+def facts_of(step: StepFigures) -> list[tuple[str, str]]:
+    """The sums, with their names."""
+    return [
+        ("parameters", size(step.parameter_bytes)),
+        ("buffers", size(step.buffer_bytes)),
+        ("gradients", size(step.gradient_bytes)),
+        ("optimizer", size(step.optimizer_bytes)),
+        ("kept for the backward", size(step.kept_bytes)),
+        ("peak", f"{size(step.peak_bytes)}, {peak_place(step.peak)}"),
+        ("blocks checkpointed", f"{step.checkpointed} of {step.blocks}"),
+    ]
+
+
+def peak_place(peak: Peak) -> str:
+    """Where the peak is: "in the backward of model.layers.31.mlp, modeling_llama.py:164"."""
+    where = f"in the {peak.phase} of {peak.module or 'the loss'}"
+    return f"{where}, {peak.line}" if peak.line else where
+
+
+def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str, ...]]:
+    """A row for each holder, under `HEADINGS`; shares are of the kept bytes."""
+    return [
+        (
+            size(holder.bytes),
+            percent(holder.bytes / step.kept_bytes if step.kept_bytes else None),
+            f"{holder.count:,}",
+            holder.module or "(loss)",
+            _call(holder.operator, holder.line),
+            _call(holder.keeper, holder.kept_at),
+            f"{holder.dtype} [{', '.join(map(str, holder.shape))}]",
+        )
+        for holder in holders
+    ]
+
+
+def notes(step: StepFigures) -> list[str]:
+    """The hints, and what the figures rest on."""
+    said = [hint_line(hint, step) for hint in hints_of(step)]
+    if step.drawn:
+        operators = plural(step.drawn, "operator")
+        said.append(f"{operators} read what weights decide and got random values: sizes may differ.")
+    return said
+
+
+def hint_line(hint: Hint, step: StepFigures) -> str:
+    """A hint as a sentence."""
+    return f"{size(hint.bytes)}, {percent(hint.bytes / step.peak_bytes)} of the peak: {_ADVICE[hint.remedy]}."
+
+
+def _call(operator: str, line: str) -> str:
+    return f"{operator.removeprefix('aten.')} {line}".strip()
+
+
+def _joined(cells: Sequence[str]) -> str:
+    return "; ".join(filter(None, cells))
