@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import call
 
 import torch
 
@@ -11,14 +12,16 @@ _NAMES = ("flash", "mem_efficient", "math", "cudnn")
 _KERNELS = [
     (read, getattr(torch.backends.cuda, f"enable_{name}_sdp"))
     for name in _NAMES
-    if (read := getattr(torch.backends.cuda, f"{name}_sdp_enabled", None)) is not None
+    if (read := getattr(torch._C, f"_get_{name}_sdp_enabled", None)) is not None
 ]
 """What says whether a kernel is allowed, and what allows it, for each kernel that this torch has."""
+
+_READS = [read for read, _ in _KERNELS]
 
 
 def attention_kernels() -> tuple[bool, ...]:
     """Which kernels of scaled dot-product attention are allowed."""
-    return tuple([read() for read, _ in _KERNELS])
+    return tuple(map(call, _READS))
 
 
 @contextmanager
