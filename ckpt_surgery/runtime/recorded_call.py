@@ -105,9 +105,7 @@ class RecordedCall:
             raise self._refusal(error) from None
 
     @contextmanager
-    def as_at_entry(
-        self, *, keeping: Collection[Key] = (), trusting: bool = False
-    ) -> Iterator[Mapping[int, Any]]:
+    def as_at_entry(self, *, keeping: Collection[Key] = (), trusting: bool = False) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
         Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. With `trusting`, a
