@@ -228,7 +228,7 @@ class BlockWitness:
             torch.enable_grad(),
             torch_states_kept(self._states),
             _autocast(self._casting),
-            call.as_at_entry(trusting=False) as stand_ins,
+            call.as_at_entry() as stand_ins,
             _without_checkpointing(self._block),
             saved_tensors_hooks(keep, _same),
         ):

@@ -11,10 +11,11 @@ writes them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
 
 Key = tuple[nn.Module, str]
 """A module of a block, and the name of a parameter, a buffer or an attribute of it."""
+
+Mark = tuple[int, bool]
+"""How often a tensor was written, and whether it requires gradient."""
+_hooks_of = itemgetter("_forward_hooks", "_forward_pre_hooks")
+_mark_of: Callable[[Tensor], Mark] = attrgetter("_version", "requires_grad")
 
 _MOST_WATCHED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
@@ -81,16 +87,17 @@ class _Watched:
 class Entry:
     """What was there when a call began.
 
-    `attributes` are the dictionaries of all modules, which `spaces` tell apart; `tensors` the copies of parameters and
-    buffers that the block may write, by their places among `watched`; `contents` what `roots`, the objects in
-    attributes, held.
+    `attributes` are the dictionaries of all modules, which `spaces` tell apart; `marks` those of the `watched`
+    parameters and buffers; `tensors` copies of those that the block may write, by their places among `watched`;
+    `contents` what `roots`, the objects in attributes, held.
     """
 
     attributes: DictionaryCopies
     spaces: list[Space]
     watched: list[_Watched]
-    versions: list[int]
-    trainable: list[bool]
+    own_tensors: list[Tensor]
+    """The parameters and buffers of the block."""
+    marks: list[Mark]
     tensors: dict[int, Tensor]
     roots: list[tuple[Key, Any]]
     contents: Contents
@@ -106,10 +113,6 @@ class Entry:
     def is_there(self, tensor: Tensor) -> bool:
         """Whether an attribute, or an object in one, held this very tensor when the call began."""
         return id(tensor) in self.held or self.contents.holds(tensor)
-
-    def own_tensors(self) -> Iterator[Tensor]:
-        """The parameters and buffers of the block."""
-        return (watched.tensor for watched in self.watched)
 
 
 class BlockState:
@@ -144,6 +147,12 @@ class BlockState:
         self._seen: DictionaryCopies | None = None
         self._spaces: list[Space] = []
         self._watched: list[_Watched] = []
+        self._tensors: list[Tensor] = []
+        """Those of `_watched`."""
+        self._own_forwards: set[nn.Module] = set()
+        """The modules that have a forward besides that of their class."""
+        self._attributes: list[dict[str, Any]] = []
+        """Those of `_modules`."""
         self.parameters: list[tuple[str, nn.Parameter]] = []
         """The parameters of the block as of the last entry, by their names there."""
         self.buffers: frozenset[int] = frozenset()
@@ -156,7 +165,9 @@ class BlockState:
 
     def observed(self) -> tuple[nn.Module, ...]:
         """The modules inside the block at which somebody else may look: they have a hook, or another forward."""
-        seen = [m for m in self._modules if m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m)]
+        if not self._own_forwards and not any(chain.from_iterable(map(_hooks_of, self._attributes))):
+            return ()
+        seen = [m for m in self._modules if m._forward_hooks or m._forward_pre_hooks or m in self._own_forwards]
         return tuple([module for module in seen if module is not self._block])
 
     def entry(self, *, watching: bool) -> Entry:
@@ -165,15 +176,13 @@ class BlockState:
         if attributes is None or not attributes.still_hold():
             attributes = self._look()
         everything = not self.known
-        watched = self._watched
-        versions = _versions(watched)
-        copied = {place: copy_of(watched[place].tensor) for place in self._places_to_copy()}
+        copied = {place: copy_of(self._tensors[place]) for place in self._places_to_copy()}
         return Entry(
             attributes,
             self._spaces,
-            watched,
-            versions,
-            [w.tensor.requires_grad for w in watched],
+            self._watched,
+            self._tensors,
+            _marks(self._tensors),
             copied,
             self._roots,
             Contents(self._roots, written=self.written, copy_all=everything) if self._roots else _NOTHING,
@@ -194,7 +203,7 @@ class BlockState:
         written = {key for key in entry.contents.changed() if isinstance(key, tuple)} | changed
         for place, copied in entry.tensors.items():
             now = entry.watched[place]
-            if version(now.tensor) != entry.versions[place] or (not self.known and not same_bits(copied, now.tensor)):
+            if version(now.tensor) != entry.marks[place][0] or (not self.known and not same_bits(copied, now.tensor)):
                 written.add(now.key)
         self.written |= written
         entry.tensors = {
@@ -220,8 +229,7 @@ class BlockState:
             and not entry.contents
             and entry.drawn is None
             and entry.attributes.still_hold()
-            and _versions(entry.watched) == entry.versions
-            and [watched.tensor.requires_grad for watched in entry.watched] == entry.trainable
+            and _marks(entry.own_tensors) == entry.marks
             and entry.kernels == attention_kernels()
         )
 
@@ -255,17 +263,17 @@ class BlockState:
 
     def _put_tensors(self, entry: Entry, stack: ExitStack, *, spare: bool) -> None:
         """Put copies in the places of tensors that were written, and let all require gradient as they did."""
-        versions = _versions(entry.watched)
-        if entry.tensors or versions != entry.versions:
+        marks = _marks(entry.own_tensors)
+        if entry.tensors or marks != entry.marks:
             for place, watched in enumerate(entry.watched):
-                was_written = versions[place] != entry.versions[place]
+                was_written = marks[place][0] != entry.marks[place][0]
                 kept = entry.tensors.get(place)
                 if kept is not None and (spare or was_written or not self.known or watched.key in self.written):
                     watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
                 elif was_written:
                     self._check_written(watched)
-        if [watched.tensor.requires_grad for watched in entry.watched] != entry.trainable:
-            for watched, trainable in zip(entry.watched, entry.trainable, strict=True):
+        if marks != entry.marks:
+            for watched, (_, trainable) in zip(entry.watched, entry.marks, strict=True):
                 if watched.tensor.requires_grad != trainable and watched.tensor.is_leaf:
                     stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
                     watched.tensor.requires_grad_(trainable)
@@ -308,6 +316,8 @@ class BlockState:
         if any(spaces[place].role in (Role.PARAMETERS, Role.MODULES) for place in changed):
             self.parameters = list(self._block.named_parameters())
         self._modules, self._spaces = modules, spaces
+        self._attributes = list(map(vars, modules))
+        self._own_forwards = {module for module in modules if "forward" in vars(module)} - {self._block}
         self.buffers = frozenset([id(tensor) for module in modules for tensor in module._buffers.values()])
         self._watch_tensors()
         copies = self._find_roots(copies)
@@ -340,6 +350,7 @@ class BlockState:
                         before = bits.get(watched.key)
                         watched.bits = before[1] if before is not None and before[0] is tensor else None
                         self._watched.append(watched)
+        self._tensors = [watched.tensor for watched in self._watched]
 
     def _find_roots(self, copies: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Find the attributes that hold something that can be written, and cut the graphs of tensors in others."""
@@ -384,11 +395,11 @@ def held_tensors(keys: Iterable[Key]) -> dict[tuple[Any, ...], Tensor]:
     }
 
 
-def _versions(watched: list[_Watched]) -> list[int]:
+def _marks(own: list[Tensor]) -> list[Mark]:
     try:
-        return [w.tensor._version for w in watched]
+        return list(map(_mark_of, own))
     except RuntimeError:  # there are inference tensors
-        return [version(w.tensor) for w in watched]
+        return [(version(tensor), tensor.requires_grad) for tensor in own]
 
 
 def _set_since(entry: Entry) -> Iterator[Key]:

@@ -115,7 +115,7 @@ class Flattener:
         if kind in PLAIN:
             return value
         if isinstance(value, Tensor):
-            return self._tensor(value, name)
+            return self.take(value, name)
         if kind is tuple:
             members = [self.flatten(item, name) for item in value]
             return value if all(map(is_, members, value)) else _Container((), tuple(enumerate(members)))
@@ -130,7 +130,8 @@ class Flattener:
         self.writable |= not isinstance(value, tuple)
         return _Container(_rebuilt(value, specs), specs)
 
-    def _tensor(self, tensor: Tensor, name: str) -> Any:
+    def take(self, tensor: Tensor, name: str) -> Any:
+        """The spec of a tensor."""
         if not self._wanted(tensor):
             self.constants.append((name, tensor))
             return tensor

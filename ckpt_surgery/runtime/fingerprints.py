@@ -47,13 +47,25 @@ class Fingerprint:
     values: Tensor | None
 
 
-def fingerprint(tensor: Tensor) -> Fingerprint | None:
-    """The fingerprint of a tensor of any dtype and layout; None for one that has no values, as on "meta"."""
+def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
+    """The fingerprint of a tensor of any dtype and layout; None for one that has no values, as on "meta".
+
+    It is `expected` itself where the bits are the same and can be read without waiting for a device.
+    """
     if not _has_values(tensor):
         return None
     with unseen(), torch.no_grad(), _without_autocast(tensor.device.type):
         flat = _flat(_local(tensor))
-        return Fingerprint(tensor.shape, tensor.dtype, _sum_of_bits(flat), _sum_of_values(flat))
+        bits = _sum_of_bits(flat)
+        if expected is not None and _is_of(expected, tensor, bits):
+            return expected
+        return Fingerprint(tensor.shape, tensor.dtype, bits, _sum_of_values(flat))
+
+
+def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
+    if expected.shape != tensor.shape or expected.dtype != tensor.dtype:
+        return False
+    return bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item()
 
 
 def placeholder(tensor: Tensor) -> Fingerprint | None:

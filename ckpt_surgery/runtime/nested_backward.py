@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ _last_backward = WeakTensorKeyDictionary()
 
 Parameters = Sequence[tuple[str, nn.Parameter]]
 """The parameters of a block, with their names."""
+
+
+_graph_of: Callable[[Tensor], Any] = attrgetter("grad_fn")
+_backward_hooks_of: Callable[[Tensor], Any] = attrgetter("_backward_hooks")
+_accumulation_hooks_of: Callable[[Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
 
 
 class _Anchor(torch.autograd.Function):
@@ -67,7 +73,7 @@ def refuse_in_backward(place: str, parameters: Parameters, results: Sequence[Ten
     `results` are what checkpointing made of the tensors of one call of the block that has `parameters`; they have one
     node in the graph. Where `anchored`, an `anchor` was among the arguments, and hooks that come later would see it.
     """
-    node = next((tensor.grad_fn for tensor in results if tensor.grad_fn is not None), None)
+    node = next(filter(None, map(_graph_of, results)), None)
     if node is not None:
         plain = set(map(id, _anchored(p for _, p in parameters))) if anchored else frozenset()
         node.register_prehook(_refusal(place, parameters, [weakref.ref(tensor) for tensor in results], plain))
@@ -93,7 +99,7 @@ def _refusal(
                 f"{place} returns several tensors, and the gradient of one is watched by a hook or kept: with "
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
-        for name, parameter in parameters:
+        for name, parameter in parameters if _any_hooked(parameters) else ():
             if _is_hooked(parameter) and parameter.requires_grad:
                 if id(parameter) in plain:
                     raise SurgeryError(
@@ -111,7 +117,12 @@ def _is_watched(tensor: Tensor) -> bool:
 
 
 def _is_hooked(parameter: Tensor) -> bool:
-    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _any_hooked(parameters: Parameters) -> bool:
+    every = [parameter for _, parameter in parameters]
+    return any(map(_backward_hooks_of, every)) or any(map(_accumulation_hooks_of, every))
 
 
 def next_node() -> int:

@@ -10,7 +10,7 @@ decides the mode: it runs the first pass with gradients (non-reentrant, here) or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -131,14 +131,16 @@ class NonReentrantMode(RecomputeMode):
         # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are
         given = tuple([tensor if is_parameter(tensor) else without_graph(tensor) for tensor in given])
 
+        def forward(stand_ins: Mapping[int, Any]) -> Any:
+            args, kwargs = self._call.rebuilt(given, stand_ins)
+            return self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+
         def run() -> tuple[Tensor, ...]:
-            with self._call.as_at_entry(trusting=self._check is None) as stand_ins:
-                args, kwargs = self._call.rebuilt(given, stand_ins)
-                output = self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+            output = self._call.run_as_at_entry(forward, trusting=False)
             return () if SEES_SAVED_TENSORS else tuple(tensors(output))
 
         if self._check is None:
-            run()
+            self._call.run_as_at_entry(forward, trusting=True)
         else:
             self._check.recompute(run, run)
         return ()

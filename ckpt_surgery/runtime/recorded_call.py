@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -14,6 +14,8 @@ from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.containers import NOTHING, PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.contents import CannotRestore, Contents
 from ckpt_surgery.runtime.tensors import version
+
+Result = TypeVar("Result")
 
 
 class RecordedCall:
@@ -48,12 +50,15 @@ class RecordedCall:
     ) -> None:
         args, kwargs = arguments
         flattener = Flattener(_requires_gradient)
-        specs = [
-            value
-            if type(value) in PLAIN
-            else flattener.flatten(_own_copy(value) if name in signature.past else value, name)
-            for name, value in signature.named(args, kwargs)
-        ]
+        specs, past = [], signature.past
+        for name, value in signature.named(args, kwargs):
+            kind = type(value)
+            if kind in PLAIN:
+                specs.append(value)
+            elif name in past:
+                specs.append(flattener.flatten(_own_copy(value), name))
+            else:
+                specs.append(flattener.take(value, name) if kind is Tensor else flattener.flatten(value, name))
         self.block = block
         self.forward = forward
         self.signature = signature
@@ -100,7 +105,7 @@ class RecordedCall:
             raise self._refusal(error) from None
 
     @contextmanager
-    def as_at_entry(self, *, keeping: Collection[Key] = (), trusting: bool) -> Iterator[Mapping[int, Any]]:
+    def as_at_entry(self, *, keeping: Collection[Key] = (), trusting: bool = False) -> Iterator[Mapping[int, Any]]:
         """Inside, the block and the objects among its arguments are as before the first pass; then as they are now.
 
         Gives what stands in for arguments, for `rebuilt`. What is in `keeping` is as it is now. With `trusting`, a
@@ -114,11 +119,25 @@ class RecordedCall:
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
-            before = [version(tensor) for _, tensor, _ in self._constants]
+            before = self._versions()
             try:
                 yield stand_ins
             finally:
                 self._check_constants(before)
+
+    def run_as_at_entry(
+        self, run: Callable[[Mapping[int, Any]], Result], *, keeping: Collection[Key] = (), trusting: bool
+    ) -> Result:
+        """What `run` makes of the stand-ins of `as_at_entry`, inside of it."""
+        assert self._entry is not None
+        if self._contents or not (trusting and self.state.is_as_at(self._entry)):
+            with self.as_at_entry(keeping=keeping, trusting=trusting) as stand_ins:
+                return run(stand_ins)
+        before = self._versions()
+        try:
+            return run(NOTHING)
+        finally:
+            self._check_constants(before)
 
     def release(self) -> None:
         """Forget what only a recompute needs, after the last one: objects noted at entry may lead to results."""
@@ -166,6 +185,9 @@ class RecordedCall:
                     f"{self.place} got tensors with gradient inside a {type(value).__name__} in its argument {name}: "
                     "with use_reentrant=True their gradient would be lost; use use_reentrant=False"
                 )
+
+    def _versions(self) -> list[int]:
+        return [version(tensor) for _, tensor, _ in self._constants]
 
     def _check_constants(self, versions: Iterable[int]) -> None:
         """Raise SurgeryError where a tensor among the arguments was written since it had one of these versions."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.result_views import writable
 from ckpt_surgery.runtime.self_check import SelfCheck
 from ckpt_surgery.runtime.tensor_origins import TensorOrigins
+
+_graph_of: Callable[[Tensor], Any] = attrgetter("grad_fn")
 
 
 class ReentrantMode(RecomputeMode):
@@ -115,8 +118,8 @@ class ReentrantMode(RecomputeMode):
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded, entry, origins))
         del flattener
         if any(tensor._is_view() for tensor in results):
-            results = writable(results, (*given, *call.constants(), *entry.own_tensors()))
-        if origins is not None and origins.any_alive_besides((*given, *results, *entry.own_tensors())):
+            results = writable(results, (*given, *call.constants(), *entry.own_tensors))
+        if origins is not None and origins.any_alive_besides((*given, *results, *entry.own_tensors)):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
                 "its modules: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
@@ -145,13 +148,17 @@ class ReentrantMode(RecomputeMode):
         return results[0]
 
     def _again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with self._call.as_at_entry(keeping=self._parts, trusting=self._check is None) as stand_ins:
+        def forward(stand_ins: Mapping[int, Any]) -> tuple[Any, dict[Place, Any], set[str]]:
             args, kwargs = self._call.signature.without_caches(*self._call.rebuilt(given, stand_ins))
             with watching(self._watched, lambda tensor: lambda: tensor) as seen:
                 output = self._call.forward(*args, **kwargs)
             reachable = self._reachable((args, kwargs), seen)
             _refuse_other_parts(self._call, self._parts)
-            lost = {place[1] for place, tensor in held_tensors(self._constant).items() if tensor.requires_grad}
+            constant = held_tensors(self._constant) if self._constant else {}
+            return output, reachable, {place[1] for place, tensor in constant.items() if tensor.requires_grad}
+
+        trusting = self._check is None
+        output, reachable, lost = self._call.run_as_at_entry(forward, keeping=self._parts, trusting=trusting)
         for place in self._tables:
             if (tensor := reachable.get(place)) is not None and tensor.requires_grad:
                 raise SurgeryError(
@@ -165,13 +172,8 @@ class ReentrantMode(RecomputeMode):
                 "call: with use_reentrant=True its gradient would be lost; use use_reentrant=False"
             )
         results = [at(output, path) for path in self._paths] + [reachable.get(place) for place in self._aside]
-        # what was written for the first time after the call that was traced may turn out to be a table
-        late = {place[:2] for place in self._aside} & self._written
-        with_gradient = {place[:2] for place, tensor in reachable.items() if tensor.requires_grad}
-        self._call.state.constant |= late - with_gradient
-        for tensor in held_tensors(late - with_gradient).values():
-            if tensor.grad_fn is not None and not tensor._is_view():
-                tensor.detach_()  # it was a result of the first pass, before this was known
+        if self._written:
+            self._note_late_tables(reachable)
         if any(result is None for result in results):
             raise SurgeryError(
                 f"the recompute of {self._call.place} did not make the tensors that its forward made: it depends on "
@@ -186,6 +188,15 @@ class ReentrantMode(RecomputeMode):
                 "use_reentrant=True its gradient would come back here without end; use use_reentrant=False"
             )
         return tuple(result.detach() if _is_cut_view(result) else result for result in results)
+
+    def _note_late_tables(self, reachable: Mapping[Place, Any]) -> None:
+        """What was written for the first time after the call that was traced may turn out to be a table."""
+        late = {place[:2] for place in self._aside} & self._written
+        with_gradient = {place[:2] for place, tensor in reachable.items() if tensor.requires_grad}
+        self._call.state.constant |= late - with_gradient
+        for tensor in held_tensors(late - with_gradient).values():
+            if tensor.grad_fn is not None and not tensor._is_view():
+                tensor.detach_()  # it was a result of the first pass, before this was known
 
     def output(self, results: tuple[Tensor, ...]) -> Any:
         call = self._call
@@ -245,7 +256,7 @@ class ReentrantMode(RecomputeMode):
 
 def _refuse_computed_parameters(call: RecordedCall, entry: Entry) -> None:
     """Raise SurgeryError where a parameter has a graph of its own, as in torch.func.functional_call."""
-    for watched in entry.watched:
+    for watched in entry.watched if any(map(_graph_of, entry.own_tensors)) else ():
         if watched.tensor.grad_fn is not None and not watched.is_buffer:
             raise SurgeryError(
                 f"{call.place} runs with a computed tensor as its parameter {watched.key[1]}: with use_reentrant=True "

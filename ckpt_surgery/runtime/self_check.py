@@ -68,12 +68,20 @@ class _Trace:
     recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """The tensors seen last: operators often save the same one as those before them."""
     choices: list[Tensor] = field(default_factory=list)
+    expected: Sequence[Fingerprint | None] = ()
+    """The prints of the run that this is held against."""
     rounded: int = 0
     """How many of the prints, the first ones, are of tensors that were rounded."""
 
+    def add(self, tensor: Tensor) -> Fingerprint | None:
+        """Note a tensor; its print."""
+        place = len(self.prints)
+        self.prints.append(fingerprint(tensor, self.expected[place] if place < len(self.expected) else None))
+        return self.prints[-1]
+
     def round(self, tensor: Tensor) -> None:
         """Note a tensor that is about to be rounded."""
-        self.prints.append(fingerprint(tensor))
+        self.add(tensor)
         self.rounded += 1
 
     def forget_rounded(self) -> None:
@@ -124,7 +132,7 @@ class SelfCheck:
         `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
         of the results. Raises SurgeryError where the recompute made something else than the forward.
         """
-        trace = _Trace()
+        trace = _Trace(expected=self._first.prints)
         rounded: list[float] = []
         generators = torch_states(_devices(self._first.prints))
 
@@ -147,7 +155,8 @@ class SelfCheck:
             noting = self._saved_tensors(lambda tensor: _note(trace, tensor))
             with self._choices(trace), self._rounded_tensors(note_rounded), noting:
                 results = run()
-                trace.prints += map(fingerprint, results)
+                for result in results:
+                    trace.add(result)
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
                 compare((), complete=False)
@@ -253,9 +262,12 @@ def _note(trace: _Trace, tensor: Tensor) -> None:
         return
     place = _place(tensor)
     seen = next((seen.print for seen in trace.recent if seen.place == place), None)
-    trace.prints.append(fingerprint(tensor) if seen is None else seen)
-    if seen is None and place is not None:
-        trace.recent.append(_Seen(tensor.detach(), place, trace.prints[-1]))
+    if seen is not None:
+        trace.prints.append(seen)
+        return
+    made = trace.add(tensor)
+    if place is not None:
+        trace.recent.append(_Seen(tensor.detach(), place, made))
 
 
 def _place(tensor: Tensor) -> Any:
@@ -287,7 +299,7 @@ def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
 
 def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
     """Whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
     if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
         return False
     with unseen():

@@ -36,6 +36,8 @@ def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
 
 def is_parameter(tensor: Tensor) -> bool:
     """Whether a tensor is a parameter, or a view of one."""
+    if type(tensor) is Tensor and tensor._base is None:  # to ask whether something is a Parameter takes long
+        return False
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 

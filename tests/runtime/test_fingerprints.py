@@ -109,6 +109,22 @@ def test_a_tensor_without_values_has_none() -> None:
     assert fingerprint(torch.ones(3, device="meta")) is None
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_expected_one_is_returned_only_where_the_bits_the_shape_and_the_dtype_are_the_same(
+    dtype: torch.dtype,
+) -> None:
+    tensor = some_tensor(dtype)
+    expected = fingerprint(tensor)
+    assert fingerprint(tensor.clone(), expected) is expected
+    changed = tensor.clone()
+    changed[17, 3] = ~tensor[17, 3] if dtype is torch.bool else tensor[17, 3] + 3
+    for other in (changed, tensor.flatten(), tensor.real.to(torch.float16)):
+        made = fingerprint(other, expected)
+        assert made is not expected
+        assert made is not None
+        assert (made.shape, made.dtype) == (other.shape, other.dtype)
+
+
 def test_the_sum_of_values_tells_how_far_apart_two_are() -> None:
     tensor = some_tensor(torch.float32, (64, 64))
     noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) * magnitude(tensor) / 64
