@@ -84,7 +84,7 @@ def figures_of(rows: Iterable[Mapping[str, Any]], versions: Mapping[str, str]) -
     """The figures of what `guard_survey` wrote; of a class that was examined twice the later counts."""
     results = {row["class"]: row for row in rows}
     problems = Counter(row["problem"].split(":")[0] for row in results.values() if "problem" in row)
-    counts = {str(comparison): dict.fromkeys(MODES, 0) for comparison in Comparison}
+    counts: dict[str, dict[str, int]] = {kind: {str(mode): 0 for mode in MODES} for kind in Comparison}
     unproved: Counter[str] = Counter()
     kept = []
     for name, row in sorted(results.items()):

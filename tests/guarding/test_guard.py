@@ -290,24 +290,26 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
     model.layers[1].register_forward_hook(lambda _, args, output: kept.extend(tensors(output)))
     with guard(model, on_fault="collect") as watching:
         for _ in range(3):
-            (next(tensors(model(**values()))).sum() + kept.pop().square().sum()).backward()
+            loss = next(tensors(model(**values()))).sum() + kept.pop().square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
     assert {row.proof.status for row in watching.report().blocks} == {ProofStatus.PROVED}
 
 
 def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
-    class Squared(SureLayer):
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            scale = 2.0 if torch.is_grad_enabled() and drawn.pop(0) else 1.0
-            return torch.tanh(self.linear(hidden_states) * scale)
+    class Growing(SureLayer):
+        runs = 0
 
-    drawn = [True, False] * 20
-    model = model_of(Squared, SureLayer)
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            type(self).runs += 1
+            return torch.tanh(self.linear(hidden_states) * type(self).runs)
+
+    model = model_of(Growing, SureLayer)
     enable(model)
     model.layers[0].register_forward_hook(lambda *_: None)
     with guard(model, on_fault="collect") as watching:
-        train(model, 1)
-    assert kinds(watching) == {GuardFaultKind.WRONG_GRADIENTS}
+        train(model)
+    assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
 
 
 @both_modes
