@@ -1,9 +1,10 @@
 """The guard's proof of blocks one at a time, held against `verify` on the whole model.
 
-    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--every 10] [CLASS ...]
+    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--every 10 | --sample 300] [--page] [CLASS ...]
 
 Each class is a tiny model with random weights, in a process of its own. Results are appended to the file, a line each;
-classes that are in it already are passed over, so that a run that broke off goes on.
+classes that are in it already are passed over, so that a run that broke off goes on. --page writes
+docs/coverage/guard.json and docs/coverage/guard.md from the whole file.
 """
 
 from __future__ import annotations
@@ -18,28 +19,19 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
 from time import monotonic, sleep
 from typing import Any
 
+from benchmarks.guard_survey_report import DISAGREEMENTS, PAGE, Comparison, figures_of, page, write_guard
 from ckpt_surgery.measure.results import MODES, Mode
 
 SECONDS = 120.0
 """What one class may take."""
-
-
-class Comparison(StrEnum):
-    """How the proof of the blocks agrees with the verdict on the whole model."""
-
-    SAME = "same"
-    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
-    ONLY_GUARD = "only the guard finds a fault"
-    ONLY_VERIFY = "only verify finds a fault"
-    NOT_PROVED = "no fault in either, and some blocks could not be proved"
-    NOT_RUN = "the step or the model does not run"
 
 
 def examine(name: str) -> dict[str, Any]:
@@ -173,16 +165,25 @@ def main() -> int:
     parser.add_argument("classes", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, help="examine every n-th class")
+    parser.add_argument("--sample", type=int, help="examine so many classes, the same each time")
+    parser.add_argument("--page", action="store_true", help="write the page")
     options = parser.parse_args()
     from ckpt_surgery.survey.model_names import catalogue
 
     done = {row["class"] for row in rows_of(options.file)}
     names = options.classes or list(catalogue())[:: options.every]
+    if options.sample is not None:
+        names = Random(0).sample(names, min(options.sample, len(names)))
     survey([name for name in names if name not in done], options.file, options.jobs)
+    if options.page:
+        versions = {package: version(package) for package in ("torch", "transformers")}
+        figures = figures_of(rows_of(options.file), versions)
+        write_guard(figures)
+        PAGE.write_text(page(figures), encoding="utf-8")
     found = counts(rows_of(options.file))
     for comparison, count in found.most_common():
         print(f"{count:5} {comparison}")
-    return 1 if found[Comparison.ONLY_GUARD] or found[Comparison.ONLY_VERIFY] else 0
+    return 1 if any(found[comparison] for comparison in DISAGREEMENTS) else 0
 
 
 if __name__ == "__main__":

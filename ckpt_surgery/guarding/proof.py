@@ -40,6 +40,7 @@ class ProofStatus(StrEnum):
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
+    READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     FAILED = "could not be run alone"
 
@@ -80,8 +81,9 @@ class BlockWitness:
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
-        self._given_places: set[Path] = set()
+        self._given_places: dict[Path, Tensor] = {}
         self._hands_on = False
+        self._has_hooks = False
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
         self._given: dict[int, str] = {}
@@ -90,7 +92,7 @@ class BlockWitness:
         self._output_gradients: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = [
             block.register_forward_pre_hook(self._enter, with_kwargs=True),
-            block.register_forward_hook(self._leave, with_kwargs=True),
+            block.register_forward_hook(self._leave, prepend=True, with_kwargs=True),
             *(p.register_hook(partial(self._add, n)) for n, p in self._parameters.items()),  # type: ignore[no-untyped-call]
         ]
 
@@ -130,6 +132,9 @@ class BlockWitness:
         lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
         if (wrong or lost) and self._hands_on:  # what reaches it through these is unknown here
             return proof(ProofStatus.HANDS_ON)
+        arguments = {self._argument(place) for place in range(len(self._given))}
+        if wrong and not lost and self._has_hooks and wrong.keys() <= arguments:
+            return proof(ProofStatus.READ_BY_HOOK)
         status = ProofStatus.WRONG if wrong or lost else ProofStatus.PROVED
         given = sum(tensor.nbytes for tensor in self._inputs)
         return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given)
@@ -161,7 +166,7 @@ class BlockWitness:
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
-        self._given_places = set(_places((args, kwargs)))
+        self._given_places = dict(_places((args, kwargs)))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
         direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -177,15 +182,21 @@ class BlockWitness:
         self._call.begin(watching=True)
 
     def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Hand on views of what the block returns: the gradient of a view is none that the block itself adds to."""
+        """Hand on views of what the block returns: the gradient of a view is none that the block itself adds to.
+
+        This hook is the first: what later ones keep, such as hidden states, has to come from the views, too.
+        """
         if self._aside or self._calls > 1 or self._call is None:
             return None
         if not self._in_backward:
             self._call.end()
-            self._hands_on = not self._given_places.issuperset(_places((args, kwargs)))
+            given, self._given_places = self._given_places, {}
+            for path, tensor in _places((args, kwargs)):  # an argument itself may be a view, made on entry
+                self._hands_on |= path not in given or (len(path) > _ARGUMENT and given[path] is not tensor)
         if not self._hooked or self._seen_output:
             return None
         self._seen_output = True
+        self._has_hooks = any(map(_is_foreign, block._forward_hooks.values()))
         returned = Flattener(_has_graph)
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
@@ -246,16 +257,22 @@ class BlockWitness:
 
 
 _KINDS = ("cpu", "cuda")
+_ARGUMENT = 2
+"""How long the path of an argument is: in the positional or the keyword ones, and which."""
+
+
+def _is_foreign(hook: Any) -> bool:
+    return not getattr(hook, "__module__", "").startswith(f"{__package__}.")
 
 
 def _has_graph(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
-def _places(value: Any, path: Path = ()) -> Iterator[Path]:
+def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     """Where tensors are in what a block is given, however deep."""
     if isinstance(value, Tensor):
-        yield path
+        yield path, value
     else:
         for place, item in items(value):
             yield from _places(item, (*path, place))

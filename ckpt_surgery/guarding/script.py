@@ -6,7 +6,7 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
@@ -23,7 +23,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
         source = place.read_bytes()
     except OSError as error:
         raise OptionError(f"{path}: {error.strerror or error}: give a Python script, or -m and a module") from None
-    return _run(lambda: compile(source, path, "exec"), path, None, str(place.resolve().parent), [path, *arguments])
+    file = str(Path.cwd() / place)  # absolute, as Python has it since 3.9; sys.argv keeps what was typed
+    return _run(lambda: compile(source, file, "exec"), file, None, str(place.resolve().parent), [path, *arguments])
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
@@ -51,6 +52,8 @@ def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, folde
     main.__dict__.update(__file__=file, __spec__=spec, __builtins__=__builtins__, __cached__=None)
     if spec is not None:
         main.__dict__.update(__package__=spec.parent, __loader__=spec.loader)
+    else:
+        main.__dict__["__loader__"] = SourceFileLoader("__main__", file)
     sys.modules["__main__"] = main
     sys.argv[:] = argv
     if spec is None:

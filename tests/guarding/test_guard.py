@@ -257,17 +257,19 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, 
         assert watching.report().proved == 3
 
 
-def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong() -> None:
+@pytest.mark.parametrize("given", [{}, {"keys": torch.zeros(())}], ids=["adds", "replaces"])
+def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong(given: dict[str, Tensor]) -> None:
     class Writes(SureLayer):
         def forward(self, hidden_states: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
             assert shared is not None
             keys = self.linear(hidden_states)
-            shared.setdefault("keys", keys)
+            if shared.get("keys") is given.get("keys"):
+                shared["keys"] = keys
             return torch.tanh(keys + shared["keys"])
 
     class Sharing(Model):
         def forward(self, values: Tensor) -> Any:
-            hidden_states, shared = self.first(values), dict[str, Tensor]()
+            hidden_states, shared = self.first(values), dict(given)
             for layer in self.layers:
                 hidden_states = layer(hidden_states, shared=shared)
             return self.last(hidden_states)
@@ -278,6 +280,53 @@ def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong() -> None:
         train(model)
         statuses = [row.proof.status for row in watching.report().blocks]
     assert statuses == [ProofStatus.HANDS_ON, ProofStatus.PROVED]
+
+
+@both_modes
+def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentrant: bool) -> None:
+    model = model_of(Layer, SureLayer, Layer)
+    kept: list[Tensor] = []
+    enable(model, reentrant)
+    model.layers[1].register_forward_hook(lambda _, args, output: kept.extend(tensors(output)))
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(3):
+            loss = next(tensors(model(**values()))).sum() + kept.pop().square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+    assert {row.proof.status for row in watching.report().blocks} == {ProofStatus.PROVED}
+
+
+def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
+    class Growing(SureLayer):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            type(self).runs += 1
+            return torch.tanh(self.linear(hidden_states) * type(self).runs)
+
+    model = model_of(Growing, SureLayer)
+    enable(model)
+    model.layers[0].register_forward_hook(lambda *_: None)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+    assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
+
+
+@both_modes
+def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_not_called_wrong(reentrant: bool) -> None:
+    model = llama(2)
+    enable(model, reentrant)
+    model.enable_input_require_grads()
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(2):
+            hidden = model(**tokens(), output_hidden_states=True, use_cache=False).hidden_states
+            sum(state.square().sum() for state in hidden).backward()
+            model.zero_grad()
+    report = watching.report()
+    statuses = [row.proof.status for row in report.blocks]
+    assert set(statuses) <= {ProofStatus.PROVED, ProofStatus.READ_BY_HOOK}
+    assert statuses[-1] is ProofStatus.PROVED
+    assert not report.faults
 
 
 def test_parameters_without_gradient_are_told_after_the_patience() -> None:

@@ -96,6 +96,13 @@ def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
+def test_a_script_knows_its_full_path_wherever_it_goes(tmp_path: Path) -> None:
+    text = "import os, sys\nos.chdir('/')\nprint(__file__, __loader__.get_source('__main__'), sys.argv)\n1 / 0\n"
+    path = script(tmp_path, text)
+    bare, ran = python(path.name, cwd=tmp_path), run(path.name, cwd=tmp_path)
+    assert (ran.stdout, ran.stderr) == (bare.stdout, bare.stderr)
+
+
 def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()

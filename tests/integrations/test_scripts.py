@@ -95,4 +95,5 @@ def test_a_script_of_accelerate_runs_the_same(folder: Path, name: str) -> None:
     path = script_of("accelerate", f"test_utils/scripts/{name}")
     bare, ran = python(folder, path), python(folder, "-m", "ckpt_surgery", "run", path)
     assert ran.returncode == bare.returncode == 0, bare.stderr + ran.stderr
-    assert ran.stdout == bare.stdout
+    moment = re.compile(r"\d\d:\d\d:\d\d,\d+")
+    assert moment.sub("", ran.stdout) == moment.sub("", bare.stdout)
