@@ -81,7 +81,7 @@ class BlockWitness:
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
-        self._given_places: dict[Path, Tensor] = {}
+        self._given_places: set[Path] = set()
         self._hands_on = False
         self._has_hooks = False
         self._states = torch_states(())
@@ -166,7 +166,7 @@ class BlockWitness:
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
-        self._given_places = dict(_places((args, kwargs)))
+        self._given_places = set(_places((args, kwargs)))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
         direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -190,9 +190,7 @@ class BlockWitness:
             return None
         if not self._in_backward:
             self._call.end()
-            given, self._given_places = self._given_places, {}
-            for path, tensor in _places((args, kwargs)):  # an argument itself may be a view, made on entry
-                self._hands_on |= path not in given or (len(path) > _ARGUMENT and given[path] is not tensor)
+            self._hands_on = not self._given_places.issuperset(_places((args, kwargs)))
         if not self._hooked or self._seen_output:
             return None
         self._seen_output = True
@@ -257,8 +255,6 @@ class BlockWitness:
 
 
 _KINDS = ("cpu", "cuda")
-_ARGUMENT = 2
-"""How long the path of an argument is: in the positional or the keyword ones, and which."""
 
 
 def _is_foreign(hook: Any) -> bool:
@@ -269,10 +265,10 @@ def _has_graph(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
-def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+def _places(value: Any, path: Path = ()) -> Iterator[Path]:
     """Where tensors are in what a block is given, however deep."""
     if isinstance(value, Tensor):
-        yield path, value
+        yield path
     else:
         for place, item in items(value):
             yield from _places(item, (*path, place))

@@ -83,4 +83,5 @@ def test_the_command_writes_the_page_of_the_whole_file_and_fails_with_a_disagree
 def test_the_page_in_the_repository_is_made_from_its_figures() -> None:
     figures = read_guard()
     assert PAGE.read_text(encoding="utf-8") == page(figures)
-    assert not any(figures.counts[Comparison.ONLY_GUARD].values())
+    alarms = {row.model for row in figures.rows if row.comparison is Comparison.ONLY_GUARD}
+    assert alarms == {"Gemma4UnifiedAssistantForCausalLM"}  # its blocks put new tensors into a dictionary

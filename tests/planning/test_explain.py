@@ -193,7 +193,7 @@ def test_a_model_without_data_is_explained_too() -> None:
 
 
 def test_a_step_that_fails_says_why() -> None:
-    with pytest.raises(PlanningError, match=r"a step of LlamaForCausalLM cannot run on shapes: ValueError"):
+    with pytest.raises(PlanningError, match=r"a step of LlamaForCausalLM cannot run on shapes .*: ValueError"):
         explain(llama(), {"attention_mask": torch.ones(1, 4, dtype=torch.long)})
     with pytest.raises(PlanningError, match=r"loss needs no gradient|holds no loss"):
         explain(nn.Linear(4, 4).requires_grad_(False), torch.rand(1, 4))
