@@ -267,7 +267,8 @@ def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong() -> None:
 
     class Sharing(Model):
         def forward(self, values: Tensor) -> Any:
-            hidden_states, shared = self.first(values), {}
+            hidden_states = self.first(values)
+            shared: dict[str, Tensor] = {}
             for layer in self.layers:
                 hidden_states = layer(hidden_states, shared=shared)
             return self.last(hidden_states)
