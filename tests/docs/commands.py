@@ -161,9 +161,8 @@ def fits(shown: tuple[str, ...], printed: str) -> bool:
 @cache
 def options() -> frozenset[str]:
     """All options of the command line and of the pytest plugin."""
-    texts = [
-        ours(name, "--help")[1] for name in ("check", "apply", "rule", "verify", "explain", "run", "adopt", "pr")
-    ] + [ours("--help")[1]]
+    names = ("check", "apply", "rule", "verify", "explain", "plan", "run", "adopt", "pr")
+    texts = [*(ours(name, "--help")[1] for name in names), ours("--help")[1]]
     helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]
     texts.append(" ".join(re.findall(r"--ckpt-[a-z]+", helped)))
     return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
