@@ -22,6 +22,7 @@ from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.containers import tensors
+from tests.conftest import installed_major
 from tests.measure.toys import Layer, Model, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
 
@@ -312,6 +313,7 @@ def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
 
 
 @both_modes
+@pytest.mark.skipif(installed_major() == 4, reason="transformers 4 keeps hidden states without hooks")
 def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_not_called_wrong(reentrant: bool) -> None:
     model = llama(2)
     enable(model, reentrant)

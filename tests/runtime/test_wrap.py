@@ -88,6 +88,7 @@ def test_the_signature_is_the_documented_one() -> None:
     assert {name: p.default for name, p in parameters.items() if name != "model"} == {
         "use_reentrant": False,
         "every_n": 1,
+        "first": None,
         "offload": None,
         "preserve_rng_state": True,
         "stacks": None,
