@@ -313,7 +313,7 @@ def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
 
 
 @both_modes
-@pytest.mark.skipif(installed_major() == 4, reason="transformers 4 keeps hidden states without hooks")
+@pytest.mark.skipif(installed_major("transformers") == 4, reason="transformers 4 keeps hidden states without hooks")
 def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_not_called_wrong(reentrant: bool) -> None:
     model = llama(2)
     enable(model, reentrant)
