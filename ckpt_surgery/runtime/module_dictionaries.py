@@ -73,7 +73,6 @@ class DictionaryCopies:
     __slots__ = (
         "_empty",
         "_filled",
-        "_kept",
         "_lengths",
         "_named",
         "_picks",
@@ -95,41 +94,39 @@ class DictionaryCopies:
         self.dicts = dicts
         self.copies = copies
         self._replaced = replaced
-        whole = [(held, copy) for held, copy, counting in zip(dicts, copies, names, strict=True) if counting is None]
-        named = [(h, c, _picker(tuple(n))) for h, c, n in zip(dicts, copies, names, strict=True) if n is not None]
-        self._empty = [held for held, copy in whole if not copy]
-        self._filled = [held for held, copy in whole if copy]
-        self._kept = [copy for _, copy in whole if copy]
-        self._named = [held for held, _, _ in named]
+        counted = [tuple(copy if counting is None else counting) for copy, counting in zip(copies, names, strict=True)]
+        self._empty = [held for held, names_here in zip(dicts, counted, strict=True) if not names_here]
+        filled = [(h, c, n) for h, c, n in zip(dicts, copies, counted, strict=True) if n]
+        self._filled = [held for held, _, _ in filled]
+        self._lengths = [len(copy) for _, copy, _ in filled]
+        self._picks = [_picker(names_here) for _, _, names_here in filled]
+        self._values = [value for _, copy, names_here in filled for value in _picker(names_here)(copy)]
+        self._named = [held for held, counting in zip(dicts, names, strict=True) if counting is not None]
         self._tables = [table for held in self._named for table in _tables_of(held)]
-        self._lengths = [len(copy) for _, copy, _ in named]
-        self._picks = [pick for _, _, pick in named]
-        self._values = [pick(copy) for _, copy, pick in named]
 
     def still_hold(self) -> bool:
-        """Whether the dictionaries hold what their copies do.
+        """Whether the dictionaries hold the very objects that their copies do.
 
-        What is the same object is equal without a look at it. The time goes into memory that no cache holds any more,
-        and so as little as can be is read.
+        What is only equal is another object: a parameter of one element equals the one it replaces, and has another
+        gradient. The time goes into memory that no cache holds any more, and so as little as can be is read.
         """
         if self._replaced:
             return False
         try:
             return (
                 not any(self._empty)
-                and self._filled == self._kept
-                and list(map(len, self._named)) == self._lengths
+                and list(map(len, self._filled)) == self._lengths
                 and all(map(is_, chain.from_iterable(map(_tables_of, self._named)), self._tables))
-                and list(map(call, self._picks, self._named)) == self._values
+                and all(map(is_, chain.from_iterable(map(call, self._picks, self._filled)), self._values))
             )
-        except Exception:  # a name is gone, or values cannot be compared, such as tensors of several elements
-            return all(map(identical, self.dicts, self.copies))
+        except KeyError:  # a name is gone
+            return False
 
 
 @cache
-def _picker(names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+def _picker(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """What picks the values under these names; modules of one class share it."""
-    return itemgetter(*names)
+    return itemgetter(*names, names[0])  # of a single name it would return the bare value
 
 
 def identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from ckpt_surgery.cli.main import main
 from tests.planning.test_target import config
 

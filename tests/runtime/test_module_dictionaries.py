@@ -27,6 +27,8 @@ class Module(nn.Module):
         self.mean: Tensor
         self.inner = nn.Linear(2, 2)
         self.table = torch.ones(3)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.factor = torch.ones(())
         self.note = "first"
 
 
@@ -50,9 +52,13 @@ CHANGES: dict[str, Callable[[Module], object]] = {
     "an attribute is deleted": lambda module: delattr(module, "note"),
     "an attribute has another name": rename_attribute,
     "a table of several elements is replaced": lambda module: setattr(module, "table", torch.ones(3)),
+    "a tensor of one element is replaced by an equal one": lambda module: setattr(module, "factor", torch.ones(())),
     "it evaluates": lambda module: module.eval(),
     "a forward is put on it": lambda module: setattr(module.inner, "forward", print),
     "a parameter is replaced": lambda module: setattr(module, "weight", nn.Parameter(torch.ones(2))),
+    "a parameter of one element is replaced by an equal one": lambda module: setattr(
+        module, "scale", nn.Parameter(torch.ones(1))
+    ),
     "a parameter gets an attribute": lambda module: setattr(module.weight, "shard", 1),
     "a parameter comes where none was": lambda module: setattr(module.inner, "bias", None),
     "a buffer is replaced": lambda module: setattr(module, "mean", torch.zeros(2)),
