@@ -35,6 +35,10 @@ class SurgeryError(CkptSurgeryError):
     """A surgery cannot be done, or a call cannot be checkpointed correctly."""
 
 
+class ModifiedTensorError(SurgeryError, RuntimeError):
+    """A tensor that the backward pass needs was modified in place after its forward pass."""
+
+
 class SurgeryWarning(UserWarning):
     """A surgery goes on, but not as it was asked for."""
 

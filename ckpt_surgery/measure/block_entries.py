@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.errors import CkptSurgeryError, OptionError
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
@@ -74,7 +74,7 @@ class EntryCounter:
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called as
     the recompute of another block begins, apart from those of blocks inside others.
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
-    Raises ValueError if a block is not a module of `model`.
+    Raises OptionError if a block is not a module of `model`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class EntryCounter:
         self._recomputed: nn.Module | None = None
         for name, block in blocks.items():
             if block not in self._paths:
-                raise ValueError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
+                raise OptionError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
         self._tallies = {name: _Tally(block) for name, block in blocks.items()}
         modules = {module for block in blocks.values() for module in block.modules() if module is not block}
         self._inner = modules & set(blocks.values())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckpt_surgery.errors import OptionError, OptionTypeError
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.containers import tensors
 
@@ -18,7 +19,7 @@ def loss_of(output: Any) -> Tensor:
 
     The latter weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of
     squares would hardly move where the last thing a model does is to normalise. Past state is left out, as
-    models return none while they checkpoint. Raises ValueError where the output holds no float tensor that
+    models return none while they checkpoint. Raises OptionError where the output holds no float tensor that
     requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -27,18 +28,18 @@ def loss_of(output: Any) -> Tensor:
     results = [v for n, v in output.items() if not is_past_state(n)] if isinstance(output, Mapping) else output
     terms = [_weighed(tensor) for tensor in tensors(results) if tensor.is_floating_point() and tensor.requires_grad]
     if not terms:
-        raise ValueError("the model's output holds no loss and no float tensor that requires gradient")
+        raise OptionError("the model's output holds no loss and no float tensor that requires gradient")
     return torch.stack([term.to(terms[0].device, terms[0].dtype) for term in terms]).sum()
 
 
 def scalar(value: Any) -> Tensor:
-    """The loss, if it is one. Raises TypeError or ValueError where it cannot be trained on."""
+    """The loss, if it is one. Raises OptionError where it cannot be trained on."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"the loss is of type {type(value).__name__}: it has to be a tensor with one element")
+        raise OptionTypeError(f"the loss is of type {type(value).__name__}: it has to be a tensor with one element")
     if value.numel() != 1:
-        raise ValueError(f"the loss has the shape {tuple(value.shape)}: it has to be a tensor with one element")
+        raise OptionError(f"the loss has the shape {tuple(value.shape)}: it has to be a tensor with one element")
     if not value.requires_grad:
-        raise ValueError("the loss needs no gradient: it has to depend on a parameter that requires one")
+        raise OptionError("the loss needs no gradient: it has to depend on a parameter that requires one")
     return value
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.errors import VerifyError
+from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
@@ -53,13 +53,13 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
     Late releases also make the embeddings' outputs require gradient when it is switched on. A run without is to
     differ in nothing else, so they stay like that when it is switched off here.
 
-    Raises TypeError where it has none to switch it on; what that method itself raises passes through.
+    Raises OptionTypeError where it has none to switch it on; what that method itself raises passes through.
     """
     if checkpointing is not None:
         enable = _method(model, "enable")
         if enable is None:
             name = type(model).__name__
-            raise TypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
+            raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
         _call_enable(enable, {"use_reentrant": checkpointing == "reentrant"})
         return
     disable = _method(model, "disable")
@@ -116,14 +116,14 @@ def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
         return
     takes_function = "gradient_checkpointing_func" in inspect.signature(getattr(model, _DIFFUSERS)).parameters
     if not takes_function and checkpointing == "reentrant":
-        raise TypeError(f"{type(model).__name__}.{_DIFFUSERS} takes no function, so that there is no other mode")
+        raise OptionTypeError(f"{type(model).__name__}.{_DIFFUSERS} takes no function, so that there is no other mode")
     function = partial(checkpoint, use_reentrant=checkpointing == "reentrant")
     methods.enable_gradient_checkpointing(*([function] if takes_function else []))
 
 
 def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
     if checkpointing == "reentrant":
-        raise TypeError(f"{type(model).__name__}.{_TIMM} has no reentrant mode of its own")
+        raise OptionTypeError(f"{type(model).__name__}.{_TIMM} has no reentrant mode of its own")
     getattr(model, _TIMM)(checkpointing is not None)
 
 

@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import TensorWeakRef
 
+from ckpt_surgery.errors import ModifiedTensorError, OptionError
+
 
 class Transport(Protocol):
     """Takes tensors to a store and brings them back.
@@ -68,10 +70,10 @@ class Offloader:
         """Use `transport`, by default one to host memory.
 
         Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
-        for before another is sent. Raises ValueError where `in_flight` is below 1 or `minimum_bytes` below 0.
+        for before another is sent. Raises OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
         """
         if in_flight < 1 or minimum_bytes < 0:
-            raise ValueError(
+            raise OptionError(
                 f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
             )
         self.stats = OffloadStats()
@@ -174,7 +176,7 @@ class Offloader:
 
     def _fetch(self, offloaded: _OffloadedTensor) -> Tensor:
         if offloaded.modified():
-            raise RuntimeError(_modified(offloaded.view.size))
+            raise ModifiedTensorError(_modified(offloaded.view.size))
         if offloaded.source is not None:
             return offloaded.source
         self._start(offloaded)
@@ -273,7 +275,7 @@ class _Kept:
 
     def tensor(self) -> Tensor:
         if self._alias._version != self._version:
-            raise RuntimeError(_modified(self._alias.shape))
+            raise ModifiedTensorError(_modified(self._alias.shape))
         return self._alias
 
 

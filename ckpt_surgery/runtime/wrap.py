@@ -110,7 +110,7 @@ def wrap_blocks(
 def _checked(model: Any) -> nn.Module:
     """The model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
     if not isinstance(model, nn.Module):
-        raise SurgeryError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     name = type(model).__name__
     if isinstance(model, nn.DataParallel):
         raise SurgeryError(f"{name} runs copies of its model: give model.module to DistributedDataParallel instead")

@@ -464,9 +464,9 @@ def inner_compiled(model: Any) -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
-    "a tensor": (lambda: torch.zeros(2), {}, r"the model is a Tensor: give a torch\.nn\.Module"),
-    "a class": (lambda: Towers, {}, r"the model is a type: give"),
-    "nothing": (lambda: None, {}, r"the model is a NoneType: give"),
+    "a tensor": (lambda: torch.zeros(2), {}, r"the model is of type Tensor: give a torch\.nn\.Module"),
+    "a class": (lambda: Towers, {}, r"the model is of type type: give"),
+    "nothing": (lambda: None, {}, r"the model is of type NoneType: give"),
     "a model without blocks": (lambda: nn.Linear(2, 2), {}, r"Linear has no blocks to checkpoint"),
     "a model with one plain block": (lambda: model_of(PlainLayer), {}, r"Model has no blocks to checkpoint"),
     "data parallelism in one process": (lambda: nn.DataParallel(towers()), {}, r"DataParallel runs copies"),
