@@ -27,6 +27,7 @@ from ckpt_surgery.text import plural
 
 CLOSE = 1e-10
 SECONDS = 300
+ROWS = ROOT / "out" / "long_context.jsonl"
 TOKENS = 256
 """What is said of the length of a batch, so that the tiny MLPs run in several shards."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a step differs; 2 where it could not run."""
     parser = option_parser("long_context", __doc__)
     parser.add_argument("names", nargs="*", metavar="CLASS", help="only these classes")
-    parser.add_argument("--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class")
+    parser.add_argument(
+        "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
+    )
     options = parser.parse_args(arguments)
     if lacking("long_context", "torch", "transformers"):
         return 2

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,6 @@ class HeadReason(StrEnum):
     NOT_LINEAR = "its head is no nn.Linear"
     ADAPTED = "its head has an adapter, whose own logits would be made: leave lm_head out of target_modules"
     REPLACED = "another library has replaced the forward of its head"
-
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ class FusedHead:
 
     @property
     def __wrapped__(self) -> Callable[[Tensor], Tensor]:
-        return nn.Linear.forward.__get__(self.module)
+        return partial(nn.Linear.forward, self.module)
 
     @property
     def __self__(self) -> nn.Module:
@@ -110,7 +110,7 @@ class FusedHead:
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return False
         weight, bias = self.module.weight, self.module.bias
-        plain = type(hidden) is Tensor and type(weight) is Parameter and (bias is None or type(bias) is Parameter)
+        plain = type(hidden) is Tensor and {type(weight), type(bias)} <= {Parameter, type(None)}
         if not plain or weight.is_meta or hidden.device != weight.device or not hidden.is_floating_point():
             return False
         return not _sharded(self.module)

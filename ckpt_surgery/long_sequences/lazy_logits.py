@@ -105,38 +105,40 @@ class Noted:
 class LazyLogits(Tensor):
     """A tensor of logits, (..., vocabulary), without memory: shape, dtype, device and gradients are those of the real.
 
-    `values()` makes the real logits, once. Any operation that a fused loss cannot follow works on those.
+    `computed()` makes the real logits, once. Any operation that a fused loss cannot follow works on those.
     """
 
     _noted: Noted
-    _values: Tensor | None
+    _before: LazyLogits | None
+    _computed: Tensor | None
 
     @staticmethod
-    def of(noted: Noted) -> LazyLogits:
-        """The logits after these steps."""
+    def of(noted: Noted, before: LazyLogits | None = None) -> LazyLogits:
+        """The logits after these steps; `before` are those before the last one."""
         call = noted.call
-        return cast(LazyLogits, _Graph.apply(noted, call.hidden, call.weight, call.bias))  # type: ignore[no-untyped-call]
+        logits: LazyLogits = _Graph.apply(noted, call.hidden, call.weight, call.bias)  # type: ignore[no-untyped-call]
+        logits._before = before
+        return logits
 
     @staticmethod
     def shell(noted: Noted) -> LazyLogits:
         """The same, outside of the graph."""
         shape = (*noted.hidden.shape[:-1], noted.vocabulary)
-        logits = cast(
-            LazyLogits,
-            Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-                LazyLogits, shape, dtype=noted.dtype, device=noted.call.weight.device
-            ),
-        )
-        logits._noted, logits._values = noted, None
+        device = noted.call.weight.device
+        logits: LazyLogits = Tensor._make_wrapper_subclass(LazyLogits, shape, dtype=noted.dtype, device=device)
+        logits._noted, logits._before, logits._computed = noted, None, None
         return logits
 
-    def values(self) -> Tensor:
+    def computed(self) -> Tensor:
         """The logits themselves, with their graph, as the head and the steps after it make them."""
-        if self._values is None:
-            call = self._noted.call
+        if self._computed is None:
+            noted, call = self._noted, self._noted.call
             with torch.enable_grad():
-                self._values = _replayed(self._noted, call.hidden, call.weight, call.bias)
-        return self._values
+                if self._before is None:
+                    self._computed = call.product(call.hidden, call.weight, call.bias)
+                else:  # of those before, so that what shares memory with them goes on sharing it
+                    self._computed = noted.steps[-1](self._before.computed())
+        return self._computed
 
     @classmethod
     def __torch_function__(
@@ -160,11 +162,11 @@ class LazyLogits(Tensor):
                     later = _FOLLOWED[func](noted, args[1:], options)
                     if later is not None:
                         step = _Repeat(func, args[1:], options)
-                        return LazyLogits.of(replace(later, steps=(*noted.steps, step)))
+                        return LazyLogits.of(replace(later, steps=(*noted.steps, step)), logits)
         return func(*_made(args, func), **_made(options, func))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """What comes here went past `__torch_function__`; autograd has taken note of it already."""
@@ -175,7 +177,9 @@ class LazyLogits(Tensor):
             )
         name = func.overloadpacket.__name__
         with torch.no_grad():
-            return func(*tree_map(lambda v: _value(v, name), args), **tree_map(lambda v: _value(v, name), kwargs or {}))
+            return func(
+                *tree_map(lambda v: _value(v, name), args), **tree_map(lambda v: _value(v, name), kwargs or {})
+            )
 
 
 class _Graph(torch.autograd.Function):
@@ -227,7 +231,7 @@ def _value(value: Any, name: str) -> Any:
     if not call.made and not call.fused:
         call.notify(name)
     call.made = True
-    return value.values()
+    return value.computed()
 
 
 def _made(given: Any, func: Any) -> Any:
@@ -373,11 +377,12 @@ _FOLLOWED: dict[Any, Follow] = {
 }
 """What may lie between the head and the loss."""
 
-_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "grad_fn", "layout", "is_cuda", "is_cpu")
-_METHODS = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "get_device", "__len__")
+_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "grad_fn", "layout", "is_cuda")
+_MORE_PROPERTIES = ("is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested")
+_METHODS = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "get_device")
 _ABOUT = frozenset(
-    [getattr(Tensor, name).__get__ for name in (*_PROPERTIES, "is_meta", "is_sparse", "is_quantized", "is_nested")]
-    + [getattr(Tensor, name) for name in (*_METHODS, "element_size", "__hash__")]
+    [getattr(Tensor, name).__get__ for name in (*_PROPERTIES, *_MORE_PROPERTIES)]
+    + [getattr(Tensor, name) for name in (*_METHODS, "element_size", "__len__", "__hash__")]
     + [torch.is_floating_point, torch.is_complex, torch.numel]
 )
 """What asks about a tensor and not for its values."""

@@ -61,8 +61,11 @@ def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
     given: object = tokens
     if given is not None and (type(given) is not int or given < 1):
         raise SurgeryError(f"tokens is {tokens!r}: give how many tokens a batch has, or None")
+    whole: object = model
+    if not isinstance(whole, nn.Module):
+        raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     target = model.module if isinstance(model, DistributedDataParallel) else model
-    before = vars(target).get(LONG_CONTEXT) if isinstance(target, nn.Module) else None
+    before = vars(target).get(LONG_CONTEXT)
     context = before if isinstance(before, LongContext) else LongContext(target)
     context.apply(tokens)
     return context
@@ -109,8 +112,7 @@ class LongContext(Undoable):
 
     def apply(self, tokens: int | None) -> None:
         """Do it, in place of what was done before. Raises SurgeryError, and leaves the model as it was before."""
-        first = LONG_CONTEXT not in vars(self.model) if isinstance(self.model, nn.Module) else True
-        if first:
+        if vars(self.model).get(LONG_CONTEXT) is not self:
             surgery = _surgery_of(self.model)
             self._options = None if surgery is None else surgery.options
             self.surgery = wrap_blocks(self.model, offload="cpu")
@@ -157,7 +159,5 @@ class LongContext(Undoable):
 
 
 def _surgery_of(model: nn.Module) -> Surgery | None:
-    if not isinstance(model, nn.Module):
-        return None
     surgeries = (vars(module).get(SURGERY) for module in model.modules())
     return next((surgery for surgery in surgeries if isinstance(surgery, Surgery)), None)
