@@ -4,7 +4,8 @@ Each class is built tiny, with random weights, in float64 and without dropout, i
 step of it is held against one after `long_context`: the loss, and each gradient by its largest difference, relative to
 the largest gradient. Also the most bytes alive in each step, by the project's meter, and which losses were computed
 without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared.
-Writes a line of json for each class; goes on where it was stopped. Prints a table.
+Writes a line of json for each class; goes on where it was stopped. Prints a table. With `--peak`: the most bytes alive
+in a step of a few larger models instead, untouched and after `long_context`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ SECONDS = 300
 ROWS = ROOT / "out" / "long_context.jsonl"
 TOKENS = 256
 """What is said of the length of a batch, so that the tiny MLPs run in several shards."""
+PEAK_CLASSES = ("LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3ForCausalLM", "CohereForCausalLM")
+PEAK_SIZES = {
+    "vocab_size": 32000,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+    "tokens": 2048,
+}
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
@@ -40,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
     )
+    parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
     options = parser.parse_args(arguments)
     if lacking("long_context", "torch", "transformers"):
         return 2
@@ -48,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ckpt_surgery.tiny import model_classes
 
     torch.set_num_threads(1)
+    if options.peak:
+        for name in options.names or PEAK_CLASSES:
+            own, ours = peaks(name)
+            print(f"{name}: {own / 2**20:.0f} MiB, {ours / 2**20:.0f} MiB after long_context", flush=True)
+        return 0
     names = options.names or [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     survey(names, options.rows, examine, jobs=1, seconds=SECONDS, most_bytes=6 * 2**30)
@@ -97,6 +116,27 @@ def examine(name: str) -> Mapping[str, Any]:
         context.undo()
         back = step(model, inputs)
         return {**result, "undone": apart(own, back)[1]}
+
+
+def peaks(name: str, **sizes: int) -> tuple[int, int]:
+    """The most bytes alive in a step of one model, untouched and after `long_context`; `sizes` replace those here."""
+    import torch
+    import transformers
+
+    from ckpt_surgery.long_sequences.long_context import long_context
+
+    size = {**PEAK_SIZES, **sizes}
+    tokens = size.pop("tokens")
+    model_class = getattr(transformers, name)
+    torch.manual_seed(0)
+    model = model_class(model_class.config_class(**size, pad_token_id=0)).train()
+    ids = torch.randint(1, size["vocab_size"], (1, tokens))
+    own = step(model, {"input_ids": ids, "labels": ids})
+    with long_context(model):
+        ours = step(model, {"input_ids": ids, "labels": ids})
+    if own is None or ours is None:
+        raise ValueError(f"{name} computes no loss")
+    return own[2], ours[2]
 
 
 Step = tuple[float, Mapping[str, Any], int]
@@ -179,7 +219,7 @@ def double_precision() -> Iterator[None]:
 def differs(row: Mapping[str, Any]) -> bool:
     """Whether a class was compared, and its step was another."""
     compared = "loss" in row
-    return compared and not max(row["loss"], row["gradients"], row["undone"]) < CLOSE
+    return compared and not all(row[level] < CLOSE for level in ("loss", "gradients", "undone"))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -162,7 +162,8 @@ class Squared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (logits,) = ctx.saved_tensors
-        return gradient * 2 * logits
+        doubled: Tensor = 2 * logits
+        return gradient * doubled
 
 
 @pytest.mark.parametrize("cast", [False, True])
