@@ -15,8 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.disk_transport import DiskTransport
+from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader
 from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.pinned_pool import PinnedPool
 from ckpt_surgery.runtime.rng import generator_state
 
 
@@ -35,7 +38,7 @@ class Checkpointing:
     @classmethod
     def of(cls, options: SurgeryOptions) -> Checkpointing:
         """The function for these options, with an offloader of its own where they ask for offload."""
-        return cls(options, None if options.offload is None else Offloader())
+        return cls(options, _offloader(options))
 
     @property
     def reentrant(self) -> bool:
@@ -45,8 +48,16 @@ class Checkpointing:
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed = replace(self.options, **options)
-        offloader = self.offloader or (None if changed.offload is None else Offloader())
+        same = changed.offload == self.options.offload
+        if not same:
+            self.release()
+        offloader = self.offloader if same else _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
+
+    def release(self) -> None:
+        """Give back the memory that offload holds for later steps."""
+        if self.offloader is not None:
+            self.offloader.release()
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function(*args, **kwargs)` checkpointed; tensors with gradient are positional."""
@@ -79,6 +90,14 @@ class Checkpointing:
                 stacklevel=2,
             )
         return True
+
+
+def _offloader(options: SurgeryOptions) -> Offloader | None:
+    if options.offload is None:
+        return None
+    if options.offload == "cpu":
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
 
 
 @contextmanager

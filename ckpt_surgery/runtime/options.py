@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,21 +13,24 @@ from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
+from ckpt_surgery.runtime.disk_transport import writable_folder
 from ckpt_surgery.runtime.rng import active_dropout
+from ckpt_surgery.text import size_in_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
-    `stacks` are patterns, `blocks` names of classes, and `first` pairs of a pattern and a number. Raises
-    SurgeryError where a value is none of those allowed, or two options contradict each other.
+    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, and `offload_pinned` is
+    in bytes. Raises SurgeryError where a value is none of those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False
     every_n: int = 1
     first: tuple[tuple[str, int], ...] | None = None
-    offload: Literal["cpu"] | None = None
+    offload: str | None = None
+    offload_pinned: int | None = None
     preserve_rng_state: bool | Literal["unsafe"] = True
     stacks: tuple[str, ...] | None = None
     skip_frozen: bool = True
@@ -35,9 +39,8 @@ class SurgeryOptions:
     self_check: SelfCheckOption = "first"
 
     def __post_init__(self) -> None:
-        offload: object = self.offload
-        if offload not in (None, "cpu"):
-            raise SurgeryError(f'offload is {offload!r}: give "cpu", or None to keep everything where it is')
+        if self.offload_pinned is not None and self.offload not in (None, "cpu"):
+            raise SurgeryError(f'offload_pinned is for offload="cpu": nothing is pinned with offload={self.offload!r}')
         if type(self.use_reentrant) is not bool:
             raise SurgeryError(f"use_reentrant is {self.use_reentrant!r}: give True or False")
         preserve: object = self.preserve_rng_state
@@ -90,6 +93,29 @@ class SurgeryOptions:
                     "recompute would draw other numbers; keep it True, set the rates to 0, or say "
                     'preserve_rng_state="unsafe"'
                 )
+
+
+def offload_place(offload: Any) -> str | None:
+    """The option `offload`: "cpu", "disk" or the absolute path of a folder. Raises SurgeryError where it is none."""
+    if offload is None or offload in ("cpu", "disk"):
+        return offload  # type: ignore[no-any-return]
+    if not offload or not isinstance(offload, (str, os.PathLike)) or isinstance(os.fspath(offload), bytes):
+        raise SurgeryError(
+            f'offload is {offload!r}: give "cpu", "disk" or a folder, or None to keep everything where it is'
+        )
+    return writable_folder(offload)
+
+
+def pinned_bytes(given: Any) -> int | None:
+    """The option `offload_pinned` in bytes. Raises SurgeryError where it is no size."""
+    if given is None or (type(given) is int and given >= 0):
+        return given
+    said = size_in_bytes(given) if isinstance(given, str) else None
+    if said is None:
+        raise SurgeryError(
+            f'offload_pinned is {given!r}: give bytes as an integer, or a size with its unit, such as "8GB"'
+        )
+    return said
 
 
 def stack_patterns(stacks: str | Iterable[str] | None) -> tuple[str, ...] | None:

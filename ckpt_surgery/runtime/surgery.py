@@ -24,7 +24,7 @@ from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.options import SurgeryOptions, offload_place
 from ckpt_surgery.runtime.owner_hook import OwnerHook
 from ckpt_surgery.runtime.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.summary import SurgerySummary, summarise
@@ -118,6 +118,7 @@ class Surgery(Undoable):
         self._note_attributes()
         self.stacks = stacks
         self._left_to_library = self._self_checkpointing()
+        self._checkpointing.release()
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
         self._wrap(chosen, options)
@@ -140,6 +141,8 @@ class Surgery(Undoable):
         """Run the blocks inside `model` without checkpointing."""
         self._set_left_to_library(model, None)
         self._set(model, None, 1)
+        if self.checkpointing is None:
+            self._checkpointing.release()
 
     def undo(self) -> None:
         """Hand the model back as it was before `wrap_blocks`.
@@ -160,6 +163,7 @@ class Surgery(Undoable):
         self._restore(handles=True)
         for module, key in set(library.embedding_hooks(self.model)) - self._embedding_hooks:
             module._forward_hooks.pop(key)
+        self._checkpointing.release()
         self._undone = True
 
     def _note_attributes(self) -> None:
@@ -237,7 +241,7 @@ class Surgery(Undoable):
                 owner = modules[path]
                 yield owner, OwnerHook(owner, forwards, stops_cache=owner not in self._fill_caches)
 
-    def _merge(self, given: dict[str, Any], offload: bool) -> Checkpointing:
+    def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
         """The present checkpointing with the options that a checkpoint function was given."""
         names = ("use_reentrant", "preserve_rng_state", "context_fn")
         own: dict[str, Any] = {name: given[name] for name in names if name in given}
@@ -246,8 +250,10 @@ class Surgery(Undoable):
             # transformers 4 sets it by default, so nobody need have asked for it
             warnings.warn("context_fn needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
             own["use_reentrant"] = False
-        if offload:
-            own["offload"] = "cpu"
+        if offload == "cpu":
+            own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
+        elif offload is not None:
+            own["offload"] = offload_place(offload)
         changed = self._checkpointing.changed(more, **own)
         changed.options.check_blocks(forward.block for forward in self._forwards.values())
         self._checkpointing = changed

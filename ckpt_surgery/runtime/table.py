@@ -57,7 +57,8 @@ def _manner(function: Callable[..., Any] | None) -> str:
     if not isinstance(function, Checkpointing):
         return f"checkpointed by {getattr(function, '__qualname__', type(function).__name__)}"
     manner = "reentrant" if function.options.use_reentrant else "non-reentrant"
-    return f"checkpointed, {manner}" + (", inputs kept on the host" if function.offloader else "")
+    place = "on the host" if function.options.offload == "cpu" else "on disk"
+    return f"checkpointed, {manner}" + (f", inputs kept {place}" if function.offloader else "")
 
 
 def _repair(repair: BlockRepair) -> str:
