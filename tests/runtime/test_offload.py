@@ -22,6 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime import offload
+from ckpt_surgery.runtime.disk_transport import DiskTransport
+from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from tests.runtime.transports import Deferred, Recorded
 from tests.zoo.offload_toys import (
@@ -213,11 +215,14 @@ VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "transposed": (lambda base: base.t(), ROWS * WIDTH),
     "windows that overlap": (lambda base: base.flatten().unfold(0, 4, 1), ROWS * WIDTH),
     "a scalar": (lambda base: base[3, 3], 1),
+    "with its sign to be turned": (lambda base: torch.view_as_complex(base.view(ROWS, -1, 2)).conj().imag, ROWS * 8),
 }
 
 
+@pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself")
+@pytest.mark.parametrize("store", [HostTransport, DiskTransport])
 @pytest.mark.parametrize("name", VIEWS)
-def test_of_a_view_only_what_it_covers_moves(name: str) -> None:
+def test_of_a_view_only_what_it_covers_moves(name: str, store: Callable[[], HostTransport]) -> None:
     view_of, elements = VIEWS[name]
     seen: list[tuple[tuple[int, ...], Tensor]] = []
 
@@ -225,14 +230,15 @@ def test_of_a_view_only_what_it_covers_moves(name: str) -> None:
         seen.append((hidden.stride(), hidden.detach().clone()))
         return torch.sin(hidden) * 2
 
-    offloader, base = Offloader(minimum_bytes=0, in_flight=1), first()
+    offloader, base = Offloader(store(), minimum_bytes=0, in_flight=1), first()
     given = (view_of(base * 1), first(), first())
     results = [call(Function(block), offloader, tensor).sum() for tensor in given]
     assert offloader.stats.bytes == elements * 4 + INPUT_BYTES
     backward(torch.stack(results).sum())
     (stride, values), (again, values_again) = seen[0], seen[-1]
     assert torch.equal(values, values_again)
-    assert again == stride or "columns" in name, "gaps are closed, all other strides restored"
+    closed = "columns" in name or "sign" in name
+    assert again == stride or closed, "gaps are closed, all other strides restored"
     expected = first()
     backward(torch.sin(view_of(expected)).mul(2).sum())
     assert same(grads(base), grads(expected))
@@ -243,6 +249,19 @@ def test_tensors_below_the_threshold_stay() -> None:
         offloader = Offloader(minimum_bytes=minimum)
         assert same(gradients(offloader), gradients())
         assert (offloader.stats.tensors, offloader.stats.kept) == (moved, BLOCKS - moved)
+
+
+def test_complex_tensors_stay() -> None:
+    def run(offloader: Offloader | None) -> list[Tensor]:
+        hidden = torch.view_as_complex(first().detach().view(ROWS, -1, 2)).clone().requires_grad_()
+        result = hidden
+        for _ in range(3):
+            result = call(Function(lambda value: value * value.conj() + value), offloader, result)
+        backward(result.abs().sum())
+        return grads(hidden)
+
+    assert same(run(offloader := Offloader(minimum_bytes=0)), run(None))
+    assert (offloader.stats.tensors, offloader.stats.kept) == (0, 3)
 
 
 def test_empty_tensors_stay() -> None:

@@ -7,8 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_the_stats_are_those_of_the_transport(inputs: int, in_flight: int) -> No
     assert counts["start"] == counts["get"] == stats.fetched
     demanded = sum(
         before == ("start", number)
-        for before, (name, number) in zip(calls, calls[1:], strict=False)
+        for before, (name, number) in pairwise(calls)
         if name == "get" and ("get", number) not in calls[: calls.index(("start", number))]
     )
     returning = peak = leaving = peak_leaving = 0
@@ -119,7 +120,7 @@ def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
     assert [reference() is not None for reference in offloader._returning] == [True]
     fetched, prefetched = offloader.stats.fetched, offloader.stats.prefetched
     assert same(gradients(offloader), gradients())
-    assert (offloader.stats.fetched - fetched, offloader.stats.prefetched - prefetched) == (BLOCKS - 1, BLOCKS - 1)
+    assert (offloader.stats.fetched - fetched, offloader.stats.prefetched - prefetched) == (BLOCKS - 2, BLOCKS - 2)
     assert offloader.stats.peak_returning == 1
 
 
@@ -140,7 +141,7 @@ def some_step(number: int, offloader: Offloader) -> None:
                 forward([*blocks(3), Function(lambda hidden: hidden / (1 // 0))], hidden, offloader)
         case 2:  # the backward fails
             stack = blocks()
-            stack[2].linear.weight.register_hook(lambda gradient: gradient / (1 // 0))
+            cast(Any, stack[2].linear.weight).register_hook(lambda gradient: gradient / (1 // 0))
             with suppress(ZeroDivisionError):
                 backward(forward(stack, hidden, offloader))
         case 3:  # there is no backward
