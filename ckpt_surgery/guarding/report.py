@@ -106,7 +106,7 @@ class GuardReport:
         return [
             *([f"could not be run alone: {some(details, 1)}"] if details else []),
             *([f"fingerprints: {plural(self.fingerprints, 'recompute')} compared"] if self.fingerprints else []),
-            *([f"offload: {size(self.offloaded_bytes)} moved to the host"] if self.offloaded_bytes else []),
+            *([f"offload: {size(self.offloaded_bytes)} moved off the device"] if self.offloaded_bytes else []),
             *([f"peak: {peak}"] if peak else []),
             *([f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}"] if self.ranks_compared else []),
             *([f"without gradient: {plural(len(without), 'parameter')}: {some(without)}"] if without else []),

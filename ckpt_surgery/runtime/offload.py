@@ -100,7 +100,7 @@ class Offloader:
         self._copying: deque[weakref.ref[_OffloadedTensor]] = deque()
         self._returning: deque[weakref.ref[_OffloadedTensor]] = deque()
         self._newest: Callable[[], _Inputs | None] = _none
-        self._step = _Step()
+        self._step = _CallOrder()
         self._order: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ class Offloader:
             newest = self._newest()
             self._send(newest.tensors if newest else ())
             if self._step.order:  # its backward has begun
-                self._step = _Step()
+                self._step = _CallOrder()
             inputs = _Inputs(self._step)
         given = list(tensors)
 
@@ -304,7 +304,7 @@ class _OffloadedTensor:
         return any(alias is not None and alias._version != self.version for alias in aliases)
 
 
-class _Step:
+class _CallOrder:
     """The calls of blocks in a forward, until a backward begins, and the `order` in which that reaches them."""
 
     def __init__(self) -> None:
@@ -338,7 +338,7 @@ class _Step:
 class _Inputs:
     """The moving inputs of one block's call, which is that of a `number` in its step once there are any."""
 
-    step: _Step
+    step: _CallOrder
     number: int = -1
     tensors: list[_OffloadedTensor] = field(default_factory=list)
 

@@ -36,6 +36,7 @@ from tests.zoo.offload_toys import (
     forward,
     gradients,
     same,
+    trained,
 )
 
 pytestmark = [
@@ -114,6 +115,7 @@ from tests.zoo.offload_toys import (
     forward,
     gradients,
     same,
+    trained,
     trained,
 )
 loss = forward(blocks(), first(), Offloader(DiskTransport(sys.argv[1]), minimum_bytes=0))
