@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -18,6 +19,8 @@ from ckpt_surgery.runtime.host_transport import HostTransport
 
 _PREFIX = "ckpt-surgery-"
 _PIECE = 2**20
+_CANNOT_RESERVE = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What a file system says that cannot reserve room."""
 _IN_MEMORY = {"tmpfs", "ramfs"}
 """File systems that are in memory themselves."""
 
@@ -100,9 +103,14 @@ def large_temporary_folder() -> str:
 
 def _reserve(file: IO[bytes], size: int) -> None:
     """Give a file its room on the disk now: a mapped page without any would kill the process when it is written."""
-    if hasattr(os, "posix_fallocate"):
+    try:
         os.posix_fallocate(file.fileno(), 0, size)
         return
+    except AttributeError:
+        pass  # not on macOS and Windows
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
     for start in range(0, size, _PIECE):
         file.write(bytes(min(_PIECE, size - start)))
     file.flush()

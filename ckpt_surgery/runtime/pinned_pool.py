@@ -141,7 +141,7 @@ def registered_buffer(size: int, device: torch.device, runtime: Any) -> Buffer:
     address = memory.data_ptr()
     error = int(runtime.cudaHostRegister(address, size, _PORTABLE))
     if error:
-        _forget_error(device)
+        forget_error(device)
         raise RuntimeError(f"cudaHostRegister returned {error}")
     return Buffer(memory, pinned=True, release=lambda: runtime.cudaHostUnregister(address))
 
@@ -156,7 +156,7 @@ def _pages(size: int) -> mmap.mmap:
     return pages
 
 
-def _forget_error(device: torch.device) -> None:
+def forget_error(device: torch.device) -> None:
     """CUDA keeps the last error, and the next kernel to be launched raises it: let that be one of ours."""
     with suppress(RuntimeError):
         torch.ones(1, device=device)

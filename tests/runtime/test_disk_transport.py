@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import mmap
 import os
@@ -172,12 +173,18 @@ def test_a_folder_that_is_gone_costs_no_step(tmp_path: Path) -> None:
         assert same(gradients(offloader), gradients())
 
 
-@pytest.mark.parametrize("allocates", [True, False])
+def cannot_reserve(*arguments: Any) -> None:
+    raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+
+@pytest.mark.parametrize("system", ["has the call", "has no such call", "has it not for this file system"])
 def test_room_is_reserved_before_anything_is_written(
-    allocates: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not allocates:
+    if "no" in system.split():
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    elif "not" in system:
+        monkeypatch.setattr(os, "posix_fallocate", cannot_reserve, raising=False)
     with (tmp_path / "file").open("w+b") as file:
         disk_transport._reserve(file, 3 * 2**20 + 5)
         status = os.fstat(file.fileno())

@@ -62,6 +62,29 @@ def test_gradients_are_right_however_late_copies_are(seed: int, reentrant: bool)
     assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
 
 
+class Crowded(Deferred):
+    """A store that has room now and then."""
+
+    def put(self, source: Tensor) -> Any:
+        assert self._random is not None
+        return None if self._random.random() < 0.5 else super().put(source)
+
+
+@both_modes
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_are_right_whatever_has_no_room(seed: int, reentrant: bool) -> None:
+    offloader = Offloader(Crowded(seed), minimum_bytes=0)
+    for _ in range(3):
+        shared, hidden = first(2), first()
+        backward(forward(blocks(), hidden, offloader, others=[shared * 1], reentrant=reentrant))
+        expected = first(2), first()
+        backward(forward(blocks(), expected[1], others=[expected[0] * 1], reentrant=reentrant))
+        assert same(grads(shared, hidden), grads(*expected))
+    assert offloader.stats.tensors > 0
+    assert offloader.stats.no_room > 0
+    assert offloader.stats.tensors + offloader.stats.kept == 3 * (BLOCKS + 1)
+
+
 def test_memory_that_is_given_back_too_early_shows_in_the_gradients() -> None:
     class Hasty(Offloader):
         def _send(self, tensors: Any) -> None:

@@ -190,12 +190,17 @@ def test_two_models_have_a_store_each(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_the_processor(monkeypatch)
     pools = [PinnedPool(10**6, pin=Pinning(), memory=lambda: PLENTY) for _ in range(2)]
     offloaders = [Offloader(HostTransport(pool), minimum_bytes=0) for pool in pools]
-    hidden = [first(1), first(2)]
-    losses = [forward(blocks(), given, offloader) for given, offloader in zip(hidden, offloaders, strict=True)]
-    backward(torch.stack(losses).sum())
-    expected = [first(1), first(2)]
-    backward(torch.stack([forward(blocks(), given) for given in expected]).sum())
-    assert same(grads(*hidden), grads(*expected))
+
+    def both(*each: Offloader | None) -> list[Tensor]:
+        hidden, shared = first(1), first(2)
+        seen = shared * 1  # by the blocks of both
+        losses = [forward(blocks(), hidden, offloader, others=[seen]) for offloader in each]
+        del seen
+        backward(torch.stack(losses).sum())
+        return grads(hidden, shared)
+
+    for _ in range(2):
+        assert same(both(*offloaders), both(None, None))
     offloaders[0].release()
     gc.collect()
     assert pools[0].bytes == 0
