@@ -32,7 +32,7 @@ def host_memory(root: Path = _ROOT) -> HostMemory | None:
 def processes_on_host() -> int:
     """How many processes of this training share the host: what torchrun says, or one."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(int(said), 1) if said.isdigit() else 1
+    return max(int(said), 1) if said.isdecimal() else 1
 
 
 def _kernel(root: Path) -> HostMemory | None:

@@ -64,7 +64,7 @@ def test_this_host_has_some() -> None:
     assert memory is None or 0 < memory.free <= memory.total
 
 
-@pytest.mark.parametrize(("said", "number"), [("8", 8), ("0", 1), ("", 1), ("many", 1)])
+@pytest.mark.parametrize(("said", "number"), [("8", 8), ("0", 1), ("", 1), ("many", 1), ("\u2075", 1)])
 def test_torchrun_says_how_many_share_the_host(said: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
     assert processes_on_host() == number

@@ -13,10 +13,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.host_transport import HostCopy, HostTransport
+from ckpt_surgery.runtime.host_transport import DeviceCopy, HostCopy, HostTransport
 from ckpt_surgery.runtime.offload import Offloader
 from ckpt_surgery.runtime.pinned_pool import PinnedPool
-from tests.runtime.streams import PLENTY, Device, Pinning, Stream, instead_of_the_processor
+from tests.runtime.streams import (
+    PLENTY,
+    Device,
+    Pinning,
+    Stream,
+    instead_of_the_processor,
+    late_instead_of_the_processor,
+)
 from tests.zoo.offload_toys import BLOCKS, gradients, same
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -82,6 +89,23 @@ def test_a_whole_step_gives_the_same_gradients(device: Device) -> None:
     assert same(gradients(Offloader(pinning(), minimum_bytes=0)), gradients())
     moved = BLOCKS - 1
     assert device.log.count("copy") == moved + moved - 1, "the backward finds the newest of them still there"
+
+
+@pytest.mark.parametrize("fault", ["", "finish", "get"])
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_gradients_are_right_where_copies_are_late(
+    reentrant: bool, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_instead_of_the_processor(monkeypatch)
+    expected = gradients(reentrant=reentrant)
+    offloader = Offloader(transport := pinning(), minimum_bytes=0)
+    if fault == "finish":
+        monkeypatch.setattr(transport, "finish", lambda host_copy: None)
+    elif fault == "get":
+        monkeypatch.setattr(transport, "get", lambda device_copy: device_copy.tensor)
+        monkeypatch.delattr(DeviceCopy, "__del__")  # it waits as well
+    for _ in range(3):
+        assert same(gradients(offloader, reentrant=reentrant), expected) is not bool(fault)
 
 
 def test_a_device_without_streams_gets_plain_copies() -> None:

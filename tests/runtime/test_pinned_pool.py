@@ -155,6 +155,16 @@ def test_what_two_steps_did_not_use_is_freed() -> None:
     assert pool.bytes == 10
 
 
+def test_where_the_host_is_short_the_oldest_idle_memory_makes_room() -> None:
+    pool = pool_of(10**6)
+    pool._memory = lambda: HostMemory(1000 - pool.bytes, 1000)
+    step(pool, 600)
+    step(pool, 250)
+    assert step(pool, 640) == [640]
+    assert pool.bytes == 250 + 640
+    assert not pool.shortages
+
+
 def test_what_the_last_step_did_not_use_makes_room_below_the_bound() -> None:
     pool = pool_of(1000, pin := Pinning())
     step(pool, 600)
