@@ -25,18 +25,24 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.policies import (
     RANDOM,
+    ROUTER,
     Choice,
     Role,
     Selector,
     choices_of,
     draws,
     in_words,
+    is_mutable,
     operator_name,
     role_of,
+    written_arguments,
 )
 from ckpt_surgery.runtime.rng import TorchStates, set_torch_states, torch_states
 from ckpt_surgery.runtime.tensors import version
 from ckpt_surgery.text import listed
+
+_ALIASING = "aten::_unsafe_view"
+"""What makes a tensor of the same memory with a count of writes of its own."""
 
 
 @dataclass(slots=True)
@@ -104,7 +110,7 @@ class SavePolicy:
 
     def ran(self, operator: Any) -> None:
         """Note an operator for the error that lists them, while that may still be raised."""
-        if self._waiting or len(self._matched) < len(self.save):
+        if (self._waiting or len(self._matched) < len(self.save)) and not getattr(operator, "is_view", False):
             self._run[operator_name(operator)] += 1
 
     def note(self, choices: Sequence[Choice], operator: Any, count: int) -> None:
@@ -133,7 +139,8 @@ class _Result:
     """What one operator made in the forward: `value` is what it returned, with its tensors, where that is kept.
 
     `shapes` are those of its arguments; `states` the generators after it, where it drew; `generator` one that it was
-    given. With `in_place` the value is a copy of the argument that it wrote.
+    given. With `copied` the value is a copy; with `in_place` that of the argument that the operator wrote. `aliases`
+    are tensors of the same memory that have a count of writes of their own.
     """
 
     operator: Any
@@ -141,22 +148,30 @@ class _Result:
     kept: bool = False
     value: Any = None
     versions: tuple[int, ...] = ()
+    aliases: list[Tensor] = field(default_factory=list)
+    copied: bool = False
     in_place: bool = False
     states: TorchStates | None = None
     generator: tuple[torch.Generator, Tensor] | None = None
 
-    def keep(self, result: Any, args: tuple[Any, ...]) -> None:
+    def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
         self.kept = True
-        self.in_place = _is_mutable(self.operator)
-        self.value = args[0].clone() if self.in_place else tree_map(_alias, result)
+        self.in_place = is_mutable(self.operator)
+        self.copied = copied or self.in_place
+        self.value = tree_map(_copy if self.copied else _alias, args[0] if self.in_place else result)
         self.versions = tuple(map(version, self.tensors()))
+
+    def watch(self, alias: Tensor) -> None:
+        """Also refuse what is kept where somebody writes this tensor, which has its memory."""
+        self.aliases.append(_alias(alias))
+        self.versions = (*self.versions, version(alias))
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
         """Whether somebody has written what is kept."""
-        return tuple(map(version, self.tensors())) != self.versions
+        return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
         """What the operator returned, for a run in which it need not run."""
@@ -164,7 +179,9 @@ class _Result:
             set_torch_states(self.states)
         if self.generator is not None:
             self.generator[0].set_state(self.generator[1])
-        return args[0].copy_(self.value) if self.in_place else tree_map(_alias, self.value)
+        if self.in_place:
+            return args[0].copy_(self.value)
+        return tree_map(_copy if self.copied else _alias, self.value)
 
 
 @dataclass(slots=True)
@@ -184,7 +201,7 @@ class KeptResults:
         self._block = block
         self._place = place
         self._results: dict[Any, list[_Result]] = {}
-        self._storages: set[int] = set()
+        self._storages: dict[int, _Result] = {}
 
     def forward(self) -> TorchDispatchMode:
         """In a `with` of it, the forward is run, and results are kept."""
@@ -219,11 +236,24 @@ class KeptResults:
         """Keep what an operator made, because of these choices."""
         if noted.kept:
             return
-        noted.keep(result, args)
+        copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
+        noted.keep(result, args, copied=copied)
         sizes = dict(_memory(tensor) for tensor in noted.tensors())
         self._policy.note(choices, noted.operator, sum(sizes.values()))
-        self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages)
-        self._storages |= sizes.keys()
+        self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages.keys())
+        self._storages |= dict.fromkeys(sizes, noted)
+
+    def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
+        self._policy.ran(operator)
+        if not self._storages:
+            return
+        if is_mutable(operator):
+            for written in written_arguments(operator, args, kwargs):
+                if isinstance(written, Tensor) and (noted := self._storages.get(_memory(written)[0])):
+                    raise self._written(noted, in_words(operator_name(operator)))
+        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(_memory(args[0])[0])):
+            noted.watch(result)
 
     def expected(self, operator: Any, place: int, args: tuple[Any, ...]) -> _Result:
         """What the forward noted of an operator that runs again. Raises SurgeryError where it is another call."""
@@ -238,19 +268,18 @@ class KeptResults:
 
     def _check_written(self, result: _Result) -> None:
         if result.is_written():
-            name = in_words(operator_name(result.operator))
-            raise SurgeryError(
-                f"save keeps what {name} makes in {self._place}, and something writes that in place afterwards: have "
-                f"it make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
-            )
+            raise self._written(result, "something")
+
+    def _written(self, result: _Result, writer: str) -> SurgeryError:
+        name = in_words(operator_name(result.operator))
+        return SurgeryError(
+            f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
+            f"make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
+        )
 
     def role(self, operator: Any) -> Role | None:
         """What an operator is to the policy."""
         return self._policy.role(operator)
-
-    def ran(self, operator: Any) -> None:
-        """Note that the forward ran an operator."""
-        self._policy.ran(operator)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
@@ -281,7 +310,7 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        self._kept.ran(func)
+        self._kept.passed(func, args, kwargs, result)
         role = self._kept.role(func)
         if role is None:
             return result
@@ -328,9 +357,8 @@ def _alias(value: Any) -> Any:
         return value.detach()
 
 
-def _is_mutable(operator: Any) -> bool:
-    schema = getattr(operator, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _shapes(args: tuple[Any, ...]) -> tuple[torch.Size, ...]:

@@ -6,7 +6,7 @@ Nothing is kept here: `kept_results` does that, and torch's own selective checkp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -158,6 +158,19 @@ def operator_name(operator: Any) -> str:
 def in_words(name: str) -> str:
     """The name of an operator as it is written in Python, and in `save`: "aten.mm"."""
     return name.replace("::", ".")
+
+
+def is_mutable(operator: Any) -> bool:
+    """Whether an operator writes one of its arguments; those of higher order do not."""
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The arguments that a call of an operator writes."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield args[place] if place < len(args) else kwargs.get(argument.name)
 
 
 def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
