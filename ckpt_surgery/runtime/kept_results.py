@@ -6,14 +6,15 @@ not let generators go on behind what it did not run again. Here
 1. a result may be given again: to a second backward, and to the further runs of the self-check;
 2. what draws in place, as dropout does on a CPU, is kept by its values;
 3. after a kept operator that draws, the generators stand where the forward left them;
-4. an operator that gets other shapes than in the forward, or whose result was written since, is refused by name.
+4. an operator that gets other shapes or numbers than in the forward, or whose result was written since, is refused by
+   name, and the self-check compares what it is given: what is kept would hide that something else was made before it.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,7 @@ from ckpt_surgery.runtime.policies import (
     RANDOM,
     ROUTER,
     Choice,
-    Role,
+    OperatorRole,
     Selector,
     choices_of,
     draws,
@@ -43,6 +44,8 @@ from ckpt_surgery.text import listed
 
 _ALIASING = "aten::_unsafe_view"
 """What makes a tensor of the same memory with a count of writes of its own."""
+_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
+"""How many arguments are only read, of operators that write others although their schema doesn't say so."""
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ class SavePolicy:
     _waiting: set[str] = field(default_factory=set)
     _matched: set[str] = field(default_factory=set)
     _recomputed: bool = False
-    _roles: dict[Any, Role | None] = field(default_factory=dict, repr=False)
+    _roles: dict[Any, OperatorRole | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._choices = choices_of(self.save)
@@ -93,7 +96,7 @@ class SavePolicy:
         """Say which blocks run under this policy: once they all have, a name that matches nothing is an error."""
         self._waiting = set(blocks)
 
-    def role(self, operator: Any) -> Role | None:
+    def role(self, operator: Any) -> OperatorRole | None:
         """What an operator is to this policy."""
         try:
             return self._roles[operator]
@@ -138,13 +141,13 @@ class SavePolicy:
 class _Result:
     """What one operator made in the forward: `value` is what it returned, with its tensors, where that is kept.
 
-    `shapes` are those of its arguments; `states` the generators after it, where it drew; `generator` one that it was
-    given. With `copied` the value is a copy; with `in_place` that of the argument that the operator wrote. `aliases`
-    are tensors of the same memory that have a count of writes of their own.
+    `form` are the shapes and numbers among its arguments; `states` the generators after it, where it drew;
+    `generator` one that it was given. With `copied` the value is a copy; with `in_place` that of the argument that the
+    operator wrote. `aliases` are tensors of the same memory that have a count of writes of their own.
     """
 
     operator: Any
-    shapes: tuple[torch.Size, ...]
+    form: tuple[Any, ...]
     kept: bool = False
     value: Any = None
     versions: tuple[int, ...] = ()
@@ -194,12 +197,16 @@ class _Score:
 
 
 class KeptResults:
-    """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages."""
+    """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages.
+
+    `show` is given what operators get whose results are kept, in each run of the block.
+    """
 
     def __init__(self, policy: SavePolicy, block: str, place: str) -> None:
         self._policy = policy
         self._block = block
         self._place = place
+        self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
 
@@ -220,10 +227,10 @@ class KeptResults:
                 self._check_written(result)
 
     def note(
-        self, role: Role, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> _Result:
         """Note that an operator has run; what it made is not kept yet."""
-        noted = _Result(operator, _shapes(args))
+        noted = _Result(operator, _form(args))
         if self._policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             noted.states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
@@ -238,6 +245,7 @@ class KeptResults:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
         noted.keep(result, args, copied=copied)
+        self._show(noted, args)
         sizes = dict(_memory(tensor) for tensor in noted.tensors())
         self._policy.note(choices, noted.operator, sum(sizes.values()))
         self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages.keys())
@@ -258,13 +266,20 @@ class KeptResults:
     def expected(self, operator: Any, place: int, args: tuple[Any, ...]) -> _Result:
         """What the forward noted of an operator that runs again. Raises SurgeryError where it is another call."""
         results = self._results.get(operator, [])
-        if place >= len(results) or results[place].shapes != _shapes(args):
+        if place >= len(results) or results[place].form != _form(args):
             raise SurgeryError(
                 f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
                 "it depends on something that has changed since; leave the block out, or save without it"
             )
         self._check_written(results[place])
+        self._show(results[place], args)
         return results[place]
+
+    def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
+        """What a router chooses by may differ, and what an operator only writes has no values yet."""
+        if result.kept and not result.copied:
+            read = args[: _READ.get(operator_name(result.operator))]
+            self.show(leaf for leaf in tree_leaves(read) if isinstance(leaf, Tensor))
 
     def _check_written(self, result: _Result) -> None:
         if result.is_written():
@@ -277,7 +292,7 @@ class KeptResults:
             f"make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
         )
 
-    def role(self, operator: Any) -> Role | None:
+    def role(self, operator: Any) -> OperatorRole | None:
         """What an operator is to the policy."""
         return self._policy.role(operator)
 
@@ -361,8 +376,17 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _shapes(args: tuple[Any, ...]) -> tuple[torch.Size, ...]:
-    return tuple([argument.shape for argument in args if isinstance(argument, Tensor)])
+def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([leaf.shape if isinstance(leaf, Tensor) else _comparable(leaf) for leaf in tree_leaves(args)])
+
+
+def _comparable(value: Any) -> Any:
+    """A number that equals itself, also where it is NaN; nothing of what is no number."""
+    return repr(value) if isinstance(value, (bool, int, float, complex)) else None
+
+
+def _show_nobody(tensors: Iterable[Tensor]) -> None:
+    """Where no check compares."""
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:

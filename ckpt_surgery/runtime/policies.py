@@ -69,8 +69,6 @@ VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
                 "aten::native_layer_norm",
                 "aten::native_group_norm",
                 "aten::native_batch_norm",
-                "aten::_native_batch_norm_legit",
-                "aten::_batch_norm_with_update",
                 "aten::cudnn_batch_norm",
                 "aten::miopen_batch_norm",
                 "aten::_fused_rms_norm",
@@ -104,7 +102,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class OperatorRole:
     """What an operator is to a policy: which choices keep it wherever it runs, and which where others stand around it.
 
     `weighted_sum` keeps it where its argument at `factor` may come from the last softmax. `score_of` keeps it where a
@@ -125,7 +123,7 @@ def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
     return tuple(map(_choice, save))
 
 
-def role_of(operator: Any, choices: Iterable[Choice]) -> Role | None:
+def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
     """What an operator, also one of higher order, is to these choices; None where it is nothing to them."""
     name, schema = operator_name(operator), getattr(operator, "_schema", None)
     may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
@@ -137,7 +135,7 @@ def role_of(operator: Any, choices: Iterable[Choice]) -> Role | None:
     )
     by_name = {choice.name: choice for choice in choices}
     attention, router = by_name.get(ATTENTION), by_name.get(ROUTER)
-    role = Role(
+    role = OperatorRole(
         keeping,
         is_softmax=attention is not None and name in _SOFTMAX,
         weighted_sum=attention if name in _FACTORS else None,
@@ -189,7 +187,7 @@ class Selector:
         self._softmax: torch.Size | None = None
 
     def chosen(
-        self, operator: Any, role: Role, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> tuple[Choice, ...]:
         """The choices that keep the result of this operator; they don't know yet what follows it."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]

@@ -50,6 +50,8 @@ class Computation:
         self._check = SelfCheck(signature.place, block) if schedule.due(self._call.tensors) else None
         self._recomputed = schedule.recomputed
         self._kept = kept
+        if kept is not None and self._check is not None:
+            kept.show = self._check.given
         self._arguments: Arguments | None = arguments  # until the first run
         self._mode: RecomputeMode | None = None  # from the first run on
 

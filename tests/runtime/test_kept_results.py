@@ -26,7 +26,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
 from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.step import run_step
-from tests.zoo.surgery_toys import step
+from tests.measure.toys import model_of
+from tests.zoo.surgery_toys import NormedLayer, differences, step
 from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -245,7 +246,7 @@ class Adapter(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         result: Tensor = self.base(hidden_states)
-        added = self.up(self.down(hidden_states))
+        added: Tensor = self.up(self.down(hidden_states))
         if self.in_place:
             result += added
             return result
@@ -314,6 +315,50 @@ def test_what_the_caller_writes_is_refused(bias: bool) -> None:
     wrap_blocks(model, save="matmul", self_check="never")
     with pytest.raises(SurgeryError, match=r"and something writes that in place afterwards"):
         model(torch.randn(2, 3, 4)).backward()
+
+
+def test_running_statistics_are_written_once() -> None:
+    model, plain = (model_of(NormedLayer, NormedLayer, NormedLayer) for _ in range(2))
+    surgery = wrap_blocks(model, save="norm", self_check="always")
+    for seed in range(2):
+        assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
+    assert "save norm: 3 results in the last step" in str(surgery)
+
+
+WRITES: SimpleQueue[float] = SimpleQueue()
+"""What the coming runs of a block multiply by: a surgery cannot wind it back."""
+
+
+class Scaling(nn.Module):
+    """Multiplies by what it did not have as an argument; `by_data`, by a parameter that it writes uncounted."""
+
+    def __init__(self, *, by_data: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.linear = nn.Linear(4, 4)
+        self.by_data = by_data
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        scale: Any = WRITES.get_nowait()
+        if self.by_data:
+            self.scale.data.mul_(scale)
+            scale = self.scale
+        result: Tensor = self.linear(hidden_states * scale)
+        return result.sin()
+
+
+@pytest.mark.parametrize("by_data", [False, True], ids=["a number", "a parameter"])
+def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
+    for again, refused in ((1.0, False), (3.0, True)):
+        model = nn.Sequential(Scaling(by_data=by_data), Scaling(by_data=by_data)).train()
+        wrap_blocks(model, save=["aten.mul", "matmul"], blocks=Scaling)
+        for number in (1.0, 1.0, again, again):
+            WRITES.put(number)
+        loss = model(torch.ones(2, 4, requires_grad=True)).sum()
+        with pytest.raises(SurgeryError, match=r"the recompute of Scaling 1") if refused else nullcontext():
+            loss.backward()
+        while not WRITES.empty():
+            WRITES.get_nowait()
 
 
 # Routers

@@ -63,6 +63,9 @@ def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
     names = [name for operators in VOCABULARY.values() for name in operators if name.startswith("aten::")]
     assert len(names) > 20
     assert [name for name in names if not hasattr(aten, name.removeprefix("aten::"))] == []
+    packets = [getattr(aten, name.removeprefix("aten::")) for name in names]
+    choices = choices_of(VOCABULARY)
+    assert all(any(role_of(getattr(each, o), choices) for o in each.overloads()) for each in packets)
 
 
 @pytest.mark.parametrize(
