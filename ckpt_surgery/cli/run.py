@@ -41,6 +41,14 @@ def run_command(
         typer.Option("--reentrant/--non-reentrant", help="The mode (default: the script's own).", show_default=False),
     ] = None,
     offload: Annotated[bool, typer.Option("--offload", help="Keep the blocks' inputs in host memory.")] = False,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Keep the results of these operators in every block: attention, matmul:2, router, aten.mm, ...; "
+            "can be given again.",
+        ),
+    ] = None,
     every: Annotated[
         int | None,
         typer.Option(parser=count, metavar="N", help="Check every n-th step after the first three (default: 100)."),
@@ -66,6 +74,7 @@ def run_command(
             check_writable(report)
         options: dict[str, Any] = {} if reentrant is None else {"use_reentrant": reentrant}
         options |= {"offload": "cpu"} if offload else {}
+        options |= {"use_reentrant": False, **options, "save": save} if save else {}
         takeovers: list[Takeover] = []
         process = os.getpid()
         code = _run(arguments, module, wrap, options, every or EVERY, prove, takeovers)

@@ -14,6 +14,7 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.disk_transport import writable_folder
+from ckpt_surgery.runtime.policies import RANDOM, choices_of
 from ckpt_surgery.runtime.rng import active_dropout
 from ckpt_surgery.text import size_in_bytes
 
@@ -37,6 +38,7 @@ class SurgeryOptions:
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
     self_check: SelfCheckOption = "first"
+    save: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.offload_pinned is not None and self.offload not in (None, "cpu"):
@@ -68,6 +70,10 @@ class SurgeryOptions:
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
 
+        choices_of(self.save or ())
+        if self.use_reentrant and self.save is not None:
+            raise SurgeryError("save needs use_reentrant=False: reentrant checkpointing keeps nothing of a block")
+
     @property
     def checks(self) -> SelfCheckOption:
         """When recomputes are checked: never where it was said that they may draw other numbers."""
@@ -85,7 +91,7 @@ class SurgeryOptions:
                     f"{block.original_name} is a scripted block, whose forward cannot be replaced: call wrap_blocks "
                     "before torch.jit.script, or leave it out with blocks="
                 )
-            if self.preserve_rng_state is not False:
+            if self.preserve_rng_state is not False or RANDOM in (self.save or ()):
                 continue
             if (dropping := active_dropout(block)) is not None:
                 raise SurgeryError(
@@ -133,6 +139,11 @@ def first_blocks(first: int | Mapping[str, int] | None) -> tuple[tuple[str, int]
     if not isinstance(given, Mapping) or not given:
         raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
     return tuple(first.items())
+
+
+def saved_names(save: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The option `save` as a tuple of names. Raises SurgeryError where it names none, or is something else."""
+    return None if save is None else tuple(dict.fromkeys(_several(save, "save", "a name", (str,))))
 
 
 def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:

@@ -95,14 +95,15 @@ def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
 def torch_states_kept(states: TorchStates) -> Iterator[None]:
     """Inside, torch's generators begin with `states`; afterwards they are as they are now."""
     now = torch_states(device for device in states if device.type != "cpu")
-    _set_torch_states(states)
+    set_torch_states(states)
     try:
         yield
     finally:
-        _set_torch_states(now)
+        set_torch_states(now)
 
 
-def _set_torch_states(states: TorchStates) -> None:
+def set_torch_states(states: TorchStates) -> None:
+    """Let torch's generators go on from `states`."""
     for device, state in states.items():
         if device.type == "cpu":
             torch.set_rng_state(state)

@@ -28,6 +28,7 @@ from ckpt_surgery.runtime.options import (
     first_blocks,
     offload_place,
     pinned_bytes,
+    saved_names,
     stack_patterns,
 )
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
@@ -47,6 +48,7 @@ def wrap_blocks(
     blocks: str | type | Iterable[str | type] | None = None,
     context_fn: Callable[[], Any] | None = None,
     self_check: SelfCheckOption = "first",
+    save: str | Iterable[str] | None = None,
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
@@ -83,6 +85,11 @@ def wrap_blocks(
             "first" is the first three steps after each surgery or change of mode, and the first call with each shape
             of inputs; "always" every step, "never" none, and n every n-th step.
 
+        save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
+            "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
+            ":2" behind a name keeps every second of them in a block, beginning with the first. Needs
+            `use_reentrant=False`.
+
     A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
     its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
     as weights that were updated since, is a SurgeryError; and where something else makes a recompute differ, the
@@ -101,7 +108,8 @@ def wrap_blocks(
 
     Raises:
         SurgeryError: the model cannot be wrapped, or an option is not one of those above; the model is left alone.
-            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward.
+            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward;
+            so does a name in `save` that matches nothing, in the first backward after all blocks have run.
     """
     target = _checked(model)
     options = SurgeryOptions(
@@ -116,6 +124,7 @@ def wrap_blocks(
         blocks=class_names(blocks),
         context_fn=context_fn,
         self_check=self_check,
+        save=saved_names(save),
     )
     surgery = _existing_surgery(target) or Surgery(target)
     surgery.apply(options)

@@ -137,6 +137,9 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     path = script(tmp_path)
     assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
     assert "3 of 3 blocks checkpointed, reentrant" in run("--wrap", "--reentrant", path).stderr
+    saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
+    assert "save matmul:2: 3 results in the last step" in saved
+    assert "save aten.gelu: 3 results in the last step" in saved
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_the_signature_is_the_documented_one() -> None:
         "blocks": None,
         "context_fn": None,
         "self_check": "first",
+        "save": None,
     }
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
@@ -492,6 +493,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "offload as a flag": (towers, {"offload": True}, r"offload is True: give"),
     "a bound without a unit": (towers, {"offload_pinned": "8"}, r"offload_pinned is '8': give bytes"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
+    "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is no operator of torch"),
     "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
     "a policy in reentrant mode": (
         towers,
