@@ -42,6 +42,7 @@ class ProofStatus(StrEnum):
     HANDS_ON = "adds tensors to what it was given, which others use"
     READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
+    NOT_FINITE = "its gradients were inf or nan"
     FAILED = "could not be run alone"
 
 
@@ -61,6 +62,11 @@ class GradientProof:
     alone_bytes: int = 0
     given_bytes: int = 0
     detail: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether its gradients could be held against those of the block alone."""
+        return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
 
 
 class BlockWitness:
@@ -122,12 +128,19 @@ class BlockWitness:
             return proof(ProofStatus.NOT_REACHED)
         if any(version(p) != self._versions[name] for name, p in self._parameters.items()):
             return proof(ProofStatus.WEIGHTS_CHANGED)
+        if not all(map(_is_finite, self._output_gradients.values())):
+            return proof(ProofStatus.NOT_FINITE)
         try:
             alone, kept = self._run_alone(self._call)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
         both = [name for name in alone if name in self._gradients]
-        errors = {name: relative_error(alone[name], self._gradients[name]) for name in both}
+        finite = {name: (_is_finite(alone[name]), _is_finite(self._gradients[name])) for name in both}
+        if (False, False) in finite.values():  # half precision overflows inside a block, too
+            return proof(ProofStatus.NOT_FINITE)
+        errors = {
+            name: relative_error(alone[name], self._gradients[name]) if all(finite[name]) else 1.0 for name in both
+        }
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
         if (wrong or lost) and self._hands_on:  # what reaches it through these is unknown here
@@ -259,6 +272,10 @@ _KINDS = ("cpu", "cuda")
 
 def _is_foreign(hook: Any) -> bool:
     return not getattr(hook, "__module__", "").startswith(f"{__package__}.")
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    return bool(gradient.isfinite().all())
 
 
 def _has_graph(tensor: Tensor) -> bool:

@@ -14,8 +14,9 @@ from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 class UntrainedParameters:
     """Watches the parameters of `model` that require gradient until each had one that is not zero.
 
-    Those that have none after `patience` steps are a fault, once. What happens in a step is judged at the end of the
-    next: nothing waits for a device. Sharded parameters are not watched.
+    Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
+    a step in which it may be looked at, or of the last: nothing waits for a device in other steps. Sharded parameters
+    are not watched.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
@@ -46,13 +47,13 @@ class UntrainedParameters:
                 if name not in self._handles:
                     self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
-    def end(self) -> list[GuardFault]:
-        """The fault at the end of the last step of the patience."""
+    def end(self, *, look: bool) -> list[GuardFault]:
+        """The fault at the end of the last step of the patience. Waits for the device if it is to `look`, and then."""
         if self._done or not self._handles:
             return []
         self._steps += 1
         last = self._steps == self._patience
-        if self._steps <= 2 or last or self._steps & (self._steps - 1) == 0:
+        if look or last:
             self._drop_those_with_gradients()
         if not self._handles:
             self._done = True
