@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
@@ -281,12 +280,8 @@ class Guard(Undoable):
 
 
 def _own_parameters(model: nn.Module, blocks: Mapping[str, nn.Module], name: str) -> dict[str, nn.Parameter]:
-    """The parameters of a block that nothing else in the model holds, and that are not sharded."""
+    """The parameters of a block that nothing else in the model holds."""
     holders: Counter[int] = Counter()
     for module in model.modules():
         holders.update({id(p) for p in module.parameters(recurse=False)})
-    return {
-        path: parameter
-        for path, parameter in blocks[name].named_parameters()
-        if holders[id(parameter)] == 1 and not isinstance(parameter, DTensor)
-    }
+    return {path: parameter for path, parameter in blocks[name].named_parameters() if holders[id(parameter)] == 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
@@ -15,8 +16,8 @@ class UntrainedParameters:
     """Watches the parameters of `model` that require gradient until each had one that is not zero.
 
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
-    a step in which it may be looked at, or of the last: nothing waits for a device in other steps. Sharded parameters
-    are not watched.
+    a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
+    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
@@ -38,13 +39,14 @@ class UntrainedParameters:
         if self._done:
             return
         if not self._steps:
-            wanted = {
-                name: p
-                for name, p in self._model.named_parameters()
-                if p.requires_grad and p.is_leaf and not isinstance(p, DTensor)
-            }
+            wanted = {name: p for name, p in self._model.named_parameters() if p.requires_grad and p.is_leaf}
             for name, parameter in wanted.items():
-                if name not in self._handles:
+                if name in self._handles:
+                    continue
+                if isinstance(parameter, DTensor):
+                    hook = partial(self._note_sharded, name)
+                    self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)
+                else:
                     self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     def end(self, *, look: bool) -> list[GuardFault]:
@@ -77,6 +79,9 @@ class UntrainedParameters:
         nonzero = gradient.detach().ne(0).any()
         before = self._nonzero.get(name)
         self._nonzero[name] = nonzero if before is None else before | nonzero
+
+    def _note_sharded(self, name: str, _: Tensor) -> None:
+        self._nonzero[name] = torch.ones((), dtype=torch.bool)
 
     def _drop_those_with_gradients(self) -> None:
         for name in [name for name, nonzero in self._nonzero.items() if bool(nonzero)]:
