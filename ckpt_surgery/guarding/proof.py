@@ -74,8 +74,8 @@ class BlockWitness:
     """Watches one block for one step. `end` after the backward gives the proof.
 
     `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
-    not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs:
-    its gradient is this rank's own, before it is averaged.
+    not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block
+    runs: its gradient is this rank's own, before it is averaged.
     """
 
     def __init__(self, name: str, block: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -45,7 +45,7 @@ class UntrainedParameters:
                     continue
                 if isinstance(parameter, DTensor):
                     hook = partial(self._note_sharded, name)
-                    self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)
+                    self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 else:
                     self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
