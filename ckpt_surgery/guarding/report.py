@@ -100,7 +100,7 @@ class GuardReport:
     def notes(self) -> list[str]:
         """What else was counted, a line each."""
         failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
-        details = [f"{row.name}: {row.proof.status.value}: {row.proof.detail}" for row in failed]
+        details = [f"{row.name}: {row.proof.detail}" for row in failed]
         without = self.without_gradient
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         return [
