@@ -13,13 +13,18 @@ from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
 from ckpt_surgery.cli.released import (
     Batch,
     CountedOptimizer,
+    DeviceName,
     Dtype,
+    Fsdp,
     Lora,
     Model,
+    Ranks,
     Tokens,
     TrustRemoteCode,
     WeightDtype,
+    Zero,
     quiet,
+    sharding_of,
 )
 from ckpt_surgery.cli.terminal import progress_bar, say, write_report
 from ckpt_surgery.optional import need_runtime
@@ -29,6 +34,8 @@ from ckpt_surgery.text import plural, size, text_table
 if TYPE_CHECKING:
     from ckpt_surgery.planning.plan import Plan, PlanRow
 
+DEVICE = "H100"
+"""Whose time is estimated where none is named."""
 _MOST_ROWS = 12
 
 
@@ -42,9 +49,10 @@ def plan_command(
     dtype: Dtype = WeightDtype.BF16,
     lora: Lora = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Whose time: H100, H200, A100, L40S, 4090, MI300X or a .toml file.")
-    ] = "H100",
+    ranks: Ranks = None,
+    fsdp: Fsdp = False,
+    zero: Zero = None,
+    device: DeviceName = None,
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Whether inputs of blocks may go to host memory.")
     ] = True,
@@ -62,13 +70,14 @@ def plan_command(
             if progress is not None:
                 progress("importing", 0, 2)
             from ckpt_surgery.errors import DoesNotFitError
-            from ckpt_surgery.planning.devices import device_of
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
             from ckpt_surgery.planning.target import DTYPES, main_class, plan_released, released
+            from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
 
-            budget, known = memory_bytes(memory), device_of(device)
+            budget = memory_bytes(memory)
+            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device or DEVICE)
             targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
@@ -78,7 +87,7 @@ def plan_command(
             if progress is not None:
                 progress("metering steps", 1, 2)
             try:
-                made = plan_released(found, budget, optimizer=optimizer, device=known, offload=offload)
+                made = plan_released(found, budget, training=training, offload=offload)
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
@@ -100,7 +109,7 @@ def _lines(made: Plan) -> list[str]:
         f"    {made.code}",
         "",
         *text_table(["", "checkpointed", "kept", "peak", "extra time"], rows),
-        f"Time: floating-point operations of one step at the peak rate of {made.device.name} ({made.device.source}); "
+        f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
         "~ is an estimate between steps that were metered.",
         "Not counted: workspace of kernels, what the allocator adds, the CUDA context. Leave a margin.",
     ]

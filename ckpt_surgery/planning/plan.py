@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ckpt_surgery.errors import DoesNotFitError, PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
-from ckpt_surgery.planning.devices import Device, device_of
+from ckpt_surgery.planning.devices import DEVICES, Device
 from ckpt_surgery.planning.explain import explanation_of, metered, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.solver import Alternative, Solution, front, unbeaten
-from ckpt_surgery.planning.states import state_bytes
+from ckpt_surgery.planning.training import Training, training_of
 from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
@@ -58,7 +58,7 @@ class Plan:
         chosen: the way with the least extra time that fits; its `first` is empty where nothing has to be done.
         explanation: of a step with it.
         front: the ways that no other beats, from the fastest to the one that keeps least.
-        step_seconds: the least time of a step without recomputing, by the floating-point operations alone.
+        step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
     """
 
     model: str
@@ -101,7 +101,9 @@ def plan(
     inputs: Inputs,
     memory: int | str,
     *,
-    optimizer: Optimizer | str = Optimizer.ADAMW,
+    optimizer: str = "adamw",
+    ranks: int = 1,
+    sharding: str | None = None,
     device: str = "H100",
     offload: bool = True,
     loss: Callable[[Any], Tensor] | None = None,
@@ -119,6 +121,8 @@ def plan(
             "80GB" (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of kernels, the
             allocator's rounding and fragments, the CUDA context.
         optimizer: whose state is counted.
+        ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
+        sharding: what they divide, likewise.
         device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
         offload: whether the inputs of checkpointed blocks may go to host memory where that is needed.
         loss: as in `explain`.
@@ -128,6 +132,7 @@ def plan(
         PlanningError: the step cannot run on shapes, or an argument is none of those above.
         SurgeryError: the model has no blocks.
     """
+    training = training_of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
     with random_state_kept():
         copied = shapes_of(model, shapes)
@@ -144,8 +149,7 @@ def plan(
         copied,
         step,
         memory_bytes(memory),
-        optimizer=optimizer_of(optimizer),
-        device=device_of(device),
+        training=training,
         offload=offload,
     )
 
@@ -155,12 +159,11 @@ def plan_on_shapes(
     step: Callable[[], tuple[StepAllocations, int]],
     memory: int,
     *,
-    optimizer: Optimizer,
-    device: Device,
+    training: Training,
     offload: bool,
 ) -> Plan:
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
-    planner = _BudgetPlanner(model, step, memory, state_bytes(model.parameters(), optimizer), device)
+    planner = _BudgetPlanner(model, step, memory, training)
     if planner.plain.peak_bytes <= memory:
         nothing = planner.row(Solution((0,) * len(planner.stacks), planner.plain.kept_bytes, 0.0), offload=False)
         return planner.plan(nothing, planner.plain)
@@ -176,11 +179,11 @@ class _BudgetPlanner:
         model: nn.Module,
         step: Callable[[], tuple[StepAllocations, int]],
         memory: int,
-        states: int,
-        device: Device,
+        training: Training,
     ) -> None:
-        self.model, self.memory, self.device = model, memory, device
-        self._step, self._states = step, states
+        self.model, self.memory = model, memory
+        self.device = training.device or DEVICES["h100"]
+        self._step, self._training = step, training
         without, self.plain = self._metered()
         surgery = wrap_blocks(model, self_check="never")
         self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
@@ -231,7 +234,7 @@ class _BudgetPlanner:
             chosen=chosen,
             explanation=explained,
             front=tuple(chosen if row.first == chosen.first else row for row in ways) or (chosen,),
-            step_seconds=(self.plain.forward_flops + self.plain.backward_flops) / self.device.flops,
+            step_seconds=seconds_of(self._without.work, self.device),
         )
 
     def row(
@@ -279,12 +282,12 @@ class _BudgetPlanner:
 
     def _metered(self) -> tuple[StepAllocations, Explanation]:
         step, drawn = self._step()
-        return step, explanation_of(self.model, step, drawn, self._states)
+        return step, explanation_of(self.model, step, drawn, self._training)
 
     def _seconds(self, block: Block, moved: int) -> float:
         """The time that it costs to recompute a block, and to wait for its input where that is moved to the host."""
-        inside = sum(flops for name, flops in self._without.module_flops.items() if _is_in(name, block))
-        compute, transfer = inside / self.device.flops, moved / self.device.link
+        inside = (each for each in self._without.work if each.forward and _is_in(each.module, block))
+        compute, transfer = seconds_of(inside, self.device), moved / self.device.link
         return compute + max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
 
 
@@ -297,15 +300,6 @@ def memory_bytes(memory: int | str) -> int:
         raise PlanningError(f'memory is {memory!r}: give bytes as an integer, or a size with its unit, such as "80GB"')
     unit = match[2].lower()
     return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[0]])
-
-
-def optimizer_of(name: str) -> Optimizer:
-    """The optimizer of this name. Raises PlanningError."""
-    try:
-        return Optimizer(name)
-    except ValueError:
-        names = ", ".join(optimizer.value for optimizer in Optimizer)
-        raise PlanningError(f"no state is known of the optimizer {name!r}: give one of {names}") from None
 
 
 def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:

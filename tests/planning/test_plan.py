@@ -122,7 +122,7 @@ def test_offload_makes_room_for_less() -> None:
     least, _ = bounds(model, inputs)
     made = plan(model, inputs, least - 1)
     assert made.chosen.offload
-    assert made.code == 'wrap_blocks(model, offload="cpu")'
+    assert made.code.endswith('offload="cpu")')
     assert made.chosen.peak_bytes < least
 
 
