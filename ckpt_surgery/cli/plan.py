@@ -32,7 +32,9 @@ from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import plural, size, text_table
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.plan import Plan, PlanRow
+    from ckpt_surgery.planning.choices import Choice
+    from ckpt_surgery.planning.plan import Plan
+    from ckpt_surgery.planning.planner import PlanRow
 
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
@@ -55,6 +57,9 @@ def plan_command(
     device: DeviceName = None,
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Whether inputs of blocks may go to host memory.")
+    ] = True,
+    changes: Annotated[
+        bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
     ] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -87,7 +92,7 @@ def plan_command(
             if progress is not None:
                 progress("metering steps", 1, 2)
             try:
-                made = plan_released(found, budget, training=training, offload=offload)
+                made = plan_released(found, budget, training=training, offload=offload, changes=changes)
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
@@ -101,16 +106,18 @@ def _lines(made: Plan) -> list[str]:
     explained = made.explanation
     head = f"{made.model} within {size(made.memory)}: a step needs {size(explained.peak_bytes)}"
     if not made.is_needed:
-        return [f"{head} without checkpointing: nothing has to be done."]
+        return [f"{head} as it is: nothing has to be done."]
     rows = [_cells(row, made) for row in _shown(made)]
+    also = _also(made.chosen.choice)
     return [
-        f"{head} with {_blocks(made.chosen, made)}.",
+        f"{head} with {_blocks(made.chosen, made)}{also and f', {also}'}.",
         "",
-        f"    {made.code}",
+        *(f"    {call}" for call in made.code.splitlines()),
         "",
-        *text_table(["", "checkpointed", "kept", "peak", "extra time"], rows),
+        *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
         f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
         "~ is an estimate between steps that were metered.",
+        *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels, what the allocator adds, the CUDA context. Leave a margin.",
     ]
 
@@ -126,9 +133,20 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
     mark = "" if row.measured else "~ "
     extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
     chosen = "->" if row == made.chosen else ""
-    return [chosen, _blocks(row, made), size(row.kept_bytes), mark + size(row.peak_bytes), f"{extra:.1f} %"]
+    return [
+        chosen,
+        _blocks(row, made),
+        _also(row.choice),
+        size(row.kept_bytes),
+        mark + size(row.peak_bytes),
+        f"{extra:.1f} %",
+    ]
 
 
 def _blocks(row: PlanRow, made: Plan) -> str:
-    number, every = sum(row.first.values()), sum(made.blocks.values())
-    return f"{number} of {plural(every, 'block')}{', offloaded' if row.offload else ''}"
+    number, every = sum(row.choice.first.values()), sum(made.blocks.values())
+    return f"{number} of {plural(every, 'block')}{', offloaded' if row.choice.offload else ''}"
+
+
+def _also(choice: Choice) -> str:
+    return ", ".join([*(["fused loss"] if choice.fused_loss else []), *(["tiled MLPs"] if choice.tiled else [])])

@@ -128,14 +128,14 @@ def explain_released(released: ReleasedModel, training: Training = ALONE) -> Exp
     return explanation_of(released.model, step, drawn, training)
 
 
-def plan_released(released: ReleasedModel, memory: int, *, training: Training, offload: bool) -> Plan:
+def plan_released(released: ReleasedModel, memory: int, *, training: Training, offload: bool, changes: bool) -> Plan:
     """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
 
     def step() -> tuple[StepAllocations, int]:
         with random_state_kept(), CudaOperators():
             return metered(released.model, released.inputs, released.shapes)
 
-    return plan_on_shapes(released.model, step, memory, training=training, offload=offload)
+    return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes)
 
 
 def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
