@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -39,8 +40,12 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class _Metered:
-    step: StepAllocations
+    """A step with a choice: what is known of it, what each block keeps, and its least seconds, all and by block."""
+
     explained: Explanation
+    kept: Mapping[str, int]
+    seconds: float
+    block_seconds: Mapping[str, float]
 
     @property
     def above(self) -> int:
@@ -61,15 +66,16 @@ class BudgetPlanner:
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
         self._step, self._training = step, training
-        self.plain = self._metered(Choice())
         with wrap_blocks(model, self_check="never") as surgery:
             self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
+        self._names = frozenset(block.name for blocks in self.stacks.values() for block in blocks)
+        self.plain = self._metered(Choice())
         self.all_first = {name: len(blocks) for name, blocks in self.stacks.items()}
 
     @property
     def step_seconds(self) -> float:
         """The least time of a step in which nothing is changed."""
-        return seconds_of(self.plain.step.work, self.device)
+        return self.plain.seconds
 
     def nothing(self) -> tuple[PlanRow, Explanation]:
         """The row of a step in which nothing is changed."""
@@ -94,11 +100,12 @@ class BudgetPlanner:
             )
             if full is None or bare is None:
                 continue
-            spent = seconds_of(full.step.work, self.device) - seconds_of(wrapped.step.work, self.device)
+            spent = full.seconds - wrapped.seconds
             rows += self._rows(change, bare, full, None, spent)
             if moved is not None:
                 rows += self._rows(change, bare, full, moved, spent)
-        return _unbeaten(rows)
+        nothing, _ = self.nothing()
+        return _unbeaten([nothing if row.choice == nothing.choice else row for row in rows])
 
     def fastest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
         """The fastest way whose step fits, metered. Raises DoesNotFitError."""
@@ -148,23 +155,31 @@ class BudgetPlanner:
         with choice.apply(self.model, self_check="never"):
             on_host_without_data(self.model)
             step, drawn = self._step()
-            return _Metered(step, explanation_of(self.model, step, drawn, self._training))
+            explained = explanation_of(self.model, step, drawn, self._training)
+        kept: Counter[str] = Counter()
+        for one in step.allocations:
+            if one.kind is Kind.KEPT:
+                kept[_block_of(one.place.module, self._names)] += one.bytes
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for each in step.work:
+            if each.forward:
+                seconds[_block_of(each.module, self._names)] += seconds_of([each], self.device)
+        return _Metered(explained, kept, seconds_of(step.work, self.device), seconds)
 
     def _rows(
         self, change: Choice, bare: _Metered, full: _Metered, moved: _Metered | None, spent: float
     ) -> list[PlanRow]:
         """The front with one change: `bare` without checkpointing, `full` with, `moved` with offload and no change."""
-        after = moved.step if moved else full.step
+        after = moved or full
         stacks = [
             _alternatives(
-                [_kept(bare.step, block) for block in blocks],
-                [_kept(after, block) for block in blocks],
-                [self._seconds(block, _kept(full.step, block) if moved else 0) for block in blocks],
+                [bare.kept.get(block.name, 0) for block in blocks],
+                [after.kept.get(block.name, 0) for block in blocks],
+                [self._seconds(block, full.kept.get(block.name, 0) if moved else 0) for block in blocks],
             )
             for blocks in self.stacks.values()
         ]
-        every = [block for blocks in self.stacks.values() for block in blocks]
-        outside = full.explained.kept_bytes - sum(_kept(full.step, block) for block in every)
+        outside = full.explained.kept_bytes - sum(full.kept.get(name, 0) for name in self._names)
         above = full.above
         return [
             self._row(change, solution, outside, above, spent, offload=moved is not None) for solution in front(stacks)
@@ -180,8 +195,7 @@ class BudgetPlanner:
 
     def _seconds(self, block: Block, moved: int) -> float:
         """The time that it costs to recompute a block, and to wait for its input where that is moved to the host."""
-        inside = (each for each in self.plain.step.work if each.forward and _is_in(each.module, block))
-        compute, transfer = seconds_of(inside, self.device), moved / self.device.link
+        compute, transfer = self.plain.block_seconds.get(block.name, 0.0), moved / self.device.link
         return compute + max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
 
 
@@ -202,10 +216,8 @@ def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence
     return [Alternative(number, *one) for number, one in enumerate(zip(kept, spent, strict=True))]
 
 
-def _kept(step: StepAllocations, block: Block) -> int:
-    """The bytes that a block made and that are kept for the backward."""
-    return sum(one.bytes for one in step.allocations if one.kind is Kind.KEPT and _is_in(one.place.module, block))
-
-
-def _is_in(module: str, block: Block) -> bool:
-    return module == block.name or module.startswith(f"{block.name}.")
+def _block_of(module: str, blocks: frozenset[str]) -> str:
+    """The innermost of some blocks that a module is in; empty where it is in none."""
+    while module and module not in blocks:
+        module = module.rpartition(".")[0]
+    return module

@@ -10,9 +10,13 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.distributed as dist
 import transformers
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ckpt_surgery import SurgeryError, explain, wrap_blocks
 from ckpt_surgery.distributed import fuse_loss
@@ -137,3 +141,23 @@ def test_a_model_that_computes_its_loss_elsewhere_is_refused() -> None:
     with fuse_loss(own), pytest.raises(SurgeryError, match="computes its loss in another way"):
         own(**{name: value for name, value in tokens().items() if name in ("input_ids", "labels")})
     assert own(**tokens()).isfinite()
+
+
+@pytest.mark.parametrize("first", ["fuse_loss", "fully_shard"])
+def test_under_fsdp_the_root_gathers_the_head(first: str) -> None:
+    """One rank of one: FSDP2 frees and gathers parameters as among many."""
+    model = llama().float()
+    expected = step(model, **inputs())
+    model.zero_grad()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        changed = fuse_loss(model) if first == "fuse_loss" else None
+        for module in (*model.model.layers, model):
+            fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        with changed or fuse_loss(model):
+            loss = model(**inputs()).loss
+            loss.backward()
+        assert loss.item() == pytest.approx(expected[0])
+        assert torch.allclose(model.lm_head.weight.grad.to_local(), expected[1]["lm_head.weight"], atol=1e-6)
+    finally:
+        dist.destroy_process_group()
