@@ -5,6 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,13 +27,12 @@ from ckpt_surgery.cli.released import (
     quiet,
     sharding_of,
 )
-from ckpt_surgery.cli.terminal import progress_bar, say, write_report
+from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import plural, size, text_table
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.choices import Choice
     from ckpt_surgery.planning.plan import Plan
     from ckpt_surgery.planning.planner import PlanRow
 
@@ -61,6 +61,9 @@ def plan_command(
     changes: Annotated[
         bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
     ] = True,
+    html: Annotated[
+        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
@@ -70,6 +73,8 @@ def plan_command(
     """
 
     def body() -> int:
+        if html is not None:
+            check_writable(html)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -97,6 +102,8 @@ def plan_command(
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
         write_report(_lines(made), None)
+        if html is not None:
+            write_document(made.to_html(), html)
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")
@@ -108,9 +115,8 @@ def _lines(made: Plan) -> list[str]:
     if not made.is_needed:
         return [f"{head} as it is: nothing has to be done."]
     rows = [_cells(row, made) for row in _shown(made)]
-    also = _also(made.chosen.choice)
     return [
-        f"{head} with {_blocks(made.chosen, made)}{also and f', {also}'}.",
+        f"{head} with {made.chosen.choice.name(made.blocks)}.",
         "",
         *(f"    {call}" for call in made.code.splitlines()),
         "",
@@ -136,7 +142,7 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
     return [
         chosen,
         _blocks(row, made),
-        _also(row.choice),
+        ", ".join(row.choice.beside),
         size(row.kept_bytes),
         mark + size(row.peak_bytes),
         f"{extra:.1f} %",
@@ -146,7 +152,3 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
 def _blocks(row: PlanRow, made: Plan) -> str:
     number, every = sum(row.choice.first.values()), sum(made.blocks.values())
     return f"{number} of {plural(every, 'block')}{', offloaded' if row.choice.offload else ''}"
-
-
-def _also(choice: Choice) -> str:
-    return ", ".join([*(["fused loss"] if choice.fused_loss else []), *(["tiled MLPs"] if choice.tiled else [])])

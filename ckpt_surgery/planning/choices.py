@@ -15,6 +15,7 @@ from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.surgery import Surgery
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.text import plural
 
 _MLPS = frozenset({"mlp", "feed_forward", "ffn"})
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
@@ -58,6 +59,16 @@ class Choice:
             offload = ', offload="cpu"' if self.offload else ""
             calls.append(f"wrap_blocks(model{first}{offload})")
         return "\n".join(calls)
+
+    def name(self, blocks: Mapping[str, int]) -> str:
+        """What is done in a few words; `blocks` are the numbers of blocks in the stacks."""
+        counted = f"{sum(self.first.values())} of {plural(sum(blocks.values()), 'block')}"
+        return ", ".join([f"{counted}{', offloaded' if self.offload else ''}", *self.beside])
+
+    @property
+    def beside(self) -> list[str]:
+        """What is done beside checkpointing, in a few words."""
+        return [*(["fused loss"] if self.fused_loss else []), *(["tiled MLPs"] if self.tiled else [])]
 
     def apply(self, model: nn.Module, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
         """Do it. Raises SurgeryError as the calls do; what was done before is then taken back."""

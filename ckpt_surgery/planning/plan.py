@@ -16,6 +16,7 @@ from ckpt_surgery.planning.choices import AppliedPlan
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import Training, training_of
@@ -62,6 +63,20 @@ class Plan:
     def code(self) -> str:
         """The Python that does it, a call on each line; empty where nothing has to be done."""
         return self.chosen.choice.code(self.blocks)
+
+    def to_html(self) -> str:
+        """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""
+        points = [
+            FrontPoint(
+                row.choice.name(self.blocks),
+                row.peak_bytes,
+                row.extra_seconds / self.step_seconds if self.step_seconds else 0.0,
+                row.measured,
+                row == self.chosen,
+            )
+            for row in self.front
+        ]
+        return plan_page(self.model, self.memory, self.code, points, self.explanation)
 
     def apply(self, model: nn.Module) -> AppliedPlan | None:
         """Do it on `model`, which may be the one that was planned for or another of its kind.

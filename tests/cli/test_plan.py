@@ -33,6 +33,15 @@ def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFi
     assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
 
 
+def test_a_page_shows_the_front(tmp_path: Path) -> None:
+    file = tmp_path / "plan.html"
+    assert planned(tmp_path, "3.9MB", "--html", str(file)) == 0
+    page = file.read_text()
+    assert "A plan for LlamaForCausalLM within 3.7 MiB" in page
+    assert 'class="chosen"' in page
+    assert planned(tmp_path, "3.9MB", "--html", str(tmp_path / "none" / "plan.html")) == 2
+
+
 def test_nothing_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "1GiB") == 0
     assert "as it is: nothing has to be done." in capsys.readouterr().out
