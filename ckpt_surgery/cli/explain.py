@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.planning.explanation import Explanation
     from ckpt_surgery.planning.figures import Holder
     from ckpt_surgery.planning.target import ReleasedModel
-    from ckpt_surgery.planning.training import Training
+    from ckpt_surgery.planning.training import TrainingSetup
     from ckpt_surgery.static.results import Progress
 
 _MOST_HOLDERS = 8
@@ -123,7 +123,7 @@ class _ExplainRequest:
     lora: int | None
     steps: ExplainedSteps
     offload: bool
-    training: Training
+    training: TrainingSetup
     trust_remote_code: bool
 
 

@@ -126,7 +126,7 @@ def tileable(blocks: Iterable[Block]) -> dict[str, nn.Module]:
 
 
 def width_of(mlps: Iterable[nn.Module]) -> int:
-    """The most features that a token has in some MLPs: shards of so many tokens, as Arctic Long Sequence Training has.
+    """The most features that a token has in some MLPs: shards of so many tokens, as Arctic Long Sequence TrainingSetup has.
 
     `num_shards` is the sequence length over the hidden size there (arXiv 2506.13996, section 3.1).
     """

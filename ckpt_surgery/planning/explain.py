@@ -23,7 +23,7 @@ from ckpt_surgery.planning.host import HostWithoutData
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
-from ckpt_surgery.planning.training import ALONE, Training, training_of
+from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.library_switch import FUNCTION
@@ -90,7 +90,9 @@ def metered(
     return step, shapes.drawn - drawn
 
 
-def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, training: Training = ALONE) -> Explanation:
+def explanation_of(
+    model: nn.Module, step: StepAllocations, drawn: int, training: TrainingSetup = ALONE
+) -> Explanation:
     """The explanation of a step that was metered, on one rank where the training has several."""
     blocks = find_blocks(model)
     step = sharded(step, model, [block.name for block in blocks], training)

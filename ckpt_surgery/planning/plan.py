@@ -19,7 +19,7 @@ from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.training import Training, training_of
+from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 
@@ -155,7 +155,7 @@ def plan_on_shapes(
     step: Callable[[], tuple[StepAllocations, int]],
     memory: int,
     *,
-    training: Training,
+    training: TrainingSetup,
     offload: bool,
     changes: bool,
     own_loss: bool = True,

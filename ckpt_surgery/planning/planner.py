@@ -17,7 +17,7 @@ from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.solver import Alternative, Solution, front
-from ckpt_surgery.planning.training import Training
+from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import size
@@ -60,7 +60,7 @@ class BudgetPlanner:
     """
 
     def __init__(
-        self, model: nn.Module, step: Callable[[], tuple[StepAllocations, int]], memory: int, training: Training
+        self, model: nn.Module, step: Callable[[], tuple[StepAllocations, int]], memory: int, training: TrainingSetup
     ) -> None:
         self.model, self.memory = model, memory
         self.device = training.device or DEVICES["h100"]

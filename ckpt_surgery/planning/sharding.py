@@ -15,7 +15,7 @@ from torch import nn
 
 from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
 from ckpt_surgery.planning.states import state_of
-from ckpt_surgery.planning.training import Sharding, Training
+from ckpt_surgery.planning.training import Sharding, TrainingSetup
 
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""
@@ -44,7 +44,7 @@ class _Unit:
     backward: tuple[int, int] | None = None
 
 
-def held_states(parameters: Iterable[nn.Parameter], training: Training) -> HeldStates:
+def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> HeldStates:
     """The bytes of parameters and of their optimizer's state on the rank that holds most of them."""
     every = list({id(parameter): parameter for parameter in parameters}.values())
     trained = [parameter for parameter in every if parameter.requires_grad]
@@ -64,7 +64,9 @@ def held_states(parameters: Iterable[nn.Parameter], training: Training) -> HeldS
             return HeldStates(sum(_part(p.numel(), ranks) * p.itemsize for p in every) if parted else whole, state)
 
 
-def sharded(step: StepAllocations, model: nn.Module, blocks: Sequence[str], training: Training) -> StepAllocations:
+def sharded(
+    step: StepAllocations, model: nn.Module, blocks: Sequence[str], training: TrainingSetup
+) -> StepAllocations:
     """The step as one rank sees it; `blocks` are the names of what FSDP2 gathers as one. Itself for one device."""
     match training.sharding:
         case None:
@@ -141,7 +143,7 @@ def _backward(units: Mapping[str, _Unit]) -> list[tuple[_Unit, tuple[int, int], 
     return [(unit, span, later) for (unit, span), later in zip(spans, [*after, None], strict=True)]
 
 
-def _zero(step: StepAllocations, model: nn.Module, training: Training) -> Iterator[Allocation]:
+def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> Iterator[Allocation]:
     """Gradients go through one bucket; from stage 2 on a rank keeps its part of each, with stage 3 it gathers weights.
 
     How many weights ZeRO-3 keeps gathered depends on the order of a trace: its upper limit is taken.

@@ -28,7 +28,7 @@ from ckpt_surgery.planning.explain import (
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
-from ckpt_surgery.planning.training import ALONE, Training
+from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.build import class_and_config, from_factory
@@ -121,14 +121,16 @@ def released(
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention)
 
 
-def explain_released(released: ReleasedModel, training: Training = ALONE) -> Explanation:
+def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
     with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
     return explanation_of(released.model, step, drawn, training)
 
 
-def plan_released(released: ReleasedModel, memory: int, *, training: Training, offload: bool, changes: bool) -> Plan:
+def plan_released(
+    released: ReleasedModel, memory: int, *, training: TrainingSetup, offload: bool, changes: bool
+) -> Plan:
     """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
 
     def step() -> tuple[StepAllocations, int]:

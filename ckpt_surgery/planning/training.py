@@ -20,7 +20,7 @@ class Sharding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingSetup:
     """The optimizer whose state is counted, the ranks that divide a model, and the device whose time is estimated.
 
     `sharding` is None where there is one rank, `device` where no time is asked for.
@@ -32,7 +32,7 @@ class Training:
     device: Device | None = None
 
 
-ALONE = Training()
+ALONE = TrainingSetup()
 """One device, no optimizer, no time."""
 
 
@@ -45,7 +45,7 @@ def optimizer_of(name: str) -> Optimizer:
         raise PlanningError(f"no state is known of the optimizer {name!r}: give one of {names}") from None
 
 
-def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> Training:
+def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> TrainingSetup:
     """A training with these options. Raises PlanningError where they are none, or do not fit together."""
     known = optimizer_of(optimizer)
     if type(ranks) is not int or ranks < 1:
@@ -56,6 +56,6 @@ def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | 
         raise PlanningError(f"{ranks} ranks share nothing by themselves: say what they shard: {', '.join(Sharding)}")
     if ranks == 1 and sharding is not None:
         raise PlanningError(f"{sharding} divides a model among ranks: give 2 ranks or more")
-    return Training(
+    return TrainingSetup(
         known, ranks, None if sharding is None else Sharding(sharding), None if device is None else device_of(device)
     )

@@ -8,12 +8,12 @@ import pytest
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.planning.training import Sharding, Training, training_of
+from ckpt_surgery.planning.training import Sharding, TrainingSetup, training_of
 
 
 def test_options_make_a_training() -> None:
-    assert training_of("adamw", 1, None) == Training(Optimizer.ADAMW)
-    assert training_of("none", 8, "zero2") == Training(Optimizer.NONE, 8, Sharding.ZERO_2)
+    assert training_of("adamw", 1, None) == TrainingSetup(Optimizer.ADAMW)
+    assert training_of("none", 8, "zero2") == TrainingSetup(Optimizer.NONE, 8, Sharding.ZERO_2)
 
 
 @pytest.mark.parametrize(
