@@ -126,9 +126,10 @@ def tileable(blocks: Iterable[Block]) -> dict[str, nn.Module]:
 
 
 def width_of(mlps: Iterable[nn.Module]) -> int:
-    """The most features that a token has in some MLPs: shards of so many tokens, as Arctic Long Sequence TrainingSetup has.
+    """The most features that a token has between some MLPs: shards hold as many tokens.
 
-    `num_shards` is the sequence length over the hidden size there (arXiv 2506.13996, section 3.1).
+    That is the rule of Arctic Long Sequence Training (arXiv 2506.13996): sequence length over hidden size, rounded up,
+    is the number of shards.
     """
     return max(
         (min(p.shape) for mlp in mlps for p in mlp.parameters() if p.ndim == 2 and not _is_adapter(mlp, p)), default=0
