@@ -29,14 +29,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[Any, ...]]) -> None:
-    options = "--wrap --reentrant --offload --stacks model.* --stacks vision --blocks Layer --first 20 --every-n 2"
-    watching = "--self-check 5 --every 7 --no-prove --patience 3 --on-fault warn"
+    options = "--wrap --reentrant --offload --save attention --stacks model.* --stacks vision --blocks Layer"
+    watching = "--first 20 --every-n 2 --self-check 5 --every 7 --no-prove --patience 3 --on-fault warn"
     assert main(["run", *options.split(), *watching.split(), "-m", "train", "--first", "x"]) == 0
     ((script, arguments, module, wrap, wrapping, guarding, _),) = started
     assert (script, arguments, module, wrap) == ("train", ["--first", "x"], True, True)
     assert wrapping == {
         "use_reentrant": True,
         "offload": "cpu",
+        "save": ["attention"],
         "stacks": ["model.*", "vision"],
         "blocks": ["Layer"],
         "first": 20,
