@@ -30,7 +30,7 @@ class Mlp:
     reason: MlpReason | None
 
 
-_NAMES = re.compile(r"mlp|ffn|feed_?forward|dense_?(gated_?)?act", re.IGNORECASE)
+_NAMES = re.compile(r"mlp|ffn|feed_?forward|dense_?(gated_?)?act|sparse_?moe", re.IGNORECASE)
 """What MLPs and what stands in their places are called, in transformers."""
 _MIXING = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention, nn.Embedding, _ConvNd)
 
