@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +21,7 @@ from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
-
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+from ckpt_surgery.text import size_in_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +182,7 @@ def memory_bytes(memory: int | str) -> int:
     """A budget in bytes. Raises PlanningError where it has no unit or is no size."""
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
-    match = _MEMORY.fullmatch(memory.strip()) if isinstance(memory, str) else None
-    if match is None or not float(match[1]):
+    said = size_in_bytes(memory) if isinstance(memory, str) else None
+    if not said:
         raise PlanningError(f'memory is {memory!r}: give bytes as an integer, or a size with its unit, such as "80GB"')
-    unit = match[2].lower()
-    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[0]])
+    return said
