@@ -119,6 +119,7 @@ def off_device(layers: int) -> list[Figure]:
         Figure("CPU: off the device / all", (stats.bytes / whole,), "x", ENOUGH),
         Figure("CPU: tensors moved", (float(stats.tensors),), ""),
         Figure("CPU: tensors kept", (float(stats.kept),), ""),
+        Figure("CPU: fetched ahead of their use / fetched", (stats.prefetched / max(stats.fetched, 1),), "x"),
         Figure("CPU: gradients that are those without offload, to the bit", (same / len(expected),), "x", ALL),
     ]
 

@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _TABLE_WIDTH = 110
 _LONGEST_ERROR = 300
 # an underscore between letters is no markup
@@ -32,6 +34,15 @@ def size_unit(largest: float) -> tuple[str, int]:
     while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
     return _UNITS[power], 1024**power
+
+
+def size_in_bytes(said: str) -> int | None:
+    """What a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), is in bytes; None where it is none."""
+    match = _SIZE.fullmatch(said.strip())
+    if match is None:
+        return None
+    unit = match[2].lower()
+    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[0]])
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:

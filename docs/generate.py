@@ -133,7 +133,10 @@ def command_section(name: str, command: Any) -> str:
     usage = " ".join(["ckpt_surgery", name, *command.collect_usage_pieces(context)])
     rows = []
     for parameter in command.get_params(context):
-        names, text = parameter.get_help_record(context)
+        record = parameter.get_help_record(context)
+        if record is None:  # it is hidden
+            continue
+        names, text = record
         rows.append([code(names if parameter.param_type_name == "option" else parameter.metavar), text])
     table = markdown_table(["argument or option", "meaning"], rows)
     return f"## {name}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help)}\n\n{table}\n"

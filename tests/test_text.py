@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.text import error_line, one_line, size, size_unit
+from ckpt_surgery.text import error_line, one_line, size, size_in_bytes, size_unit
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,14 @@ from ckpt_surgery.text import error_line, one_line, size, size_unit
 )
 def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [("80GB", 80 * 10**9), (" 80 GiB ", 80 * 2**30), ("1.5tb", 15 * 10**11), ("80", None), ("-1GB", None), ("", None)],
+)
+def test_a_size_with_its_unit_is_read(said: str, count: int | None) -> None:
+    assert size_in_bytes(said) == count
 
 
 def test_the_unit_of_the_largest_serves_a_whole_axis() -> None:

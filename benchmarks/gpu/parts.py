@@ -55,6 +55,13 @@ PARTS = (
         toy=("--dry",),
     ),
     Part(
+        "plan_on_gpu",
+        "Does a step take the memory that `explain` says, and is a plan as fast as every n-th block?",
+        ("-m", "benchmarks.plan_on_gpu"),
+        600,
+        toy=("--toy", "--steps", "1"),
+    ),
+    Part(
         "step_cost",
         "What does a checkpointed step of tiny models cost: bytes, FLOPs, and the host's time for a call?",
         ("-m", "benchmarks.step_cost"),

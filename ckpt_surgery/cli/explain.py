@@ -18,13 +18,18 @@ from ckpt_surgery.cli.options import choice_names, choice_of
 from ckpt_surgery.cli.released import (
     Batch,
     CountedOptimizer,
+    DeviceName,
     Dtype,
+    Fsdp,
     Lora,
     Model,
+    Ranks,
     Tokens,
     TrustRemoteCode,
     WeightDtype,
+    Zero,
     quiet,
+    sharding_of,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.optional import need_runtime
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.planning.explanation import Explanation
     from ckpt_surgery.planning.figures import Holder
     from ckpt_surgery.planning.target import ReleasedModel
+    from ckpt_surgery.planning.training import TrainingSetup
     from ckpt_surgery.static.results import Progress
 
 _MOST_HOLDERS = 8
@@ -64,6 +70,10 @@ def explain_command(
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
+    ranks: Ranks = None,
+    fsdp: Fsdp = False,
+    zero: Zero = None,
+    device: DeviceName = None,
     html: Annotated[
         Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with pictures.")
     ] = None,
@@ -81,8 +91,11 @@ def explain_command(
         for place in filter(None, (html, json)):
             check_writable(place)
         need_runtime("explain")
+        from ckpt_surgery.planning.training import training_of
+
+        training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
         request = _ExplainRequest(
-            model, tokens, batch or 1, dtype, lora, checkpointing, offload, optimizer, trust_remote_code
+            model, tokens, batch or 1, dtype, lora, checkpointing, offload, training, trust_remote_code
         )
         with termination_raises(), progress_bar() as progress, quiet():
             released, explanations = _explained(request, progress)
@@ -110,7 +123,7 @@ class _ExplainRequest:
     lora: int | None
     steps: ExplainedSteps
     offload: bool
-    optimizer: Optimizer
+    training: TrainingSetup
     trust_remote_code: bool
 
 
@@ -127,7 +140,6 @@ def _explained(
     at("importing", 0)
     from ckpt_surgery.errors import SurgeryError
     from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.states import state_bytes
     from ckpt_surgery.planning.target import (
         DTYPES,
         explain_released,
@@ -142,11 +154,10 @@ def _explained(
     found = released(main_class(targets), tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
     if request.lora:
         add_lora(found.model, request.lora, found.shapes)
-    state = state_bytes(found.model.parameters(), request.optimizer)
     explanations = {}
     if request.steps is not ExplainedSteps.ON:
         at("a step", 1)
-        explanations[ExplainedSteps.OFF] = explain_released(found, state)
+        explanations[ExplainedSteps.OFF] = explain_released(found, request.training)
     if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 1)
         try:
@@ -156,18 +167,19 @@ def _explained(
                 raise
             say(f"ckpt_surgery: with checkpointing off alone: {error}")
         else:
-            explanations[ExplainedSteps.ON] = explain_released(found, state)
+            explanations[ExplainedSteps.ON] = explain_released(found, request.training)
     return found, explanations
 
 
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
-    any_one = next(iter(explanations.values()))
+    any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
-    state = f"optimizer ({request.optimizer})"
+    state = f"optimizer ({request.training.optimizer})"
     lora = f", adapters of rank {request.lora}" if request.lora else ""
     offload = ", block inputs in host memory" if request.offload else ""
+    ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [
         ("parameters", [size(one.parameter_bytes) for one in explanations.values()]),
         ("gradients", [size(one.gradient_bytes) for one in explanations.values()]),
@@ -176,9 +188,13 @@ def _lines(
         ("peak", [size(one.peak_bytes) for one in explanations.values()]),
         ("peak in", [_where(one) for one in explanations.values()]),
     ]
+    if training.device:
+        rows.append(
+            (f"least time ({training.device.name})", [f"{one.seconds:.3g} s" for one in explanations.values()])
+        )
     lines = [
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
-        f"{plural(any_one.blocks, 'block')}{lora}{offload}",
+        f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, one in explanations.items():

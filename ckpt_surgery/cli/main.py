@@ -6,6 +6,7 @@ A command's module imports what it runs only when it runs it: `--help` loads no 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from ckpt_surgery.cli.run import run_command
 from ckpt_surgery.cli.terminal import say, unwritable_output, write
 from ckpt_surgery.cli.verify import verify_command
 from ckpt_surgery.version import __version__
+
+_LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 
 app = typer.Typer(
     add_completion=False,
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="ckpt_surgery")
+        app(args=_as_launched(sys.argv[1:] if arguments is None else arguments), prog_name="ckpt_surgery")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except OSError as error:  # the help: whatever else a command writes goes through `terminal.write`
@@ -74,6 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("ckpt_surgery: interrupted")
         return 128 + signal.SIGINT
     return 0
+
+
+def _as_launched(arguments: Sequence[str]) -> list[str]:
+    """The arguments with what a launcher has put before the command `run`, such as --local_rank=0, as an option of it.
+
+    DeepSpeed's launcher and `torch.distributed.launch` put it first: it is the script's.
+    """
+    if len(arguments) > 1 and arguments[1] == "run" and _LOCAL_RANK.fullmatch(arguments[0]):
+        return ["run", f"--launched={arguments[0]}", *arguments[2:]]
+    return list(arguments)
 
 
 def _print_version() -> int:

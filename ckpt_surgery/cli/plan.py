@@ -5,6 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,22 +14,30 @@ from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
 from ckpt_surgery.cli.released import (
     Batch,
     CountedOptimizer,
+    DeviceName,
     Dtype,
+    Fsdp,
     Lora,
     Model,
+    Ranks,
     Tokens,
     TrustRemoteCode,
     WeightDtype,
+    Zero,
     quiet,
+    sharding_of,
 )
-from ckpt_surgery.cli.terminal import progress_bar, say, write_report
+from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import plural, size, text_table
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.plan import Plan, PlanRow
+    from ckpt_surgery.planning.plan import Plan
+    from ckpt_surgery.planning.planner import PlanRow
 
+DEVICE = "H100"
+"""Whose time is estimated where none is named."""
 _MOST_ROWS = 12
 
 
@@ -42,12 +51,19 @@ def plan_command(
     dtype: Dtype = WeightDtype.BF16,
     lora: Lora = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Whose time: H100, H200, A100, L40S, 4090, MI300X or a .toml file.")
-    ] = "H100",
+    ranks: Ranks = None,
+    fsdp: Fsdp = False,
+    zero: Zero = None,
+    device: DeviceName = None,
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Whether inputs of blocks may go to host memory.")
     ] = True,
+    changes: Annotated[
+        bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
+    ] = True,
+    html: Annotated[
+        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
@@ -57,18 +73,21 @@ def plan_command(
     """
 
     def body() -> int:
+        if html is not None:
+            check_writable(html)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
                 progress("importing", 0, 2)
             from ckpt_surgery.errors import DoesNotFitError
-            from ckpt_surgery.planning.devices import device_of
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
             from ckpt_surgery.planning.target import DTYPES, main_class, plan_released, released
+            from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
 
-            budget, known = memory_bytes(memory), device_of(device)
+            budget = memory_bytes(memory)
+            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device or DEVICE)
             targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
@@ -78,11 +97,13 @@ def plan_command(
             if progress is not None:
                 progress("metering steps", 1, 2)
             try:
-                made = plan_released(found, budget, optimizer=optimizer, device=known, offload=offload)
+                made = plan_released(found, budget, training=training, offload=offload, changes=changes)
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
         write_report(_lines(made), None)
+        if html is not None:
+            write_document(made.to_html(), html)
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")
@@ -92,16 +113,17 @@ def _lines(made: Plan) -> list[str]:
     explained = made.explanation
     head = f"{made.model} within {size(made.memory)}: a step needs {size(explained.peak_bytes)}"
     if not made.is_needed:
-        return [f"{head} without checkpointing: nothing has to be done."]
+        return [f"{head} as it is: nothing has to be done."]
     rows = [_cells(row, made) for row in _shown(made)]
     return [
-        f"{head} with {_blocks(made.chosen, made)}.",
+        f"{head} with {made.chosen.choice.name(made.blocks)}.",
         "",
-        f"    {made.code}",
+        *(f"    {call}" for call in made.code.splitlines()),
         "",
-        *text_table(["", "checkpointed", "kept", "peak", "extra time"], rows),
-        f"Time: floating-point operations of one step at the peak rate of {made.device.name} ({made.device.source}); "
+        *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
+        f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
         "~ is an estimate between steps that were metered.",
+        *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels, what the allocator adds, the CUDA context. Leave a margin.",
     ]
 
@@ -117,9 +139,16 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
     mark = "" if row.measured else "~ "
     extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
     chosen = "->" if row == made.chosen else ""
-    return [chosen, _blocks(row, made), size(row.kept_bytes), mark + size(row.peak_bytes), f"{extra:.1f} %"]
+    return [
+        chosen,
+        _blocks(row, made),
+        ", ".join(row.choice.beside),
+        size(row.kept_bytes),
+        mark + size(row.peak_bytes),
+        f"{extra:.1f} %",
+    ]
 
 
 def _blocks(row: PlanRow, made: Plan) -> str:
-    number, every = sum(row.first.values()), sum(made.blocks.values())
-    return f"{number} of {plural(every, 'block')}{', offloaded' if row.offload else ''}"
+    number, every = sum(row.choice.first.values()), sum(made.blocks.values())
+    return f"{number} of {plural(every, 'block')}{', offloaded' if row.choice.offload else ''}"

@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from ckpt_surgery.cli.options import choice_names, choice_of, count
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning.optimizers import Optimizer
 
 
@@ -51,9 +52,28 @@ CountedOptimizer: TypeAlias = Annotated[
     Optimizer,
     typer.Option(parser=choice_of(Optimizer), metavar="NAME", help=f"Whose state to count: {', '.join(Optimizer)}."),
 ]
+Ranks: TypeAlias = Annotated[
+    int | None,
+    typer.Option(parser=count, metavar="N", help="Divide the model among so many devices; sizes are of one."),
+]
+Fsdp: TypeAlias = Annotated[bool, typer.Option("--fsdp", help="With --ranks: FSDP2, each block by itself.")]
+Zero: TypeAlias = Annotated[
+    int | None, typer.Option(parser=count, metavar="STAGE", help="With --ranks: ZeRO of DeepSpeed, stage 1, 2 or 3.")
+]
+DeviceName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="Whose time: H100, H200, A100, L40S, 4090, MI300X or a .toml file."),
+]
 TrustRemoteCode: TypeAlias = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code in the model's folder.")
 ]
+
+
+def sharding_of(*, fsdp: bool, zero: int | None) -> str | None:
+    """The sharding that two options name. Raises PlanningError where they name two, or a stage that there is not."""
+    if fsdp and zero:
+        raise PlanningError("--fsdp and --zero are two ways to divide a model: give one of them")
+    return f"zero{zero}" if zero else "fsdp" if fsdp else None
 
 
 @contextmanager

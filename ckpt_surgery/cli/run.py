@@ -5,22 +5,39 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckpt_surgery.cli.exits import finish
-from ckpt_surgery.cli.options import count
+from ckpt_surgery.cli.options import choice_names, choice_of, count
 from ckpt_surgery.cli.terminal import check_writable, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.static.options import is_count
 from ckpt_surgery.text import plural
 
 if TYPE_CHECKING:
     from ckpt_surgery.guarding.takeover import Takeover, Trained
 
-EVERY = 100
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WHEN = ("first", "always", "never")
+
+
+class OnFault(StrEnum):
+    """What a fault does while the script runs."""
+
+    COLLECT = "collect"
+    WARN = "warn"
+    RAISE = "raise"
+
+
+def _when(text: str) -> str | int:
+    """The parser of an option that says in which steps."""
+    return text if text in _WHEN else count(text)
 
 
 def run_command(
@@ -41,6 +58,38 @@ def run_command(
         typer.Option("--reentrant/--non-reentrant", help="The mode (default: the script's own).", show_default=False),
     ] = None,
     offload: Annotated[bool, typer.Option("--offload", help="Keep the blocks' inputs in host memory.")] = False,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Keep the results of these operators in every block: attention, matmul:2, router, aten.mm, ...; "
+            "can be given again.",
+        ),
+    ] = None,
+    stacks: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Wrap only stacks of this name; may be given again.")
+    ] = None,
+    blocks: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="Wrap only blocks of this class; may be given again.")
+    ] = None,
+    first: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PATTERN=]N",
+            help="Wrap only the first N blocks of each stack, or of each of this name; may be given again.",
+        ),
+    ] = None,
+    every_n: Annotated[
+        int | None, typer.Option(parser=count, metavar="N", help="Wrap every n-th block of each stack.")
+    ] = None,
+    self_check: Annotated[
+        str | None,
+        typer.Option(
+            parser=_when,
+            metavar="WHEN",
+            help="When a recompute is compared with its forward: first, always, never, or N for every n-th step.",
+        ),
+    ] = None,
     every: Annotated[
         int | None,
         typer.Option(parser=count, metavar="N", help="Check every n-th step after the first three (default: 100)."),
@@ -48,10 +97,23 @@ def run_command(
     prove: Annotated[
         bool, typer.Option("--prove/--no-prove", help="Hold each block's gradients against those of the block alone.")
     ] = True,
+    patience: Annotated[
+        int | None,
+        typer.Option(parser=count, metavar="N", help="Steps after which no gradient is a fault (default: 20)."),
+    ] = None,
+    on_fault: Annotated[
+        OnFault | None,
+        typer.Option(
+            parser=choice_of(OnFault),
+            metavar=choice_names(OnFault),
+            help="Say a fault at the end (default), also when it is seen, or end the script with an error.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, .html, or text."),
     ] = None,
+    launched: Annotated[str | None, typer.Option("--launched", hidden=True)] = None,
 ) -> None:
     """Run a training script with gradient checkpointing that works, and say at its end what it did.
 
@@ -64,13 +126,24 @@ def run_command(
             raise OptionError("no script to run: give a Python file, or -m and the name of a module")
         if report is not None:
             check_writable(report)
-        options: dict[str, Any] = {} if reentrant is None else {"use_reentrant": reentrant}
-        options |= {"offload": "cpu"} if offload else {}
+        wrapping = {
+            "use_reentrant": False if save and reentrant is None else reentrant,
+            "offload": "cpu" if offload else None,
+            "save": save,
+            "stacks": stacks,
+            "blocks": blocks,
+            "first": _first_blocks(first),
+            "every_n": every_n,
+            "self_check": self_check,
+        }
+        guarding = {"every": every, "prove": prove, "patience": patience, "on_fault": on_fault and on_fault.value}
+        script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()
-        code = _run(arguments, module, wrap, options, every or EVERY, prove, takeovers)
+        code = _run(script, [launched, *rest] if launched else rest, module, wrap, wrapping, guarding, takeovers)
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
             _show(takeover, report)
+            takeover.remove()
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
@@ -80,12 +153,12 @@ def run_command(
 
 
 def _run(
+    script: str,
     arguments: list[str],
     module: bool,
     wrap: bool | None,
-    wrap_options: dict[str, Any],
-    every: int,
-    prove: bool,
+    wrapping: Mapping[str, Any],
+    guarding: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
     """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
@@ -100,20 +173,52 @@ def _run(
         if os.getpid() != process:
             return
         which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        takeover = Takeover(TakeoverOptions(which, wrap_options, every, prove), _tell)
+        takeover = Takeover(TakeoverOptions(which, given(wrapping), **given(guarding)), _tell)
         takeover.install()
         takeovers.append(takeover)
 
     after_import("torch", install)
-    return (run_module if module else run_script)(arguments[0], arguments[1:])
+    return (run_module if module else run_script)(script, arguments)
+
+
+def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
+    """The numbers of blocks, by stack where a stack is named. Raises OptionError."""
+    if not texts:
+        return None
+    numbers: dict[str, int] = {}
+    for text in texts:
+        pattern, equals, number = text.rpartition("=")
+        if not is_count(int(number) if number.isdecimal() else 0) or (equals and not pattern):
+            raise OptionError(
+                f"--first is {text!r}: give a number, 1 or more, or a stack and a number: model.layers=20"
+            )
+        numbers[pattern] = int(number)
+    if "" not in numbers:
+        return numbers
+    if len(texts) > 1:
+        raise OptionError("--first names a number for every stack, and more: give one number, or a number by stack")
+    return numbers[""]
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def rank_of_process() -> str:
+    """The rank of this process, from whoever launched it."""
+    return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
 
 
 def _show(takeover: Takeover, path: Path | None) -> None:
-    """Say what was seen, on the first rank alone."""
-    if os.environ.get("RANK", "0") != "0":
+    """Say what was seen: everything on the first rank, and faults on the others."""
+    if (rank := rank_of_process()) != "0":
+        for trained in takeover.trained:
+            for fault in trained.guard.report().faults if trained.guard is not None else ():
+                _tell(f"rank {rank}: {type(trained.model).__name__}: {fault}")
         return
     if not takeover.trained:
-        _tell("no model was trained")
+        _tell("no model was trained in this process; processes that a script starts are not watched")
     for trained in takeover.trained:
         for line in _lines(trained):
             say(line)

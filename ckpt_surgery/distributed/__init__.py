@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
+from ckpt_surgery.distributed.fused_head import FusedLoss, fuse_loss
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.distributed.gradients import SyncStats, gradients_in_sync, sync_gradients
 from ckpt_surgery.distributed.needs import DDPOption, DDPReady, Need, NeedReason
@@ -17,6 +18,7 @@ __all__ = [
     "DDPWatch",
     "DistributedError",
     "DistributedWarning",
+    "FusedLoss",
     "Need",
     "NeedReason",
     "PlacementError",
@@ -26,6 +28,7 @@ __all__ = [
     "call_through_ddp",
     "check_placement",
     "ddp_ready",
+    "fuse_loss",
     "fused_linear_cross_entropy",
     "gradients_in_sync",
     "guard_placement",

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
@@ -32,6 +31,9 @@ from ckpt_surgery.runtime.surgery import SURGERY
 from ckpt_surgery.runtime.undo import Undoable
 
 FIRST_STEPS = 3
+MOST_OVERFLOWS = 20
+"""So often a proof is tried again in the next step where gradients were inf or nan, as while a GradScaler finds its
+scale."""
 
 OnFault = Literal["warn", "raise", "collect"]
 
@@ -111,6 +113,7 @@ class Guard(Undoable):
         self._counts: dict[str, tuple[int, int]] = {}
         self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
+        self._overflows = 0
         self._all_proved = False
         self._faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = {}
         self._untrained = UntrainedParameters(model, patience)
@@ -175,7 +178,7 @@ class Guard(Undoable):
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
         self._tell(self._rank_faults())
-        checked = self.steps < FIRST_STEPS or self.steps % self._every == 0
+        checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
         if not (checked or (self._prove and not self._all_proved)):  # to look for blocks takes longer than the rest
@@ -187,7 +190,7 @@ class Guard(Undoable):
         if checked:
             self._coverage = Coverage(self.model, blocks)
             self._memory = BlockMemory(blocks)
-        unproved = [name for name in blocks if name not in self._proofs]
+        unproved = [name for name in blocks if self._is_to_prove(name)]
         self._all_proved = not unproved
         if self._prove and (unproved or checked):
             names = unproved or list(blocks)
@@ -195,6 +198,14 @@ class Guard(Undoable):
             self._tried += not unproved
             self._witness = BlockWitness(name, blocks[name], _own_parameters(self.model, blocks, name))
         self._untrained.begin()
+
+    def _is_checked(self) -> bool:
+        return self.steps < FIRST_STEPS or self.steps % self._every == 0
+
+    def _is_to_prove(self, name: str) -> bool:
+        """Whether a block's proof is still to come."""
+        proof = self._proofs.get(name)
+        return proof is None or (proof.status is ProofStatus.NOT_FINITE and self._overflows < MOST_OVERFLOWS)
 
     def _set_aside(self, aside: bool) -> None:
         if self._coverage is not None:
@@ -211,6 +222,7 @@ class Guard(Undoable):
             self._witness.start_backward()
 
     def _end(self) -> None:
+        checked = self._is_checked()
         self.steps += 1
         faults: list[GuardFault] = []
         coverage, self._coverage = self._coverage, None
@@ -222,11 +234,14 @@ class Guard(Undoable):
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end()
-            self._proofs[proof.name] = proof
+            before = self._proofs.get(proof.name)
+            if before is None or not before.judged or proof.judged:  # a later step may say less, as with layer drop
+                self._proofs[proof.name] = proof
+            self._overflows += proof.status is ProofStatus.NOT_FINITE
             if proof.status is ProofStatus.WRONG:
                 subjects = (proof.name, *proof.errors)
                 faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
-        faults += self._untrained.end()
+        faults += self._untrained.end(look=checked)
         self._tell(faults)
 
     def _abandon(self) -> None:
@@ -265,12 +280,8 @@ class Guard(Undoable):
 
 
 def _own_parameters(model: nn.Module, blocks: Mapping[str, nn.Module], name: str) -> dict[str, nn.Parameter]:
-    """The parameters of a block that nothing else in the model holds, and that are not sharded."""
+    """The parameters of a block that nothing else in the model holds."""
     holders: Counter[int] = Counter()
     for module in model.modules():
         holders.update({id(p) for p in module.parameters(recurse=False)})
-    return {
-        path: parameter
-        for path, parameter in blocks[name].named_parameters()
-        if holders[id(parameter)] == 1 and not isinstance(parameter, DTensor)
-    }
+    return {path: parameter for path, parameter in blocks[name].named_parameters() if holders[id(parameter)] == 1}

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
@@ -42,6 +43,7 @@ class ProofStatus(StrEnum):
     HANDS_ON = "adds tensors to what it was given, which others use"
     READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
+    NOT_FINITE = "its gradients were inf or nan"
     FAILED = "could not be run alone"
 
 
@@ -62,18 +64,26 @@ class GradientProof:
     given_bytes: int = 0
     detail: str = ""
 
+    @property
+    def judged(self) -> bool:
+        """Whether its gradients could be held against those of the block alone."""
+        return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
+
 
 class BlockWitness:
     """Watches one block for one step. `end` after the backward gives the proof.
 
     `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
-    not the block's alone.
+    not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block
+    runs: its gradient is this rank's own, before it is averaged.
     """
 
     def __init__(self, name: str, block: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         self._name = name
         self._block = block
-        self._parameters = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
+        wanted = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
+        self._sharded = {name for name, p in wanted.items() if isinstance(p, DTensor)}
+        self._parameters = {name: p for name, p in wanted.items() if name not in self._sharded}
         self._versions = {name: version(p) for name, p in self._parameters.items()}
         self._calls = 0
         self._in_backward = False
@@ -93,8 +103,12 @@ class BlockWitness:
         self._handles: list[RemovableHandle] = [
             block.register_forward_pre_hook(self._enter, with_kwargs=True),
             block.register_forward_hook(self._leave, prepend=True, with_kwargs=True),
-            *(p.register_hook(partial(self._add, n)) for n, p in self._parameters.items()),  # type: ignore[no-untyped-call]
         ]
+        self._hook_parameters(self._parameters)
+
+    def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        for name, parameter in parameters.items():
+            self._handles.append(parameter.register_hook(partial(self._add, name)))  # type: ignore[no-untyped-call]
 
     def start_backward(self) -> None:
         """Calls of the block are recomputes from now on."""
@@ -120,14 +134,21 @@ class BlockWitness:
             return proof(ProofStatus.SEVERAL_CALLS)
         if not self._output_gradients:
             return proof(ProofStatus.NOT_REACHED)
-        if any(version(p) != self._versions[name] for name, p in self._parameters.items()):
+        if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return proof(ProofStatus.WEIGHTS_CHANGED)
+        if not all(map(_is_finite, self._output_gradients.values())):
+            return proof(ProofStatus.NOT_FINITE)
         try:
             alone, kept = self._run_alone(self._call)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
         both = [name for name in alone if name in self._gradients]
-        errors = {name: relative_error(alone[name], self._gradients[name]) for name in both}
+        finite = {name: (_is_finite(alone[name]), _is_finite(self._gradients[name])) for name in both}
+        if (False, False) in finite.values():  # half precision overflows inside a block, too
+            return proof(ProofStatus.NOT_FINITE)
+        errors = {
+            name: relative_error(alone[name], self._gradients[name]) if all(finite[name]) else 1.0 for name in both
+        }
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
         if (wrong or lost) and self._hands_on:  # what reaches it through these is unknown here
@@ -146,6 +167,7 @@ class BlockWitness:
             self._calls += 1
             if self._calls > 1:
                 return None
+            self._take_gathered()
             self._record(args, kwargs)
         if self._hooked or not torch.is_grad_enabled() or self._call is None:
             return None
@@ -162,6 +184,16 @@ class BlockWitness:
             return views[id(value)]
 
         return tuple(map(seen, args)), {name: seen(value) for name, value in kwargs.items()}
+
+    def _take_gathered(self) -> None:
+        """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
+        gathered = {
+            name: parameter
+            for name, parameter in (self._block.named_parameters() if self._sharded else ())
+            if name in self._sharded and not isinstance(parameter, DTensor)
+        }
+        self._hook_parameters(gathered)
+        self._parameters |= gathered
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
@@ -221,7 +253,7 @@ class BlockWitness:
     def _run_alone(self, call: RecordedCall) -> tuple[dict[str, Tensor], int]:
         """The gradients of the block without checkpointing, by name, and the bytes that it keeps for them."""
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
-        present = (*given, *self._block.parameters(), *self._block.buffers())
+        present = (*given, *self._block.parameters(), *self._parameters.values(), *self._block.buffers())
         known = {tensor.untyped_storage()._cdata for tensor in present}
         kept: dict[int, int] = {}
 
@@ -259,6 +291,10 @@ _KINDS = ("cpu", "cuda")
 
 def _is_foreign(hook: Any) -> bool:
     return not getattr(hook, "__module__", "").startswith(f"{__package__}.")
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    return bool(gradient.isfinite().all())
 
 
 def _has_graph(tensor: Tensor) -> bool:

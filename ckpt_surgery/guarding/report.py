@@ -100,13 +100,13 @@ class GuardReport:
     def notes(self) -> list[str]:
         """What else was counted, a line each."""
         failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
-        details = [f"{row.name}: {row.proof.status.value}: {row.proof.detail}" for row in failed]
+        details = [f"{row.name}: {row.proof.detail}" for row in failed]
         without = self.without_gradient
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         return [
             *([f"could not be run alone: {some(details, 1)}"] if details else []),
             *([f"fingerprints: {plural(self.fingerprints, 'recompute')} compared"] if self.fingerprints else []),
-            *([f"offload: {size(self.offloaded_bytes)} moved to the host"] if self.offloaded_bytes else []),
+            *([f"offload: {size(self.offloaded_bytes)} moved off the device"] if self.offloaded_bytes else []),
             *([f"peak: {peak}"] if peak else []),
             *([f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}"] if self.ranks_compared else []),
             *([f"without gradient: {plural(len(without), 'parameter')}: {some(without)}"] if without else []),

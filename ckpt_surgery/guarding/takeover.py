@@ -148,7 +148,7 @@ def own_options(model: nn.Module) -> dict[str, Any]:
         if given is not None:
             options, offload = given
             own = {name: options[name] for name in ("use_reentrant", "preserve_rng_state") if name in options}
-            return own | ({"offload": "cpu"} if offload else {})
+            return own | ({"offload": offload} if offload else {})
     return {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
@@ -14,8 +15,9 @@ from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 class UntrainedParameters:
     """Watches the parameters of `model` that require gradient until each had one that is not zero.
 
-    Those that have none after `patience` steps are a fault, once. What happens in a step is judged at the end of the
-    next: nothing waits for a device. Sharded parameters are not watched.
+    Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
+    a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
+    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
@@ -37,22 +39,23 @@ class UntrainedParameters:
         if self._done:
             return
         if not self._steps:
-            wanted = {
-                name: p
-                for name, p in self._model.named_parameters()
-                if p.requires_grad and p.is_leaf and not isinstance(p, DTensor)
-            }
+            wanted = {name: p for name, p in self._model.named_parameters() if p.requires_grad and p.is_leaf}
             for name, parameter in wanted.items():
-                if name not in self._handles:
+                if name in self._handles:
+                    continue
+                if isinstance(parameter, DTensor):
+                    hook = partial(self._note_sharded, name)
+                    self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                else:
                     self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
-    def end(self) -> list[GuardFault]:
-        """The fault at the end of the last step of the patience."""
+    def end(self, *, look: bool) -> list[GuardFault]:
+        """The fault at the end of the last step of the patience. Waits for the device if it is to `look`, and then."""
         if self._done or not self._handles:
             return []
         self._steps += 1
         last = self._steps == self._patience
-        if self._steps <= 2 or last or self._steps & (self._steps - 1) == 0:
+        if look or last:
             self._drop_those_with_gradients()
         if not self._handles:
             self._done = True
@@ -76,6 +79,9 @@ class UntrainedParameters:
         nonzero = gradient.detach().ne(0).any()
         before = self._nonzero.get(name)
         self._nonzero[name] = nonzero if before is None else before | nonzero
+
+    def _note_sharded(self, name: str, _: Tensor) -> None:
+        self._nonzero[name] = torch.ones((), dtype=torch.bool)
 
     def _drop_those_with_gradients(self) -> None:
         for name in [name for name, nonzero in self._nonzero.items() if bool(nonzero)]:

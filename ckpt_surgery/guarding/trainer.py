@@ -43,6 +43,8 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Wrap the model if asked to, and begin to watch."""
+        if self._guard is not None:  # the Trainer begins again without an end after an error, as for a smaller batch
+            self._guard.remove()
         if self._wrap and not has_surgery(model):
             self._surgery = wrap_blocks(model, **own_options(model))
         self._guard = guard(model, **self._options)

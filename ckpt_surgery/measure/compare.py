@@ -173,7 +173,7 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
     return Cost(
         kept_bytes=checkpointed.kept_bytes,
         reference_kept_bytes=reference.kept_bytes,
-        best_kept_bytes=reference.best_kept_bytes,
+        best_kept_bytes=reference.best_kept_bytes + sum(checkpointed.policy_bytes.values()),
         backward_flops=checkpointed.backward_flops,
         reference_backward_flops=reference.backward_flops,
         best_backward_flops=reference.backward_flops + reference.block_flops,
@@ -365,5 +365,6 @@ def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
     for name, could in reference.held_bytes.items():
         if name in checkpointed.entries and not checkpointed.entries[name].backward:
             continue  # that it is not recomputed is a fault of its own
-        if could > LITTLE * reference.kept_bytes and checkpointed.held_bytes.get(name, 0) > MOST_HELD * could:
+        held = checkpointed.held_bytes.get(name, 0) - checkpointed.policy_bytes.get(name, 0)
+        if could > LITTLE * reference.kept_bytes and held > MOST_HELD * could:
             yield name

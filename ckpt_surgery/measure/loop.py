@@ -2,12 +2,15 @@
 
 Steps of an optimizer, accumulated gradients, two forwards before a backward, a retained graph, and adapters on a
 frozen model. Nothing is judged by the count of anything here, only by gradients, losses and the memory that grows.
+
+Running the model is what takes time: where one loop can go on from another, the two share a training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -29,6 +32,8 @@ _STEP = 0.01
 _ADAPTERS = 2
 """Adapters for each block."""
 
+_Kinds = tuple[LoopKind, ...]
+
 
 class LoopLevel:
     """The loops without checkpointing, which all modes are held against. Each is run once.
@@ -42,16 +47,18 @@ class LoopLevel:
         gradients = (gradient for gradient in record.gradients.values() if gradient is not None and gradient.numel())
         largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
         self._rate = _STEP / (largest or 1.0)
-        self._leading: Sequence[
-            RunRecord
-        ] = ()  # the first steps without checkpointing; all others take their gradients
-        self._loops: Mapping[LoopKind, Callable[[Training], None]] = {
-            LoopKind.STEPS: self._steps,
-            LoopKind.ACCUMULATION: _accumulation,
-            LoopKind.TWO_FORWARDS: _two_forwards,
-            LoopKind.RETAINED_GRAPH: _retained_graph,
-            LoopKind.ADAPTERS: _adapters,
+        self._leading: Sequence[RunRecord] = ()
+        """The first steps without checkpointing; all others take their gradients."""
+        self._trainings: Mapping[_Kinds, Callable[[Training], None]] = {
+            (LoopKind.ACCUMULATION, LoopKind.STEPS): self._accumulation_and_steps,
+            (LoopKind.STEPS,): self._steps,
+            (LoopKind.TWO_FORWARDS, LoopKind.RETAINED_GRAPH): _two_forwards_and_retained_graph,
+            (LoopKind.RETAINED_GRAPH,): _retained_graph,
+            (LoopKind.ADAPTERS,): _adapters,
         }
+        """By what each shows, in order. What is second is trained alone where the shared training ends before it."""
+        self._shared: dict[tuple[LoopKind, Mode | None, int], Training] = {}
+        """The part of a training that another kind of loop has not asked for yet."""
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
         self._judges = [
             TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise) for kind in LoopKind
@@ -59,22 +66,42 @@ class LoopLevel:
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
+        self._shared.clear()
         results = [judge.judge(mode) for judge in self._judges]
         return sorted_out([self._grown(result) or result for result in results])
 
     def _grown(self, result: Training | Fault | Skip) -> Fault | None:
         """The fault of a loop that computes the same, and leaves something behind in each step."""
-        if not isinstance(result, Training) or result.growth - self._growth_alone <= LITTLE * self._record.kept_bytes:
+        if not isinstance(result, Training) or not result.alive:
+            return None
+        if result.growth - self._growth_alone <= LITTLE * self._record.kept_bytes:
             return None
         return Fault(FaultKind.GROWING_BYTES, details={"reference": self._growth_alone, "found": result.growth})
 
     def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int) -> Training:
-        metered = kind is LoopKind.STEPS
-        training = run_training(self._setup, mode, self._loops[kind], metered=metered, rounding_seed=rounding_seed)
+        """The steps of one kind of loop, from the training that it shares with another where that comes to it."""
+        key = kind, mode, rounding_seed
+        for kinds in self._trainings:
+            if kind in kinds and key not in self._shared:
+                parts = _parts(self._run(kinds, mode, rounding_seed), kinds)
+                self._shared |= {(part, mode, rounding_seed): training for part, training in parts.items()}
+        return self._shared.pop(key)
+
+    def _run(self, kinds: _Kinds, mode: Mode | None, rounding_seed: int) -> Training:
+        steps, metered = self._trainings[kinds], LoopKind.STEPS in kinds
+        training = run_training(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
             self._growth_alone = training.growth
             self._leading = self._leading or training.steps
         return training
+
+    def _accumulation_and_steps(self, training: Training) -> None:
+        """The same as `_steps`, but the first adds its gradients to those of an earlier backward."""
+        for name, parameter in training.setup.model.named_parameters():
+            gradient = self._record.gradients.get(name)
+            if gradient is not None and parameter.requires_grad:
+                parameter.grad = gradient.to(parameter.device, copy=True)
+        self._steps(training)
 
     def _steps(self, training: Training) -> None:
         """Steps of an optimizer from the same parameters in every training, so that rounding does not add up."""
@@ -83,11 +110,23 @@ class LoopLevel:
         optimizer = torch.optim.SGD(trained, lr=self._rate)
         for place in range(3):
             with training.metered() if place else nullcontext():
-                optimizer.zero_grad()
                 training.backward(training.forward())
                 _take_gradients(model, self._leading[place : place + 1])
                 optimizer.step()
+                optimizer.zero_grad()
             training.measure()
+
+
+def _parts(training: Training, kinds: _Kinds) -> dict[LoopKind, Training]:
+    """The part of a training for each kind of loop: its first backward is of the first kind, all others of the second.
+
+    A kind that the training does not come to is left out.
+    """
+    if len(kinds) == 1:
+        return {kinds[0]: training}
+    first, second = replace(training, steps=training.steps[:1], alive=[]), replace(training, steps=training.steps[1:])
+    parts = zip(kinds, (first, second), strict=True)
+    return {kind: part for kind, part in parts if part.steps}
 
 
 def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
@@ -99,13 +138,12 @@ def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
                 parameter.grad.copy_(gradient)
 
 
-def _accumulation(training: Training) -> None:
-    for _ in range(2):
-        training.backward(training.forward())
-
-
-def _two_forwards(training: Training) -> None:
-    training.backward(training.forward() + training.forward())
+def _two_forwards_and_retained_graph(training: Training) -> None:
+    """Two forwards before a backward, and a second backward through the graph of the later one."""
+    first, second = training.forward(), training.forward()
+    training.backward(first + second, retain=True)
+    training.setup.model.zero_grad()
+    training.backward(second)
 
 
 def _retained_graph(training: Training) -> None:

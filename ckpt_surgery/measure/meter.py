@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -282,6 +283,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+@cache
 def _allocates(func: Any, index: int) -> bool:
     """Whether the result with this index is a new tensor and no alias of an argument."""
     returns = func._schema.returns

@@ -65,7 +65,8 @@ class RunRecord:
     those of parameters that the step itself wrote into.
     `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
     that would be left if every block kept only what it was given and returned, `held_bytes` what each block made and
-    did not return, of those kept. `recompute_bytes` are those alive whenever the recompute of a block began, and
+    did not return, of those kept. `policy_bytes` are those that a surgery was told to keep of each block.
+    `recompute_bytes` are those alive whenever the recompute of a block began, and
     `left_bytes` those after the backward, both without the gradients of parameters and inputs. FLOPs are counted for
     forward and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
     caches to their size before the step, after the forward and after the backward. `calls` tells how the blocks
@@ -86,6 +87,7 @@ class RunRecord:
     kept_bytes: int
     best_kept_bytes: int = 0
     held_bytes: Mapping[str, int] = field(default_factory=dict)
+    policy_bytes: Mapping[str, int] = field(default_factory=dict)
     recompute_bytes: tuple[int, ...] = ()
     left_bytes: int = 0
     forward_flops: int = 0

@@ -89,7 +89,7 @@ def _attributes(model: nn.Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(namespace)
         for dictionary, content in dictionaries:
-            if identities(dictionary) != identities(content):
+            if (dictionary or content) and identities(dictionary) != identities(content):  # most are empty
                 dictionary.clear()
                 dictionary.update(content)
         for items, elements in lists:

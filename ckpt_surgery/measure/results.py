@@ -252,7 +252,7 @@ class Cost:
     """Bytes that autograd kept from forward to backward, and FLOPs of forward and backward.
 
     `best` is what the same stack would cost if every block were checkpointed once and kept nothing but what
-    goes in and comes out of it.
+    goes in and comes out of it, and what it was told to keep.
     """
 
     kept_bytes: int

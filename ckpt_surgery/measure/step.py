@@ -24,7 +24,7 @@ from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObser
 from ckpt_surgery.measure.record import LITTLE, RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.switch import Switch, switch_checkpointing
+from ckpt_surgery.measure.switch import Switch, kept_by_policy, switch_checkpointing
 from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
@@ -84,6 +84,7 @@ def run_step(
             kept_bytes=step.meter.kept_bytes,
             best_kept_bytes=step.meter.best_kept_bytes,
             held_bytes=step.meter.held_bytes,
+            policy_bytes={} if checkpointing is None else kept_by_policy(model),
             recompute_bytes=step.meter.recompute_bytes(gradients),
             left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,

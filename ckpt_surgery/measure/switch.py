@@ -88,6 +88,12 @@ def has_surgery(model: nn.Module) -> bool:
     return any(_surgical_blocks(model))
 
 
+def kept_by_policy(model: nn.Module) -> dict[str, int]:
+    """The bytes that the option `save` of `wrap_blocks` kept of each block in the last step, by name of the block."""
+    policies = {id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].policy) is not None}
+    return {name: size for policy in policies.values() for name, size in policy.bytes.items()}
+
+
 def blocks_of(model: nn.Module) -> dict[str, Block]:
     """The blocks of a model by name; where it has a surgery, those of the surgery and not what is around them."""
     operated = {name for name, module in model.named_modules() if _is_surgical(module)}

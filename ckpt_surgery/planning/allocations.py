@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
+from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
 from ckpt_surgery.runtime.tensors import unseen_for
 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
@@ -44,6 +44,7 @@ class Kind(StrEnum):
     RECOMPUTED = "recomputed"
     BACKWARD = "made in the backward"
     GRADIENT = "gradients of parameters"
+    GATHERED = "gathered from ranks, or on the way to them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class StepAllocations:
     backward_at: int
     forward_flops: int
     backward_flops: int
-    module_flops: Mapping[str, int]
-    """Those of the forward, by the innermost module."""
+    work: tuple[OperatorWork, ...]
+    """Each operator that computes or moves anything, in the order in which they ran."""
 
 
 class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
@@ -134,7 +135,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._latest: tuple[Any, Any] = (None, None)  # an operator, and where it was called
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
-        self._module_flops: Counter[str] = Counter()
+        self._work: list[OperatorWork] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -185,14 +186,17 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             backward_at=self._backward_began,
             forward_flops=self.forward_flops,
             backward_flops=self.backward_flops,
-            module_flops=dict(self._module_flops),
+            work=tuple(self._work),
         )
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
-        before = self.forward_flops
+        before = self.forward_flops + self.backward_flops
         super()._count(func, args, options, result)
-        if self.forward_flops > before:
-            self._module_flops[self._here()[0].module] += self.forward_flops - before
+        flops, moved = self.forward_flops + self.backward_flops - before, moved_bytes(func, args, options, result)
+        if flops or moved:
+            forward = not self._backward_began
+            module = self._here()[0].module if forward else ""
+            self._work.append(OperatorWork(module, forward, flops, moved))
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
         place, recomputed = self._here()

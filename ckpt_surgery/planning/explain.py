@@ -20,7 +20,10 @@ from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, r
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
+from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
+from ckpt_surgery.planning.sharding import held_states, sharded
+from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.library_switch import FUNCTION
@@ -29,7 +32,16 @@ from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 from ckpt_surgery.text import error_line
 
 
-def explain(model: nn.Module, inputs: Inputs, *, loss: Callable[[Any], Tensor] | None = None) -> Explanation:
+def explain(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: str = "none",
+    ranks: int = 1,
+    sharding: str | None = None,
+    device: str | None = None,
+) -> Explanation:
     """Say what one training step of `model` keeps for the backward, where that comes from, and where its peak is.
 
     The step runs on shapes: nothing is computed, no weights are needed, and an 8B model takes seconds. The model may
@@ -42,14 +54,20 @@ def explain(model: nn.Module, inputs: Inputs, *, loss: Callable[[Any], Tensor] |
         inputs: the arguments of its forward: by name, by position, or its only one.
         loss: turns the model's output into a scalar (default: the output's own `loss`, else a sum over its floats).
 
+        optimizer: whose state is counted: one of `ckpt_surgery.planning.optimizers.Optimizer`.
+        ranks: among how many the model is divided; the explanation is then that of one of them.
+        sharding: what they divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
+        device: whose time is estimated, as in `plan`; None for no estimate.
+
     Raises:
-        PlanningError: the step cannot run on shapes; the message says why and where.
+        PlanningError: the step cannot run on shapes; the message says why and where. An option is none of those above.
     """
+    training = training_of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
     with random_state_kept():
         copied = without_values(shapes_of(model, shapes))
         step, drawn = metered(copied, inputs, shapes, loss)
-    return explanation_of(copied, step, drawn)
+    return explanation_of(copied, step, drawn, training)
 
 
 def metered(
@@ -72,25 +90,29 @@ def metered(
     return step, shapes.drawn - drawn
 
 
-def explanation_of(model: nn.Module, step: StepAllocations, drawn: int, optimizer_bytes: int = 0) -> Explanation:
-    """The explanation of a step that was metered; `optimizer_bytes` is what the optimizer keeps besides."""
+def explanation_of(
+    model: nn.Module, step: StepAllocations, drawn: int, training: TrainingSetup = ALONE
+) -> Explanation:
+    """The explanation of a step that was metered, on one rank where the training has several."""
     blocks = find_blocks(model)
-    parameters, buffers = held_bytes(model.parameters()), held_bytes(model.buffers())
+    step = sharded(step, model, [block.name for block in blocks], training)
+    held, buffers = held_states(model.parameters(), training), held_bytes(model.buffers())
     return Explanation(
         model=type(model).__name__,
         blocks=len(blocks),
         checkpointed=sum(map(_is_checkpointed, blocks)),
-        parameter_bytes=parameters,
+        parameter_bytes=held.parameters,
         buffer_bytes=buffers,
         gradient_bytes=sum(one.bytes for one in step.allocations if one.kind is Kind.GRADIENT),
-        optimizer_bytes=optimizer_bytes,
+        optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(step, parameters + buffers + optimizer_bytes),
+        peak=peak_of(step, held.parameters + buffers + held.optimizer),
         holders=holders_of(one for one in step.allocations if one.kind is Kind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,
         drawn=drawn,
+        seconds=seconds_of(step.work, training.device) if training.device else 0.0,
     )
 
 

@@ -32,6 +32,7 @@ class Explanation(StepFigures):
         backward_flops: those of the backward, recomputes included.
         drawn: how often the step read what weights decide, such as the experts that a router chose, and was given
             values drawn at random: sizes that depend on them are those of one such draw.
+        seconds: the least time of the step on the device that was named; 0 where none was.
     """
 
     def __str__(self) -> str:

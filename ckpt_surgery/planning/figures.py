@@ -96,6 +96,7 @@ class StepFigures:
     forward_flops: int
     backward_flops: int
     drawn: int
+    seconds: float
 
     @property
     def peak_bytes(self) -> int:
@@ -136,7 +137,8 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
     total = [sum(values) for values in zip(*curves.values(), strict=True)]
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [one for one in step.allocations if one.born <= at <= one.last]
-    newest = max(alive, key=lambda one: one.born, default=None)
+    own = [one for one in alive if one.kind is not Kind.GATHERED]
+    newest = max(own, key=lambda one: one.born, default=None)
     return Peak(
         bytes=always + (total[at - 1] if at else 0),
         by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},

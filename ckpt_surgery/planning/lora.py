@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.shapes import ShapesOnly
 
 
 class LoraLinear(nn.Module):
@@ -41,8 +41,10 @@ class LoraLinear(nn.Module):
         return added.to(result.dtype)  # type: ignore[no-any-return]
 
 
-def add_lora(model: nn.Module, rank: int, shapes: ShapesOnly) -> int:
-    """Freeze a model that holds no data, and give its linear layers adapters of a rank. Returns how many got one.
+def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any]) -> int:
+    """Freeze a model, and give its linear layers adapters of a rank. Returns how many got one.
+
+    They are made inside `where`: the `ShapesOnly` of a model that holds no data, or a `torch.device`.
 
     They are those of PEFT's "all-linear": every linear layer except the output embeddings. Experts that are a single
     parameter get none, as in PEFT without `target_parameters`.
@@ -64,7 +66,7 @@ def add_lora(model: nn.Module, rank: int, shapes: ShapesOnly) -> int:
         raise PlanningError(f"{type(model).__name__} has no linear layer that an adapter could go to")
     model.requires_grad_(False)
     adapters: dict[nn.Module, LoraLinear] = {}
-    with shapes:
+    with where:
         for parent, name, layer in places:
             inputs, outputs = layer.weight.shape if isinstance(layer, Conv1D) else layer.weight.shape[::-1]
             if layer not in adapters:  # one that several modules share

@@ -26,7 +26,7 @@ def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
     title = f"The memory of a step: {', '.join(names)}"
     highest = max((step.peak_bytes for _, step in steps), default=0)
     body = [f"<header><h1>{escape(title)}</h1></header>", '<main class="steps">']
-    body += [_section(name, step, highest) for name, step in steps]
+    body += [step_section(name, step, highest) for name, step in steps]
     return page_of(title, [*body, "</main>", _FOOTER])
 
 
@@ -36,7 +36,8 @@ _FOOTER = (
 )
 
 
-def _section(name: str, step: StepFigures, highest: int) -> str:
+def step_section(name: str, step: StepFigures, highest: int) -> str:
+    """The section of one step; `highest` bytes are the full height of its drawing."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.errors import DoesNotFitError, PlanningError
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs
-from ckpt_surgery.planning.allocations import Kind, StepAllocations
-from ckpt_surgery.planning.devices import Device, device_of
-from ckpt_surgery.planning.explain import explanation_of, metered, on_host_without_data
+from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.choices import AppliedPlan
+from ckpt_surgery.planning.devices import Device
+from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
+from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.solver import Alternative, Solution, front, unbeaten
-from ckpt_surgery.planning.states import state_bytes
-from ckpt_surgery.runtime.discovery import Block
+from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
-from ckpt_surgery.runtime.wrap import wrap_blocks
-from ckpt_surgery.text import size
-
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRow:
-    """One way to train: the blocks checkpointed by stack, whether their inputs are offloaded, and what that costs.
-
-    `peak_bytes` is what was measured on shapes where `measured` is set, else an estimate from steps that were.
-    `extra_seconds` are those of one step on the device.
-    """
-
-    first: Mapping[str, int]
-    offload: bool
-    kept_bytes: int
-    peak_bytes: int
-    extra_seconds: float
-    measured: bool
+from ckpt_surgery.text import size_in_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +33,11 @@ class Plan:
         memory: the budget.
         device: whose time was estimated.
         blocks: the blocks of each stack.
-        chosen: the way with the least extra time that fits; its `first` is empty where nothing has to be done.
+        chosen: the way with the least extra time that fits.
         explanation: of a step with it.
-        front: the ways that no other beats, from the fastest to the one that keeps least.
-        step_seconds: the least time of a step without recomputing, by the floating-point operations alone.
+        front: the ways that no other beats, from the fastest to the one with the lowest peak.
+        step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
+        unavailable: why `fuse_loss` or `tile_mlp` cannot be applied to this model, by their names.
     """
 
     model: str
@@ -70,30 +49,39 @@ class Plan:
     front: tuple[PlanRow, ...]
     step_seconds: float
 
+    unavailable: Mapping[str, str]
+
     @property
     def is_needed(self) -> bool:
         """Whether anything has to be done at all."""
-        return any(self.chosen.first.values())
+        return self.chosen.choice.is_needed
 
     @property
     def code(self) -> str:
-        """The Python that does it: one call; empty where nothing has to be done."""
-        if not self.is_needed:
-            return ""
-        whole = all(self.blocks[stack] == number for stack, number in self.chosen.first.items())
-        first = "" if whole else f", first={dict(self.chosen.first)!r}"
-        offload = ', offload="cpu"' if self.chosen.offload else ""
-        return f"wrap_blocks(model{first}{offload})"
+        """The Python that does it, a call on each line; empty where nothing has to be done."""
+        return self.chosen.choice.code(self.blocks)
 
-    def apply(self, model: nn.Module) -> Surgery | None:
+    def to_html(self) -> str:
+        """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""
+        points = [
+            FrontPoint(
+                row.choice.name(self.blocks),
+                row.peak_bytes,
+                row.extra_seconds / self.step_seconds if self.step_seconds else 0.0,
+                row.measured,
+                row == self.chosen,
+            )
+            for row in self.front
+        ]
+        return plan_page(self.model, self.memory, self.code, points, self.explanation)
+
+    def apply(self, model: nn.Module) -> AppliedPlan | None:
         """Do it on `model`, which may be the one that was planned for or another of its kind.
 
-        Returns the surgery, whose `undo()` takes it back; None where nothing has to be done. Raises SurgeryError as
-        `wrap_blocks` does.
+        Returns what was done, whose `undo()` takes all of it back; None where nothing has to be done. Raises
+        SurgeryError as the calls in `code` do, and leaves the model as it was.
         """
-        if not self.is_needed:
-            return None
-        return wrap_blocks(model, first=dict(self.chosen.first), offload="cpu" if self.chosen.offload else None)
+        return self.chosen.choice.apply(model) if self.is_needed else None
 
 
 def plan(
@@ -101,12 +89,15 @@ def plan(
     inputs: Inputs,
     memory: int | str,
     *,
-    optimizer: Optimizer | str = Optimizer.ADAMW,
+    optimizer: str = "adamw",
+    ranks: int = 1,
+    sharding: str | None = None,
     device: str = "H100",
     offload: bool = True,
+    changes: bool = True,
     loss: Callable[[Any], Tensor] | None = None,
 ) -> Plan:
-    """Choose which blocks of `model` to checkpoint so that a step of it fits into `memory` at the least extra time.
+    """Choose what to do to `model` so that a step of it fits into `memory` at the least extra time.
 
     Nothing is run: steps are metered on shapes, as `explain` does, the one that is chosen too, so that what is
     promised is what was seen. The first blocks of each stack are checkpointed, as many as needed; the backward begins
@@ -119,8 +110,12 @@ def plan(
             "80GB" (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of kernels, the
             allocator's rounding and fragments, the CUDA context.
         optimizer: whose state is counted.
+        ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
+        sharding: what they divide, likewise.
         device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
         offload: whether the inputs of checkpointed blocks may go to host memory where that is needed.
+        changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
+            where `loss` is given.
         loss: as in `explain`.
 
     Raises:
@@ -128,6 +123,7 @@ def plan(
         PlanningError: the step cannot run on shapes, or an argument is none of those above.
         SurgeryError: the model has no blocks.
     """
+    training = training_of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
     with random_state_kept():
         copied = shapes_of(model, shapes)
@@ -144,9 +140,10 @@ def plan(
         copied,
         step,
         memory_bytes(memory),
-        optimizer=optimizer_of(optimizer),
-        device=device_of(device),
+        training=training,
         offload=offload,
+        changes=changes,
+        own_loss=loss is None,
     )
 
 
@@ -155,171 +152,37 @@ def plan_on_shapes(
     step: Callable[[], tuple[StepAllocations, int]],
     memory: int,
     *,
-    optimizer: Optimizer,
-    device: Device,
+    training: TrainingSetup,
     offload: bool,
+    changes: bool,
+    own_loss: bool = True,
 ) -> Plan:
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
-    planner = _BudgetPlanner(model, step, memory, state_bytes(model.parameters(), optimizer), device)
-    if planner.plain.peak_bytes <= memory:
-        nothing = planner.row(Solution((0,) * len(planner.stacks), planner.plain.kept_bytes, 0.0), offload=False)
-        return planner.plan(nothing, planner.plain)
-    ways = planner.ways(offload)
-    return planner.fastest(ways)
-
-
-class _BudgetPlanner:
-    """The steps of one model that were metered, and what they say of others."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        step: Callable[[], tuple[StepAllocations, int]],
-        memory: int,
-        states: int,
-        device: Device,
-    ) -> None:
-        self.model, self.memory, self.device = model, memory, device
-        self._step, self._states = step, states
-        without, self.plain = self._metered()
-        surgery = wrap_blocks(model, self_check="never")
-        self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
-        self._without = without
-        self._rows: list[PlanRow] = []
-
-    def ways(self, offload: bool) -> list[tuple[Solution, bool]]:
-        """The ways that no other beats, and whether they offload, from the fastest to the one that keeps least."""
-        found = dict.fromkeys(self._front(offload=False), False)
-        if offload:
-            found = {**dict.fromkeys(self._front(offload=True), True), **found}
-        return [(solution, found[solution]) for solution in unbeaten(found)]
-
-    def fastest(self, ways: Sequence[tuple[Solution, bool]]) -> Plan:
-        """The plan for the fastest way whose step fits. Raises PlanningError."""
-        over = self._least.peak_bytes - self._least.kept_bytes
-        place = next((at for at, (one, _) in enumerate(ways) if one.kept + over <= self.memory), len(ways) - 1)
-        fits: dict[int, Explanation] = {}
-        while 0 <= place < len(ways):
-            explained = self._with(*ways[place])
-            if explained.peak_bytes <= self.memory:
-                fits[place] = explained
-                place -= 1
-            else:
-                place += 1
-            if place in fits:
-                break
-            if fits and place > min(fits):
-                break
-        if not fits:
-            missing = size(explained.peak_bytes - self.memory)
-            raise DoesNotFitError(
-                f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
-                f"{size(explained.peak_bytes)}, {missing} more; take fewer tokens, adapters, or an optimizer with "
-                "a smaller state"
-            )
-        best = min(fits)
-        chosen = self.row(ways[best][0], offload=ways[best][1], explained=fits[best])
-        return self.plan(chosen, fits[best], [self.row(one, offload=moved, over=over) for one, moved in ways])
-
-    def plan(self, chosen: PlanRow, explained: Explanation, ways: Sequence[PlanRow] = ()) -> Plan:
-        """The plan with this choice."""
-        return Plan(
-            model=type(self.model).__name__,
-            memory=self.memory,
-            device=self.device,
-            blocks={name: len(blocks) for name, blocks in self.stacks.items()},
-            chosen=chosen,
-            explanation=explained,
-            front=tuple(chosen if row.first == chosen.first else row for row in ways) or (chosen,),
-            step_seconds=(self.plain.forward_flops + self.plain.backward_flops) / self.device.flops,
-        )
-
-    def row(
-        self, solution: Solution, *, offload: bool, explained: Explanation | None = None, over: int = 0
-    ) -> PlanRow:
-        """A solution as the surgery takes it; `over` is what a peak is above what is kept, if it was not metered."""
-        known = explained or (None if any(solution.checkpointed) else self.plain)
-        return PlanRow(
-            first=dict(zip(self.stacks, solution.checkpointed, strict=True)),
-            offload=offload and any(solution.checkpointed),
-            kept_bytes=known.kept_bytes if known else solution.kept,
-            peak_bytes=known.peak_bytes if known else solution.kept + over,
-            extra_seconds=solution.seconds,
-            measured=known is not None,
-        )
-
-    def _front(self, *, offload: bool) -> list[Solution]:
-        """The front of all stacks with or without offload: what each block keeps is that of a step of its own kind."""
-        wrapped, self._least = self._with_all(offload)
-        before, after = self._without, wrapped
-        stacks = [
-            _alternatives(
-                [_kept(before, block) for block in blocks],
-                [_kept(after, block) for block in blocks],
-                [self._seconds(block, _kept(self._checkpointed, block) if offload else 0) for block in blocks],
-            )
-            for blocks in self.stacks.values()
-        ]
-        outside = self.plain.kept_bytes - sum(_kept(before, b) for blocks in self.stacks.values() for b in blocks)
-        return [Solution(one.checkpointed, one.kept + outside, one.seconds) for one in front(stacks)]
-
-    def _with_all(self, offload: bool) -> tuple[StepAllocations, Explanation]:
-        wrap_blocks(self.model, self_check="never", offload="cpu" if offload else None)
-        on_host_without_data(self.model)
-        step, explained = self._metered()
-        if not offload:
-            self._checkpointed = step
-        return step, explained
-
-    def _with(self, solution: Solution, offload: bool) -> Explanation:
-        row = self.row(solution, offload=offload)
-        wrap_blocks(self.model, self_check="never", first=row.first, offload="cpu" if row.offload else None)
-        on_host_without_data(self.model)
-        return self._metered()[1]
-
-    def _metered(self) -> tuple[StepAllocations, Explanation]:
-        step, drawn = self._step()
-        return step, explanation_of(self.model, step, drawn, self._states)
-
-    def _seconds(self, block: Block, moved: int) -> float:
-        """The time that it costs to recompute a block, and to wait for its input where that is moved to the host."""
-        inside = sum(flops for name, flops in self._without.module_flops.items() if _is_in(name, block))
-        compute, transfer = inside / self.device.flops, moved / self.device.link
-        return compute + max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
+    planner = BudgetPlanner(model, step, memory, training)
+    if planner.plain.explained.peak_bytes <= memory:
+        ways: list[PlanRow] = []
+        chosen, explained = planner.nothing()
+    else:
+        ways = planner.ways(offload=offload, changes=changes, own_loss=own_loss)
+        chosen, explained = planner.fastest(ways)
+    return Plan(
+        model=type(model).__name__,
+        memory=memory,
+        device=planner.device,
+        blocks=planner.all_first,
+        chosen=chosen,
+        explanation=explained,
+        front=tuple(chosen if row.choice == chosen.choice else row for row in ways) or (chosen,),
+        step_seconds=planner.step_seconds,
+        unavailable=planner.unavailable,
+    )
 
 
 def memory_bytes(memory: int | str) -> int:
     """A budget in bytes. Raises PlanningError where it has no unit or is no size."""
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
-    match = _MEMORY.fullmatch(memory.strip()) if isinstance(memory, str) else None
-    if match is None or not float(match[1]):
+    said = size_in_bytes(memory) if isinstance(memory, str) else None
+    if not said:
         raise PlanningError(f'memory is {memory!r}: give bytes as an integer, or a size with its unit, such as "80GB"')
-    unit = match[2].lower()
-    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[0]])
-
-
-def optimizer_of(name: str) -> Optimizer:
-    """The optimizer of this name. Raises PlanningError."""
-    try:
-        return Optimizer(name)
-    except ValueError:
-        names = ", ".join(optimizer.value for optimizer in Optimizer)
-        raise PlanningError(f"no state is known of the optimizer {name!r}: give one of {names}") from None
-
-
-def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:
-    """A stack with none, one, two ... of its first blocks checkpointed."""
-    changes = [checkpointed - kept for kept, checkpointed in zip(before, after, strict=True)]
-    kept = accumulate(changes, initial=sum(before))
-    spent = accumulate(seconds, initial=0.0)
-    return [Alternative(number, *one) for number, one in enumerate(zip(kept, spent, strict=True))]
-
-
-def _kept(step: StepAllocations, block: Block) -> int:
-    """The bytes that a block made and that are kept for the backward."""
-    return sum(one.bytes for one in step.allocations if one.kind is Kind.KEPT and _is_in(one.place.module, block))
-
-
-def _is_in(module: str, block: Block) -> bool:
-    return module == block.name or module.startswith(f"{block.name}.")
+    return said

@@ -40,6 +40,15 @@ _NOT_READ = (
     torch.ops.aten.native_dropout.default,
 )
 """Operators whose integers and masks are for their backward alone; the first two run on CUDA alone."""
+_OF_ONE_DTYPE = frozenset(
+    (
+        torch.ops.aten.mm.default,
+        torch.ops.aten.bmm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.baddbmm.default,
+    )
+)
+"""Operators that take no tensors of several dtypes; on shapes torch does not look."""
 DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -80,6 +89,8 @@ class ShapesOnly(TorchDispatchMode):
 
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
+            if func in _OF_ONE_DTYPE:
+                _check_dtypes(func, args)
             if func is _GROUPED_MM:
                 return _grouped_mm(*args, **options)
             return func(*args, **options)
@@ -124,6 +135,12 @@ def drawn(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point():
         return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
+    dtypes = list(dict.fromkeys(str(arg.dtype).removeprefix("torch.") for arg in args if isinstance(arg, Tensor)))
+    if len(dtypes) > 1:
+        raise RuntimeError(f"{func._overloadpacket} takes tensors of one dtype, and not of {' and '.join(dtypes)}")
 
 
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:

@@ -1,8 +1,9 @@
-"""What an optimizer keeps for the parameters that it trains, and what of it each rank of several holds."""
+"""What an optimizer keeps for the parameters that it trains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from torch import nn
 
@@ -18,11 +19,12 @@ def state_bytes(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> int
     The counters of steps are left out: four bytes a parameter, in host memory unless the optimizer is fused.
     """
     trained = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
-    return sum(_state_of(parameter, optimizer) for parameter in trained.values())
+    return sum(state_of(tuple(each.shape), each.itemsize, optimizer) for each in trained.values())
 
 
-def _state_of(parameter: nn.Parameter, optimizer: Optimizer) -> int:
-    count, itemsize = parameter.numel(), parameter.itemsize
+def state_of(shape: tuple[int, ...], itemsize: int, optimizer: Optimizer) -> int:
+    """The bytes of the optimizer's state for one parameter of this shape, or part of one."""
+    count = prod(shape)
     match optimizer:
         case Optimizer.SGD_MOMENTUM:
             return count * itemsize
@@ -33,9 +35,9 @@ def _state_of(parameter: nn.Parameter, optimizer: Optimizer) -> int:
                 return 2 * count * 4
             return 2 * (count + 4 * -(-count // _BLOCK))
         case Optimizer.ADAFACTOR:
-            if parameter.ndim < 2:
+            if len(shape) < 2:
                 return count * itemsize
-            rows, columns = count // parameter.shape[-1], count // parameter.shape[-2]
+            rows, columns = count // shape[-1], count // shape[-2]
             return (rows + columns) * itemsize
         case _:
             return 0

@@ -18,7 +18,6 @@ from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
-from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import (
     explanation_of,
     metered,
@@ -27,9 +26,9 @@ from ckpt_surgery.planning.explain import (
     without_values,
 )
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
+from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.build import class_and_config, from_factory
@@ -122,15 +121,15 @@ def released(
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention)
 
 
-def explain_released(released: ReleasedModel, optimizer_bytes: int = 0) -> Explanation:
+def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
     with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
-    return explanation_of(released.model, step, drawn, optimizer_bytes)
+    return explanation_of(released.model, step, drawn, training)
 
 
 def plan_released(
-    released: ReleasedModel, memory: int, *, optimizer: Optimizer, device: Device, offload: bool
+    released: ReleasedModel, memory: int, *, training: TrainingSetup, offload: bool, changes: bool
 ) -> Plan:
     """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
 
@@ -138,7 +137,7 @@ def plan_released(
         with random_state_kept(), CudaOperators():
             return metered(released.model, released.inputs, released.shapes)
 
-    return plan_on_shapes(released.model, step, memory, optimizer=optimizer, device=device, offload=offload)
+    return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes)
 
 
 def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:

@@ -48,6 +48,7 @@ def facts_of(step: StepFigures) -> list[tuple[str, str]]:
         ("kept for the backward", size(step.kept_bytes)),
         ("peak", f"{size(step.peak_bytes)}, {peak_place(step.peak)}"),
         ("blocks checkpointed", f"{step.checkpointed} of {step.blocks}"),
+        *([("least time", f"{step.seconds:.3g} s")] if step.seconds else []),
     ]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
 from ckpt_surgery.runtime.check_schedule import CheckSchedule
+from ckpt_surgery.runtime.kept_results import KeptResults, SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.nested_backward import anchor
 from ckpt_surgery.runtime.options import SurgeryOptions
@@ -26,7 +27,7 @@ class BlockForward:
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
     later. With `fills_cache` another part of the model reads the cache that the block fills. `schedule` says which of
-    its calls check themselves.
+    its calls check themselves, and `policy` what they keep, where that is anything.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class BlockForward:
         options: SurgeryOptions,
         original: Callable[..., Any] | None,
         fills_cache: bool,
+        policy: SavePolicy | None = None,
     ) -> None:
         self.name = name
         self.block = block
         self.fills_cache = fills_cache
         self.skip_frozen = options.skip_frozen
+        self.policy = policy
         self.schedule = CheckSchedule(options.checks)
         self.original = original
         self.replacement: Callable[..., Any] | None = None
@@ -84,7 +87,8 @@ class BlockForward:
         reentrant = bool(getattr(function, "reentrant", False))
         refuse_transforms(self._signature.place, reentrant=reentrant)
         call = self._signature.without_own_caches(*self._signature.without_use_cache(args, kwargs))
-        computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule)
+        kept = None if self.policy is None else KeptResults(self.policy, self.name, self.place)
+        computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule, kept)
         given = computation.tensors
         if not given:
             example = next((p for p in self.block.parameters() if p.requires_grad), None)

@@ -6,17 +6,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.disk_transport import DiskTransport
+from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader
 from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.pinned_pool import PinnedPool
+from ckpt_surgery.runtime.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.rng import generator_state
 
 
@@ -35,7 +41,7 @@ class Checkpointing:
     @classmethod
     def of(cls, options: SurgeryOptions) -> Checkpointing:
         """The function for these options, with an offloader of its own where they ask for offload."""
-        return cls(options, None if options.offload is None else Offloader())
+        return cls(options, _offloader(options))
 
     @property
     def reentrant(self) -> bool:
@@ -45,8 +51,16 @@ class Checkpointing:
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed = replace(self.options, **options)
-        offloader = self.offloader or (None if changed.offload is None else Offloader())
+        same = changed.offload == self.options.offload
+        if not same:
+            self.release()
+        offloader = self.offloader if same else _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
+
+    def release(self) -> None:
+        """Give back the memory that offload holds for later steps."""
+        if self.offloader is not None:
+            self.offloader.release()
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function(*args, **kwargs)` checkpointed; tensors with gradient are positional."""
@@ -55,8 +69,10 @@ class Checkpointing:
         passed: dict[str, Any] = {"preserve_rng_state": options.preserve_rng_state is True, **self.more}
         passed["use_reentrant"] = options.use_reentrant and not compiling and not self._under_ddp()
         if options.context_fn is not None:
-            passed["context_fn"] = options.context_fn
-        may_draw = options.preserve_rng_state is not False
+            passed["context_fn"] = options.context_fn if options.save is None else partial(_beside_save, options)
+        elif compiling and options.save is not None:
+            passed["context_fn"] = partial(compiled_contexts, options.save)
+        may_draw = options.preserve_rng_state is not False or RANDOM in (options.save or ())
         if compiling or (may_draw and self.offloader is None):
             return checkpoint(function, *args, **passed, **kwargs)
         given = [value for value in args if isinstance(value, Tensor)]
@@ -79,6 +95,22 @@ class Checkpointing:
                 stacklevel=2,
             )
         return True
+
+
+def _offloader(options: SurgeryOptions) -> Offloader | None:
+    if options.offload is None:
+        return None
+    if options.offload == "cpu":
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
+
+
+def _beside_save(options: SurgeryOptions) -> Any:
+    """The contexts of `context_fn`, which may not choose what is kept where `save` does. Raises SurgeryError."""
+    contexts = options.context_fn() if options.context_fn is not None else ()
+    if any(isinstance(context, TorchDispatchMode) for context in contexts):
+        raise SurgeryError("save and context_fn both say what is kept: give one of the two")
+    return contexts
 
 
 @contextmanager

@@ -130,14 +130,20 @@ def takes_embedding_hook(model: nn.Module) -> bool:
     return embeddings is None or isinstance(embeddings, nn.Embedding)
 
 
-def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], bool] | None:
-    """The options in a function that transformers made to checkpoint, and whether it offloads; None for others."""
+def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | None:
+    """The options in a function that transformers made to checkpoint, and where it offloads to; None for others.
+
+    That is "cpu" where transformers was told to offload, and None where it does not say. A release that hands its
+    whole dictionary of options to the function has it among them, and then it may be what `wrap_blocks` takes.
+    """
     options = dict(function.keywords) if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
-    if inner is checkpoint:
-        return options, False
     home, name = getattr(inner, "__module__", ""), getattr(inner, "__name__", "")
-    return (options, True) if home == "transformers.modeling_utils" and name == "checkpoint_func" else None
+    own = home == "transformers.modeling_utils" and name == "checkpoint_func"
+    if inner is not checkpoint and not own:
+        return None
+    offload = options.pop("offload", own)
+    return options, "cpu" if offload is True else offload or None
 
 
 def embedding_hooks(model: nn.Module) -> Iterator[tuple[nn.Module, int]]:

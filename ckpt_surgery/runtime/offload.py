@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import TensorWeakRef
 
 from ckpt_surgery.errors import ModifiedTensorError, OptionError
+from ckpt_surgery.runtime.host_transport import HostTransport
 
 
 class Transport(Protocol):
@@ -30,7 +31,10 @@ class Transport(Protocol):
     """
 
     def put(self, source: Tensor) -> Any:
-        """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`. Returns the copy."""
+        """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`.
+
+        Returns the copy, and None where the store has no room: the tensor stays on the device then.
+        """
 
     def finish(self, host_copy: Any) -> None:
         """After this, the memory of the copy's source may be given to others."""
@@ -41,14 +45,18 @@ class Transport(Protocol):
     def get(self, device_copy: Any) -> Tensor:
         """The tensor that was copied back: shape, dtype, device and order of strides of the source, in new memory."""
 
+    def release(self) -> None:
+        """Give back what is held for later copies. The copies that there are stay."""
+
 
 @dataclass(slots=True)
 class OffloadStats:
     """What an offloader has done since it was made.
 
     Of the block inputs that were saved, `tensors` left the device, `bytes` in total; `deduplicated` were already
-    saved for another block; and `kept` stayed: the last of each forward, parameters, and small ones. At most
-    `peak_in_flight` copies were on their way from the device at once.
+    saved for another block; and `kept` stayed: the last of each forward, parameters, small ones, and those that there
+    was `no_room` for. At most `peak_in_flight` copies were on their way from the device at once. Of what the backward
+    `fetched`, `prefetched` was on its way before it was asked for, and at most `peak_returning` copies at once.
     """
 
     tensors: int = 0
@@ -56,21 +64,27 @@ class OffloadStats:
     deduplicated: int = 0
     kept: int = 0
     peak_in_flight: int = 0
+    no_room: int = 0
+    fetched: int = 0
+    prefetched: int = 0
+    peak_returning: int = 0
 
 
 class Offloader:
     """Moves the inputs of checkpointed blocks off the device, and back when the backward reaches them.
 
     One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
-    those of the last block never move. It keeps nothing alive: what was saved lives as long as the graph. Copies and
-    pickles have its options and nothing of what it has saved.
+    those of the last block never move. They come back one block ahead: in the order of the last whole step, where this
+    one has as many calls of blocks, and else in that of the forward, reversed. It keeps nothing alive: what was saved
+    lives as long as the graph. Copies and pickles have its options and nothing of what it has saved.
     """
 
     def __init__(self, transport: Transport | None = None, *, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
         """Use `transport`, by default one to host memory.
 
         Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
-        for before another is sent. Raises OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
+        for before another is sent; and no more than so many are on their way back ahead of their use. Raises
+        OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
         """
         if in_flight < 1 or minimum_bytes < 0:
             raise OptionError(
@@ -84,10 +98,18 @@ class Offloader:
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[int, _OffloadedTensor] = weakref.WeakValueDictionary()
         self._copying: deque[weakref.ref[_OffloadedTensor]] = deque()
+        self._returning: deque[weakref.ref[_OffloadedTensor]] = deque()
         self._newest: Callable[[], _Inputs | None] = _none
+        self._step = _CallOrder()
+        self._order: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _offloader, (self.transport, self._minimum_bytes, self._in_flight)
+
+    def release(self) -> None:
+        """Give back the memory that the transport holds for later steps; what is saved stays until its graph ends."""
+        with self._lock:
+            self.transport.release()
 
     @contextmanager
     def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -104,7 +126,9 @@ class Offloader:
         with self._lock, torch.no_grad():
             newest = self._newest()
             self._send(newest.tensors if newest else ())
-            inputs = _Inputs(self._newest)
+            if self._step.order:  # its backward has begun
+                self._step = _CallOrder()
+            inputs = _Inputs(self._step)
         given = list(tensors)
 
         # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
@@ -133,16 +157,20 @@ class Offloader:
                 if offloaded.bytes < self._minimum_bytes:
                     return _Kept(tensor)
                 self._known[id(tensor)] = offloaded
-            inputs.tensors.append(offloaded)
+            inputs.add(offloaded)
             self._newest = weakref.ref(inputs)
-            return _Reference(offloaded, inputs)
+            return _Reference(offloaded, inputs, len(inputs.tensors))
 
     def _send(self, tensors: Sequence[_OffloadedTensor]) -> None:
         for offloaded in tensors:
-            if offloaded.host_copy is not None or offloaded.source is None:
+            if offloaded.host_copy is not None or offloaded.source is None or offloaded.stays:
                 continue  # an earlier block's as well
             self._wait_for(self._in_flight - 1)
             offloaded.host_copy = self.transport.put(offloaded.source)
+            if offloaded.host_copy is None:
+                offloaded.stays = True
+                self.stats.no_room += 1
+                continue
             self._copying.append(weakref.ref(offloaded))
             self.stats.kept -= 1
             self.stats.tensors += 1
@@ -164,29 +192,55 @@ class Offloader:
         if isinstance(saved, _Kept):
             return saved.tensor()
         with self._lock, torch.no_grad():
-            before = saved.inputs.before()
-            following = before.tensors if before else []
+            following = self._following(saved)
             self._wait_for(0, [saved.offloaded, *following])
             tensor = self._fetch(saved.offloaded)
             if saved.offloaded in following and saved.offloaded.source is None:
                 saved.offloaded.ready = tensor
-            for offloaded in following:
-                self._start(offloaded)
+            self._prefetch(following)
             return saved.offloaded.view.restore(tensor)
+
+    def _following(self, saved: _Reference) -> list[_OffloadedTensor]:
+        """What the backward is expected to need next: the other inputs of this call, and those of the next one."""
+        inputs = saved.inputs
+        inputs.step.begin_backward(inputs.number)
+        if inputs.step.is_whole():
+            self._order = tuple(inputs.step.order)
+        return [*inputs.tensors[saved.place :], *inputs.step.after(inputs.number, self._order)]
 
     def _fetch(self, offloaded: _OffloadedTensor) -> Tensor:
         if offloaded.modified():
             raise ModifiedTensorError(_modified(offloaded.view.size))
         if offloaded.source is not None:
             return offloaded.source
-        self._start(offloaded)
-        tensor = self.transport.get(offloaded.device_copy) if offloaded.ready is None else offloaded.ready
-        offloaded.device_copy = offloaded.ready = None
+        if offloaded.ready is not None:
+            tensor, offloaded.ready = offloaded.ready, None
+            return tensor
+        self.stats.fetched += 1
+        self.stats.prefetched += offloaded.device_copy is not None
+        if offloaded.device_copy is None:
+            offloaded.device_copy = self.transport.start(offloaded.host_copy)
+        tensor = self.transport.get(offloaded.device_copy)
+        offloaded.device_copy = None
         return tensor
 
-    def _start(self, offloaded: _OffloadedTensor) -> None:
-        if offloaded.source is None and offloaded.device_copy is None and offloaded.ready is None:
+    def _prefetch(self, wanted: Sequence[_OffloadedTensor]) -> None:
+        """Start to copy back what is wanted; what was fetched ahead and is not wanted now gives way."""
+        returning = [each for reference in self._returning if (each := reference()) is not None]
+        returning = [offloaded for offloaded in returning if offloaded.device_copy is not None]
+        for offloaded in wanted:
+            if offloaded.source is not None or offloaded.device_copy is not None or offloaded.ready is not None:
+                continue
+            unwanted = [other for other in returning if other not in wanted]
+            if len(returning) >= self._in_flight and unwanted:
+                unwanted[0].device_copy = None
+                returning.remove(unwanted[0])
+            if len(returning) >= self._in_flight:
+                break
             offloaded.device_copy = self.transport.start(offloaded.host_copy)
+            returning.append(offloaded)
+            self.stats.peak_returning = max(self.stats.peak_returning, len(returning))
+        self._returning = deque(map(weakref.ref, returning))
 
 
 def _none() -> None:
@@ -225,7 +279,8 @@ def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
 class _OffloadedTensor:
     """One tensor that was saved: `source` is its memory on the device, until `host_copy` is done.
 
-    `device_copy` is a copy back that was started; `ready` is what was fetched and the next block needs again.
+    `stays` is True where the store had no room for it. `device_copy` is a copy back that was started; `ready` is what
+    was fetched and the next block needs again.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -235,6 +290,7 @@ class _OffloadedTensor:
         self.source: Tensor | None = source
         self.bytes = source.nbytes
         self.host_copy: Any = None
+        self.stays = False
         self.device_copy: Any = None
         self.ready: Tensor | None = None
 
@@ -248,20 +304,58 @@ class _OffloadedTensor:
         return any(alias is not None and alias._version != self.version for alias in aliases)
 
 
+class _CallOrder:
+    """The calls of blocks in a forward, until a backward begins, and the `order` in which that reaches them."""
+
+    def __init__(self) -> None:
+        self._calls: list[weakref.ref[_Inputs]] = []
+        self.order: dict[int, None] = {}
+
+    def begin(self, inputs: _Inputs) -> int:
+        """The number of a call."""
+        self._calls.append(weakref.ref(inputs))
+        return len(self._calls) - 1
+
+    def begin_backward(self, number: int) -> None:
+        """The backward has reached a call, for the first time or again."""
+        self.order.setdefault(number)
+
+    def is_whole(self) -> bool:
+        """Whether the backward has reached every call."""
+        return len(self.order) == len(self._calls)
+
+    def after(self, number: int, order: Sequence[int]) -> Sequence[_OffloadedTensor]:
+        """The inputs of the call that the backward needs after this one, if an earlier step had that order."""
+        following = number - 1
+        if len(order) == len(self._calls):
+            place = order.index(number) + 1
+            following = order[place] if place < len(order) else -1
+        inputs = self._calls[following]() if following >= 0 else None
+        return () if inputs is None else inputs.tensors
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Inputs:
-    """The moving inputs of one block's call, and those of the call before it."""
+    """The moving inputs of one block's call, which is that of a `number` in its step once there are any."""
 
-    before: Callable[[], _Inputs | None]
+    step: _CallOrder
+    number: int = -1
     tensors: list[_OffloadedTensor] = field(default_factory=list)
+
+    def add(self, offloaded: _OffloadedTensor) -> None:
+        """One more input."""
+        if not self.tensors:
+            self.number = self.step.begin(self)
+        self.tensors.append(offloaded)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What autograd keeps for a tensor that moves."""
+    """What autograd keeps for a tensor that moves; `place` is that of the next one among the inputs."""
 
     offloaded: _OffloadedTensor
     inputs: _Inputs
+    place: int
 
 
 class _Kept:
@@ -289,107 +383,3 @@ def _modified(shape: Sequence[int]) -> str:
 def _can_move(tensor: Tensor) -> bool:
     plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
     return plain and tensor.is_floating_point() and tensor.numel() > 0 and not isinstance(tensor._base, nn.Parameter)
-
-
-class HostTransport:
-    """To host memory. Where the device has streams, it is pinned and copies run beside the compute.
-
-    Memory is never marked with `record_stream`: the allocator would then reuse it only once the device, which lags
-    far behind the host, has reached that point, and the peak could be as high as without offload. Instead, everything
-    on the device belongs to the compute stream, which waits for a copy before the memory is freed.
-    """
-
-    def __init__(self) -> None:
-        self._streams: dict[torch.device, _SideStreams | None] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return HostTransport, ()
-
-    def put(self, source: Tensor) -> _HostCopy:
-        """Copy to the host, on a side stream if the device has streams."""
-        streams = self._side_streams(source.device)
-        host = torch.empty_like(source, device="cpu", pin_memory=streams is not None)
-        if streams is None:
-            return _HostCopy(host.copy_(source), source.device)
-        compute = streams.compute()
-        streams.to_host.wait_stream(compute)
-        with streams.module.stream(streams.to_host):
-            host.copy_(source, non_blocking=True)
-        return _HostCopy(host, source.device, compute, streams.to_host.record_event())
-
-    def finish(self, host_copy: _HostCopy) -> None:
-        """Let the stream that the source belongs to wait for the copy; the host does not wait."""
-        if host_copy.compute is not None:
-            host_copy.compute.wait_event(host_copy.done)
-
-    def start(self, host_copy: _HostCopy) -> _DeviceCopy:
-        """Copy back, on another side stream where there is one."""
-        streams = self._side_streams(host_copy.device)
-        tensor = torch.empty_like(host_copy.host, device=host_copy.device)
-        if streams is None:
-            return _DeviceCopy(tensor.copy_(host_copy.host))
-        compute = streams.compute()
-        streams.to_device.wait_stream(compute)  # the new tensor's memory may still be in use by what was queued before
-        streams.to_device.wait_event(host_copy.done)
-        with streams.module.stream(streams.to_device):
-            tensor.copy_(host_copy.host, non_blocking=True)
-        return _DeviceCopy(tensor, compute, streams.to_device.record_event())
-
-    def get(self, device_copy: _DeviceCopy) -> Tensor:
-        """The tensor; the current stream waits for it, the host does not."""
-        streams = self._side_streams(device_copy.tensor.device)
-        if streams is not None:
-            current = streams.compute()
-            current.wait_event(device_copy.done)
-            if current != device_copy.compute:
-                device_copy.tensor.record_stream(current)
-        return device_copy.tensor
-
-    def _side_streams(self, device: torch.device) -> _SideStreams | None:
-        if device not in self._streams:
-            self._streams[device] = _side_streams(device)
-        return self._streams[device]
-
-
-@dataclass(frozen=True, slots=True)
-class _SideStreams:
-    """The two side streams of one device."""
-
-    module: Any
-    device: torch.device
-    to_host: Any
-    to_device: Any
-
-    def compute(self) -> Any:
-        return self.module.current_stream(self.device)
-
-
-def _side_streams(device: torch.device) -> _SideStreams | None:
-    module: Any = torch.get_device_module(device)
-    if device.type == "cpu" or not hasattr(module, "Stream"):
-        return None
-    return _SideStreams(module, device, module.Stream(device), module.Stream(device))
-
-
-@dataclass(frozen=True, slots=True)
-class _HostCopy:
-    """A copy on the host, the stream that its source belongs to and the event of its end."""
-
-    host: Tensor
-    device: torch.device
-    compute: Any = None
-    done: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceCopy:
-    """A copy on the device, the stream that it belongs to and the event of its end."""
-
-    tensor: Tensor
-    compute: Any = None
-    done: Any = None
-
-    def __del__(self) -> None:
-        # A copy that was never fetched may still be under way: the memory must not be reused before it ends.
-        if self.compute is not None:
-            self.compute.wait_event(self.done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,32 +13,36 @@ from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
+from ckpt_surgery.runtime.disk_transport import writable_folder
+from ckpt_surgery.runtime.policies import RANDOM, choices_of
 from ckpt_surgery.runtime.rng import active_dropout
+from ckpt_surgery.text import size_in_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
-    `stacks` are patterns, `blocks` names of classes, and `first` pairs of a pattern and a number. Raises
-    SurgeryError where a value is none of those allowed, or two options contradict each other.
+    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, and `offload_pinned` is
+    in bytes. Raises SurgeryError where a value is none of those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False
     every_n: int = 1
     first: tuple[tuple[str, int], ...] | None = None
-    offload: Literal["cpu"] | None = None
+    offload: str | None = None
+    offload_pinned: int | None = None
     preserve_rng_state: bool | Literal["unsafe"] = True
     stacks: tuple[str, ...] | None = None
     skip_frozen: bool = True
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
     self_check: SelfCheckOption = "first"
+    save: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        offload: object = self.offload
-        if offload not in (None, "cpu"):
-            raise SurgeryError(f'offload is {offload!r}: give "cpu", or None to keep everything where it is')
+        if self.offload_pinned is not None and self.offload not in (None, "cpu"):
+            raise SurgeryError(f'offload_pinned is for offload="cpu": nothing is pinned with offload={self.offload!r}')
         if type(self.use_reentrant) is not bool:
             raise SurgeryError(f"use_reentrant is {self.use_reentrant!r}: give True or False")
         preserve: object = self.preserve_rng_state
@@ -65,6 +70,10 @@ class SurgeryOptions:
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
 
+        choices_of(self.save or ())
+        if self.use_reentrant and self.save is not None:
+            raise SurgeryError("save needs use_reentrant=False: reentrant checkpointing keeps nothing of a block")
+
     @property
     def checks(self) -> SelfCheckOption:
         """When recomputes are checked: never where it was said that they may draw other numbers."""
@@ -82,7 +91,7 @@ class SurgeryOptions:
                     f"{block.original_name} is a scripted block, whose forward cannot be replaced: call wrap_blocks "
                     "before torch.jit.script, or leave it out with blocks="
                 )
-            if self.preserve_rng_state is not False:
+            if self.preserve_rng_state is not False or RANDOM in (self.save or ()):
                 continue
             if (dropping := active_dropout(block)) is not None:
                 raise SurgeryError(
@@ -90,6 +99,29 @@ class SurgeryOptions:
                     "recompute would draw other numbers; keep it True, set the rates to 0, or say "
                     'preserve_rng_state="unsafe"'
                 )
+
+
+def offload_place(offload: Any) -> str | None:
+    """The option `offload`: "cpu", "disk" or the absolute path of a folder. Raises SurgeryError where it is none."""
+    if offload is None or offload in ("cpu", "disk"):
+        return offload  # type: ignore[no-any-return]
+    if not offload or not isinstance(offload, (str, os.PathLike)) or isinstance(os.fspath(offload), bytes):
+        raise SurgeryError(
+            f'offload is {offload!r}: give "cpu", "disk" or a folder, or None to keep everything where it is'
+        )
+    return writable_folder(offload)
+
+
+def pinned_bytes(given: Any) -> int | None:
+    """The option `offload_pinned` in bytes. Raises SurgeryError where it is no size."""
+    if given is None or (type(given) is int and given >= 0):
+        return given
+    said = size_in_bytes(given) if isinstance(given, str) else None
+    if said is None:
+        raise SurgeryError(
+            f'offload_pinned is {given!r}: give bytes as an integer, or a size with its unit, such as "8GB"'
+        )
+    return said
 
 
 def stack_patterns(stacks: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -107,6 +139,11 @@ def first_blocks(first: int | Mapping[str, int] | None) -> tuple[tuple[str, int]
     if not isinstance(given, Mapping) or not given:
         raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
     return tuple(first.items())
+
+
+def saved_names(save: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The option `save` as a tuple of names. Raises SurgeryError where it names none, or is something else."""
+    return None if save is None else tuple(dict.fromkeys(_several(save, "save", "a name", (str,))))
 
 
 def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:

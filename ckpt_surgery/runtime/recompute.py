@@ -23,6 +23,7 @@ from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.check_schedule import CheckSchedule
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.contents import without_graph
+from ckpt_surgery.runtime.kept_results import KeptResults
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
@@ -33,7 +34,7 @@ from ckpt_surgery.runtime.tensors import is_parameter, version
 class Computation:
     """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
 
-    __slots__ = ("_arguments", "_call", "_check", "_mode", "_recomputed")
+    __slots__ = ("_arguments", "_call", "_check", "_kept", "_mode", "_recomputed")
 
     def __init__(
         self,
@@ -43,10 +44,14 @@ class Computation:
         state: BlockState,
         arguments: Arguments,
         schedule: CheckSchedule,
+        kept: KeptResults | None = None,
     ) -> None:
         self._call = RecordedCall(block, forward, signature, state, arguments)
         self._check = SelfCheck(signature.place, block) if schedule.due(self._call.tensors) else None
         self._recomputed = schedule.recomputed
+        self._kept = kept
+        if kept is not None and self._check is not None:
+            kept.show = self._check.given
         self._arguments: Arguments | None = arguments  # until the first run
         self._mode: RecomputeMode | None = None  # from the first run on
 
@@ -72,12 +77,21 @@ class Computation:
         assert arguments is not None
         self._call.tensors = []
         before = [version(tensor) for tensor in given]
-        kind = NonReentrantMode if torch.is_grad_enabled() else ReentrantMode
-        self._mode = kind(self._call, self._check)
+        self._mode = self._mode_of_first_run()
         try:
             return self._mode.first(arguments, given)
         finally:
             self._refuse_written(arguments, given, before)
+
+    def _mode_of_first_run(self) -> RecomputeMode:
+        if torch.is_grad_enabled():
+            return NonReentrantMode(self._call, self._check, self._kept)
+        if self._kept is not None:
+            raise SurgeryError(
+                f"{self._call.place} is checkpointed by a function with use_reentrant=True, and save needs "
+                "use_reentrant=False: give that, or leave out save"
+            )
+        return ReentrantMode(self._call, self._check)
 
     def _refuse_written(self, arguments: Arguments, given: tuple[Tensor, ...], before: Sequence[int]) -> None:
         for tensor, written in zip(given, before, strict=True):
@@ -114,14 +128,21 @@ class Computation:
 class NonReentrantMode(RecomputeMode):
     """The first pass runs with gradients, so that autograd knows what the block made of what."""
 
-    __slots__ = ("_output",)
+    __slots__ = ("_kept", "_output")
+
+    def __init__(self, call: RecordedCall, check: SelfCheck | None, kept: KeptResults | None) -> None:
+        super().__init__(call, check)
+        self._kept = kept
 
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         args, kwargs = arguments
         self._call.begin(watching=self._check is not None)
-        with self._check.forward(saved=SEES_SAVED_TENSORS) if self._check is not None else NOTHING:
+        checking = self._check.forward(saved=SEES_SAVED_TENSORS) if self._check is not None else NOTHING
+        with checking, self._kept.forward() if self._kept is not None else NOTHING:
             self._output = self._call.forward(*args, **kwargs)
         self._call.end()
+        if self._kept is not None:
+            self._kept.refuse_written()
         results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
         if self._check is not None and not SEES_SAVED_TENSORS:
             self._check.results(results)
@@ -133,7 +154,8 @@ class NonReentrantMode(RecomputeMode):
 
         def forward(stand_ins: Mapping[int, Any]) -> Any:
             args, kwargs = self._call.rebuilt(given, stand_ins)
-            return self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+            with self._kept.recompute() if self._kept is not None else NOTHING:
+                return self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
 
         def run() -> tuple[Tensor, ...]:
             output = self._call.run_as_at_entry(forward, trusting=False)

@@ -15,7 +15,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 def seed_all(seed: int) -> None:
     """Seed torch on every device, Python, and NumPy if it is imported."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # without a device, that would only note the stack it is called from, which takes long
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)
@@ -67,6 +70,8 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """The CUDA devices of the parameters and buffers of a model, in the order of their names."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
+        return ()
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))
 
@@ -90,14 +95,15 @@ def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
 def torch_states_kept(states: TorchStates) -> Iterator[None]:
     """Inside, torch's generators begin with `states`; afterwards they are as they are now."""
     now = torch_states(device for device in states if device.type != "cpu")
-    _set_torch_states(states)
+    set_torch_states(states)
     try:
         yield
     finally:
-        _set_torch_states(now)
+        set_torch_states(now)
 
 
-def _set_torch_states(states: TorchStates) -> None:
+def set_torch_states(states: TorchStates) -> None:
+    """Let torch's generators go on from `states`."""
     for device, state in states.items():
         if device.type == "cpu":
             torch.set_rng_state(state)

@@ -26,7 +26,7 @@ from ckpt_surgery.runtime.fingerprints import Fingerprint, fingerprint, magnitud
 from ckpt_surgery.runtime.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.rounding import RoundedOperands
 from ckpt_surgery.runtime.routing import RoutingRecord, has_router, rerouted
-from ckpt_surgery.runtime.tensors import is_parameter, unseen, version
+from ckpt_surgery.runtime.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line
 
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
@@ -101,13 +101,14 @@ class _CloseTrace(_Trace):
 class SelfCheck:
     """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
 
-    __slots__ = ("_block", "_first", "_place", "_routes", "_saved")
+    __slots__ = ("_block", "_first", "_note_now", "_place", "_routes", "_saved")
 
     def __init__(self, place: str, block: nn.Module) -> None:
         self._place = place
         self._block = block
         self._saved = False
         self._routes = has_router(block)
+        self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
         self._first = _Trace()
 
     @contextmanager
@@ -117,6 +118,15 @@ class SelfCheck:
         with self._choices(self._first), self._saved_tensors(lambda tensor: _note(self._first, tensor)):
             yield
         self._first.recent.clear()
+
+    def given(self, tensors: Iterable[Tensor]) -> None:
+        """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it.
+
+        Parameters too: where one was written past its count of writes, only that result told.
+        """
+        if (note := self._note_now) is not None:
+            for tensor in tensors:
+                note(tensor.detach() if is_plain(tensor) else tensor)
 
     def rounded(self, tensor: Tensor) -> None:
         """Note a tensor that the forward is about to round; of a forward whose results are compared."""
@@ -202,8 +212,12 @@ class SelfCheck:
 
         # compiled parts of a block would be compiled together with the check
         hidden: Callable[[Tensor], Any] = torch.compiler.disable(noting)  # type: ignore[no-untyped-call]
-        with saved_tensors_hooks(hidden, unpacking):
-            yield
+        outer, self._note_now = self._note_now, note
+        try:
+            with saved_tensors_hooks(hidden, unpacking):
+                yield
+        finally:
+            self._note_now = outer
 
     def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
         """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
+from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import has_inline_branch
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
@@ -43,16 +44,29 @@ class StackSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptSummary:
+    """What one name of `save` kept in the last step: so many results of these operators, of so many bytes."""
+
+    name: str
+    operators: tuple[str, ...]
+    results: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SurgerySummary:
     """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off.
 
     `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
+    `kept` is what `save` kept, name by name; `has_run` tells whether a block has run, so that this is known.
     """
 
     model_class: str
     function: Callable[..., Any] | None
     stacks: tuple[StackSummary, ...]
     left_to_library: Mapping[str, int]
+    kept: tuple[KeptSummary, ...] = ()
+    has_run: bool = False
 
 
 def summarise(
@@ -63,6 +77,7 @@ def summarise(
     *,
     options: SurgeryOptions,
     left_to_library: Iterable[nn.Module],
+    policy: SavePolicy | None = None,
 ) -> SurgerySummary:
     """The summary of a surgery on `model`."""
     modules = dict(model.named_modules())
@@ -79,7 +94,20 @@ def summarise(
             repair = _repair(modules, blocks[0]) if stack.wanted else None
             summaries.append(StackSummary(stack.name, kind.__name__, done, len(blocks), repair, reasons))
     left = Counter(type(module).__name__ for module in left_to_library)
-    return SurgerySummary(type(model).__name__, function, tuple(summaries), dict(left))
+    return SurgerySummary(
+        type(model).__name__,
+        function,
+        tuple(summaries),
+        dict(left),
+        () if policy is None else tuple(_kept(policy, name) for name in policy.save),
+        policy is not None and policy.has_run,
+    )
+
+
+def _kept(policy: SavePolicy, name: str) -> KeptSummary:
+    counts = {operator: count for (text, operator), count in policy.kept.items() if text == name}
+    results = sum(count.results for count in counts.values())
+    return KeptSummary(name, tuple(counts), results, sum(count.bytes for count in counts.values()))
 
 
 def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:

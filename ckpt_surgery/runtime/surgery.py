@@ -22,9 +22,10 @@ from ckpt_surgery.runtime import library_switch as library
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
+from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
-from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.options import SurgeryOptions, offload_place
 from ckpt_surgery.runtime.owner_hook import OwnerHook
 from ckpt_surgery.runtime.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.summary import SurgerySummary, summarise
@@ -61,6 +62,7 @@ class Surgery(Undoable):
         self.stacks: tuple[SelectedStack, ...] = ()
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
+        self._policy: SavePolicy | None = None
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: list[NotedAttribute] = []
@@ -91,6 +93,11 @@ class Surgery(Undoable):
         offloader = getattr(self.checkpointing, "offloader", None)
         return offloader if isinstance(offloader, Offloader) else None
 
+    @property
+    def policy(self) -> SavePolicy | None:
+        """What `save` keeps, and what it kept in the last step; None without `save`."""
+        return self._policy
+
     def checkpoints(self, block: Block) -> bool:
         """Whether a block is checkpointed now."""
         return block.name in self._forwards and vars(block.module).get(FUNCTION) is not None
@@ -104,6 +111,7 @@ class Surgery(Undoable):
             self.checkpoints,
             options=self.options,
             left_to_library=self._left_to_library.values(),
+            policy=self._policy,
         )
 
     def apply(self, options: SurgeryOptions) -> None:
@@ -118,8 +126,11 @@ class Surgery(Undoable):
         self._note_attributes()
         self.stacks = stacks
         self._left_to_library = self._self_checkpointing()
+        self._checkpointing.release()
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
+        preserve = options.preserve_rng_state is True
+        self._policy = None if options.save is None else SavePolicy(options.save, preserve)
         self._wrap(chosen, options)
         self._take_switches({block.module for block in chosen})
         self._hook_owners()
@@ -140,6 +151,8 @@ class Surgery(Undoable):
         """Run the blocks inside `model` without checkpointing."""
         self._set_left_to_library(model, None)
         self._set(model, None, 1)
+        if self.checkpointing is None:
+            self._checkpointing.release()
 
     def undo(self) -> None:
         """Hand the model back as it was before `wrap_blocks`.
@@ -160,6 +173,7 @@ class Surgery(Undoable):
         self._restore(handles=True)
         for module, key in set(library.embedding_hooks(self.model)) - self._embedding_hooks:
             module._forward_hooks.pop(key)
+        self._checkpointing.release()
         self._undone = True
 
     def _note_attributes(self) -> None:
@@ -196,7 +210,14 @@ class Surgery(Undoable):
         for block in blocks:
             original = vars(block.module).get("forward")
             fills = block.module in self._fill_caches
-            forward = BlockForward(block.name, block.module, options=options, original=original, fills_cache=fills)
+            forward = BlockForward(
+                block.name,
+                block.module,
+                options=options,
+                original=original,
+                fills_cache=fills,
+                policy=self._policy,
+            )
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
     def _self_checkpointing(self) -> dict[str, nn.Module]:
@@ -237,17 +258,20 @@ class Surgery(Undoable):
                 owner = modules[path]
                 yield owner, OwnerHook(owner, forwards, stops_cache=owner not in self._fill_caches)
 
-    def _merge(self, given: dict[str, Any], offload: bool) -> Checkpointing:
+    def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
         """The present checkpointing with the options that a checkpoint function was given."""
         names = ("use_reentrant", "preserve_rng_state", "context_fn")
         own: dict[str, Any] = {name: given[name] for name in names if name in given}
         more = {name: value for name, value in given.items() if name not in own}
-        if own.get("use_reentrant") and self.options.context_fn is not None:
+        needing = "save" if self.options.save else "context_fn" if self.options.context_fn else None
+        if own.get("use_reentrant") and needing is not None:
             # transformers 4 sets it by default, so nobody need have asked for it
-            warnings.warn("context_fn needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
+            warnings.warn(f"{needing} needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
             own["use_reentrant"] = False
-        if offload:
-            own["offload"] = "cpu"
+        if offload == "cpu":
+            own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
+        elif offload is not None:
+            own["offload"] = offload_place(offload)
         changed = self._checkpointing.changed(more, **own)
         changed.options.check_blocks(forward.block for forward in self._forwards.values())
         self._checkpointing = changed
@@ -262,6 +286,9 @@ class Surgery(Undoable):
                 if stack.wanted and block.module in inside:
                     vars(block.module)[FUNCTION] = function if place < first and place % every_n == 0 else None
                     self._forwards[block.name].schedule.restart(self.options.checks)
+        if self._policy is not None:
+            on = [name for name, f in self._forwards.items() if vars(f.block).get(FUNCTION) is not None]
+            self._policy.expect(on)
         self._set_flags()
 
     def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:

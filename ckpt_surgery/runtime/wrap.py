@@ -11,6 +11,7 @@ A call goes through two files: the model is checked here, and `Surgery.apply` ch
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -21,7 +22,15 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.runtime.options import SurgeryOptions, class_names, first_blocks, stack_patterns
+from ckpt_surgery.runtime.options import (
+    SurgeryOptions,
+    class_names,
+    first_blocks,
+    offload_place,
+    pinned_bytes,
+    saved_names,
+    stack_patterns,
+)
 from ckpt_surgery.runtime.surgery import SURGERY, Surgery
 
 
@@ -31,13 +40,15 @@ def wrap_blocks(
     use_reentrant: bool = False,
     every_n: int = 1,
     first: int | Mapping[str, int] | None = None,
-    offload: Literal["cpu"] | None = None,
+    offload: str | os.PathLike[str] | None = None,
+    offload_pinned: int | str | None = None,
     preserve_rng_state: bool | Literal["unsafe"] = True,
     stacks: str | Iterable[str] | None = None,
     skip_frozen: bool = True,
     blocks: str | type | Iterable[str | type] | None = None,
     context_fn: Callable[[], Any] | None = None,
     self_check: SelfCheckOption = "first",
+    save: str | Iterable[str] | None = None,
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
@@ -56,7 +67,12 @@ def wrap_blocks(
         first: checkpoint only the first so many blocks of each stack, or of each stack that a pattern names
             (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
             before anything is recomputed.
-        offload: "cpu" keeps the blocks' inputs in host memory until the backward.
+        offload: where the blocks' inputs wait for the backward: "cpu" is host memory; "disk" is files in the system's
+            folder for large temporary files, and a path is files in that folder. No file is left behind. Where the
+            host or the disk has no room, they stay on the device, with a SurgeryWarning.
+        offload_pinned: with "cpu", the most host memory to pin in this process: bytes, or a size such as "8GB"
+            (10**9) or "8GiB" (2**30). Beyond it, pageable memory is used, with a SurgeryWarning. By default, half of
+            what is free at the first use, divided by the processes that torchrun has started on the host.
         preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
             acts at random; "unsafe" is False without that check.
         stacks: patterns (`fnmatch`) of the names of stacks, or of modules around stacks (`"model.vision*"`). Other
@@ -68,6 +84,11 @@ def wrap_blocks(
         self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
             "first" is the first three steps after each surgery or change of mode, and the first call with each shape
             of inputs; "always" every step, "never" none, and n every n-th step.
+
+        save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
+            "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
+            ":2" behind a name keeps every second of them in a block, beginning with the first. Needs
+            `use_reentrant=False`.
 
     A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
     its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
@@ -87,20 +108,23 @@ def wrap_blocks(
 
     Raises:
         SurgeryError: the model cannot be wrapped, or an option is not one of those above; the model is left alone.
-            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward.
+            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward;
+            so does a name in `save` that matches nothing, in the first backward after all blocks have run.
     """
     target = _checked(model)
     options = SurgeryOptions(
         use_reentrant=use_reentrant,
         every_n=every_n,
         first=first_blocks(first),
-        offload=offload,
+        offload=offload_place(offload),
+        offload_pinned=pinned_bytes(offload_pinned),
         preserve_rng_state=preserve_rng_state,
         stacks=stack_patterns(stacks),
         skip_frozen=skip_frozen,
         blocks=class_names(blocks),
         context_fn=context_fn,
         self_check=self_check,
+        save=saved_names(save),
     )
     surgery = _existing_surgery(target) or Surgery(target)
     surgery.apply(options)

@@ -70,6 +70,20 @@ def test_a_file_that_cannot_be_written_is_noticed_first(tmp_path: Path, capsys: 
     assert "there is no folder" in refusal(capsys, config(tmp_path), "--json", str(tmp_path / "none" / "told.json"))
 
 
+def test_one_rank_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "told.json"
+    options = [config(tmp_path), "--checkpointing", "on", "--json", str(file)]
+    assert main([*EXPLAIN, *options]) == 0
+    alone = json.loads(file.read_text())["checkpointing_on"]
+    assert main([*EXPLAIN, *options, "--ranks", "4", "--fsdp", "--device", "H100"]) == 0
+    assert ", one of 4 ranks (fsdp)" in (output := capsys.readouterr().out)
+    assert "least time (H100)" in output
+    rank = json.loads(file.read_text())["checkpointing_on"]
+    for name in ("parameter_bytes", "optimizer_bytes"):
+        assert rank[name] == pytest.approx(alone[name] / 4, rel=0.02)
+    assert rank["kept_bytes"] == alone["kept_bytes"]
+
+
 def flat() -> Any:
     return nn.Linear(8, 8), [torch.zeros(2, 8)]
 

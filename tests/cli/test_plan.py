@@ -19,7 +19,7 @@ def planned(place: Path, memory: str, *options: str) -> int:
 
 
 def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "3.9MB", "--no-offload") == 0
+    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes") == 0
     output = capsys.readouterr()
     assert "LlamaForCausalLM within 3.7 MiB: a step needs" in output.out
     assert "    wrap_blocks(model, first={'model.layers': 2})" in output.out
@@ -28,9 +28,23 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
     assert output.err == ""
 
 
+def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--ranks", "8", "--fsdp") == 0
+    assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
+
+
+def test_a_page_shows_the_front(tmp_path: Path) -> None:
+    file = tmp_path / "plan.html"
+    assert planned(tmp_path, "3.9MB", "--html", str(file)) == 0
+    page = file.read_text()
+    assert "A plan for LlamaForCausalLM within 3.7 MiB" in page
+    assert 'class="chosen"' in page
+    assert planned(tmp_path, "3.9MB", "--html", str(tmp_path / "none" / "plan.html")) == 2
+
+
 def test_nothing_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "1GiB") == 0
-    assert "without checkpointing: nothing has to be done." in capsys.readouterr().out
+    assert "as it is: nothing has to be done." in capsys.readouterr().out
 
 
 def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +62,10 @@ def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--memory", "80GB", "--device", "none.toml"], "none.toml cannot be read"),
         (["--memory", "80GB", "--optimizer", "adam"], "'adam' is not one of none, sgd"),
         (["--memory", "80GB", "--dtype", "int4"], "'int4' is not one of"),
+        (["--memory", "80GB", "--ranks", "8"], "8 ranks share nothing by themselves"),
+        (["--memory", "80GB", "--ranks", "8", "--zero", "4"], "no sharding is called 'zero4'"),
+        (["--memory", "80GB", "--ranks", "8", "--zero", "3", "--fsdp"], "two ways to divide a model"),
+        (["--memory", "80GB", "--fsdp"], "give 2 ranks or more"),
         ([], "Missing option"),
     ],
 )

@@ -62,6 +62,16 @@ def command_faults(command: Command) -> list[str]:
             return run_faults(command, accepted=(0, 1))
         case ["ckpt_surgery", "run", *_] | ["torchrun", *_, "-m", "ckpt_surgery", "run", _]:
             return run_faults(command, accepted=(0,))
+        case ["accelerate", "launch", "-m", "ckpt_surgery", "run", _]:
+            return []  # tests/integrations/test_launchers.py runs it
+        case [
+            "deepspeed",
+            "--module",
+            "ckpt_surgery",
+            "run",
+            script,
+        ]:  # run by hand; what it starts for a rank is this
+            return run_faults(Command(f"python -m ckpt_surgery --local_rank=0 run {script}", ()), accepted=(0,))
         case ["torchrun", *_, script] if (ROOT / script).is_file():
             return run_faults(command, accepted=(0,))
         case ["python", "-m", "libcst.tool", *_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import wrap_blocks
+from ckpt_surgery.runtime.pinned_pool import forget_error, registered_buffer
 from tests.gpu.models import batch, equal, gradients, model_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
@@ -62,6 +64,44 @@ def test_a_step_on_a_stream_of_its_own(reentrant: bool, device: str) -> None:
             result = gradients(model, inputs)
         torch.cuda.current_stream().wait_stream(stream)
         assert equal(result, expected)
+
+
+@both_modes
+@pytest.mark.parametrize("options", [{"offload": "cpu", "offload_pinned": 0}, {"offload": "disk"}], ids=str)
+def test_pageable_memory_and_files_serve_as_well(reentrant: bool, options: dict[str, Any], device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant, **options) as surgery:
+        for _ in range(3):
+            assert equal(gradients(model, inputs), expected)
+        assert surgery.stats is not None
+        assert surgery.stats.no_room == 0
+
+
+def test_so_much_is_pinned_as_leaves_the_device(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("nothing is pinned for the processor")
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    with wrap_blocks(model, offload="cpu", offload_pinned="1GB") as surgery:
+        for _ in range(3):
+            gradients(model, inputs)
+        assert surgery.offloader is not None
+        assert surgery.stats is not None
+        pool = cast(Any, surgery.offloader.transport).pool
+        assert pool.pinned_bytes == pool.bytes == surgery.stats.bytes // 3
+        pool._collect()
+        assert all(buffer.memory.is_pinned() for buffer in pool._idle)
+    assert pool.bytes == 0
+
+
+def test_memory_that_cannot_be_pinned_leaves_no_error_behind(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("nothing is pinned for the processor")
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    buffer = registered_buffer(10_000, torch.device(device), runtime)
+    assert int(runtime.cudaHostRegister(buffer.memory.data_ptr(), 10_000, 1)) != 0, "it is pinned already"
+    forget_error(torch.device(device))
+    assert torch.ones(3, device=device).sum().item() == 3
 
 
 def test_memory_that_is_given_back_is_not_read_again(device: str) -> None:

@@ -5,6 +5,7 @@ Started as a process with the file for the results; it forks the ranks, which me
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from ckpt_surgery import guard, wrap_blocks
+from ckpt_surgery.guarding.faults import GuardFaultKind
 from tests.rank_cases import run_cases, whole
 from tests.zoo.tiny_models import llama, tokens
 
@@ -52,7 +54,7 @@ def result_of(order: Callable[[Any], Any] | None) -> Result:
     if surgery is None:
         sharded(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    watching = guard(model, on_fault="collect")
+    watching = guard(model, on_fault="collect", patience=LAYERS)
     losses, expected = train(model), train(bare)
     report = watching.report()
     watching.remove()
@@ -63,7 +65,25 @@ def result_of(order: Callable[[Any], Any] | None) -> Result:
         "weights": all(torch.equal(states[0][name], states[1][name]) for name in states[1]),
         "counts": sorted({row.counts or (0, 0) for row in report.blocks}),
         "proofs": [f"{row.proof.status} {row.proof.detail}".strip() for row in report.blocks],
+        "compared": [row.proof.compared for row in report.blocks],
         "faults": [str(fault) for fault in report.faults],
+    }
+
+
+def broken() -> Result:
+    """A layer that computes something else in each run, and a parameter that nothing uses."""
+    model, factors = llama(LAYERS, use_cache=False), itertools.count(1)
+    model.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * next(factors))
+    model.model.layers[0].unused = torch.nn.Linear(4, 4).double()
+    sharded(model)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    with guard(model, on_fault="collect", patience=LAYERS) as watching:
+        train(model)
+        report = watching.report()
+    return {
+        "proofs": [str(row.proof.status) for row in report.blocks],
+        "wrong": sorted(report.blocks[1].proof.errors),
+        "untrained": [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.UNTRAINED],
     }
 
 
@@ -83,7 +103,8 @@ CASES: dict[str, Callable[[], Result]] = {
     "before": lambda: result_of(before),
     "after": lambda: result_of(after),
 }
+ALL_CASES: dict[str, Callable[[], Result]] = {**CASES, "broken": broken}
 
 
 if __name__ == "__main__":
-    run_cases(CASES, sys.argv[1], SIZE)
+    run_cases(ALL_CASES, sys.argv[1], SIZE)

@@ -18,8 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.guard import Guard
-from ckpt_surgery.guarding.proof import ProofStatus
+from ckpt_surgery.guarding.guard import MOST_OVERFLOWS, Guard
+from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
+from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.containers import tensors
 from tests.conftest import installed_major
@@ -343,6 +344,23 @@ def test_parameters_without_gradient_are_told_after_the_patience() -> None:
     assert str(fault).startswith("2 parameters got no gradient in 3 steps: adapter.weight, adapter.bias; freeze")
 
 
+def test_nothing_waits_for_a_device_between_checked_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(SureLayer, SureLayer)
+    model.adapter = nn.Linear(4, 4).double()
+    enable(model)
+    waits: list[int] = []
+    look = UntrainedParameters._drop_those_with_gradients
+
+    def noted(self: UntrainedParameters) -> None:
+        waits.append(watching.steps)
+        look(self)
+
+    monkeypatch.setattr(UntrainedParameters, "_drop_those_with_gradients", noted)
+    with guard(model, on_fault="collect", every=8, patience=12) as watching:
+        train(model, 20)
+    assert waits == [1, 2, 3, 9, 12], "after the first three steps, the ninth, and the last of the patience"
+
+
 def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(Layer, Layer)
     enable(model)
@@ -428,6 +446,89 @@ def test_released_models_are_proved_under_autocast_with_dropout(reentrant: bool)
     assert report.proved == len(report.blocks) > 1
     assert "proved" in str(report)
     assert report.to_dict()["ok"] is True
+
+
+@both_modes
+def test_blocks_are_proved_once_a_scaler_has_found_its_scale(reentrant: bool) -> None:
+    model = llama(2, use_cache=False).float().train()
+    inputs = {**tokens(), "labels": tokens()["input_ids"]}
+    enable(model, reentrant)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**26, growth_interval=3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    overflows = 0
+    with guard(model, on_fault="raise", every=1) as watching:
+        for _ in range(24):
+            with torch.autocast("cpu", torch.float16):
+                loss = model(**inputs).loss
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scale = scaler.get_scale()
+            scaler.update()
+            overflows += scaler.get_scale() < scale
+            optimizer.zero_grad()
+        assert watching.report().proved == 2
+    assert overflows > 4, "also after the blocks were proved, as the scale grows"
+
+
+def test_a_gradient_that_is_finite_in_the_block_alone_only_is_told() -> None:
+    class Once(SureLayer):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            type(self).runs += 1
+            values = self.linear(hidden_states)
+            return torch.tanh(values * (float("nan") if type(self).runs == 2 else 1.0))
+
+    model = model_of(Once, SureLayer)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        train(model, 1)
+        (fault,) = watching.report().faults
+    assert fault.kind is GuardFaultKind.WRONG_GRADIENTS
+    assert fault.subjects[0] == "layers.0"
+    assert fault.error == 1.0
+
+
+def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    class Noted(BlockWitness):
+        def __init__(self, name: str, *arguments: Any) -> None:
+            tried.append(name)
+            super().__init__(name, *arguments)
+
+    monkeypatch.setattr(sys.modules[Guard.__module__], "BlockWitness", Noted)
+    model = model_of(Layer, SureLayer)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(30):
+            (next(tensors(model(**values()))).sum() * float("inf")).backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+        report = watching.report()
+    assert report.ok
+    assert {row.proof.status for row in report.blocks} == {ProofStatus.NOT_FINITE}
+    assert tried == ["layers.0"] * MOST_OVERFLOWS + ["layers.1"]
+
+
+def test_a_block_that_a_later_step_leaves_out_stays_proved() -> None:
+    class Drops(Model):
+        left_out = False
+
+        def forward(self, values: Tensor) -> Any:
+            hidden_states = self.first(values)
+            for layer in list(self.layers)[self.left_out :]:
+                hidden_states = layer(hidden_states)
+            return self.last(hidden_states)
+
+    model: Any = model_of(SureLayer, SureLayer, whole=Drops)
+    enable(model)
+    with guard(model, on_fault="collect", every=1) as watching:
+        train(model, 2)
+        model.left_out = True
+        train(model, 4)
+        assert watching.report().proved == 2
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,14 @@ def only_trainable(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+@pytest.mark.parametrize(("given", "place"), [(True, "cpu"), ("disk", "disk")])
+def test_offload_among_the_options_of_a_script_is_taken_over(given: Any, place: str) -> None:
+    model = llama(3)
+    function = partial(checkpoint, use_reentrant=False, offload=given)
+    model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
+    assert own_options(model) == {"use_reentrant": False, "offload": place}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_the_callback_takes_the_options_that_llama_factory_sets(tmp_path: Path, reentrant: bool) -> None:
     model = llama(3).float()

@@ -137,6 +137,9 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     path = script(tmp_path)
     assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
     assert "3 of 3 blocks checkpointed, reentrant" in run("--wrap", "--reentrant", path).stderr
+    saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
+    assert "save matmul:2: 3 results in the last step" in saved
+    assert "save aten.gelu: 3 results in the last step" in saved
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
@@ -219,15 +222,50 @@ def test_workers_of_the_script_write_no_second_table(tmp_path: Path) -> None:
 if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(torch.arange(4), num_workers=2)
     print([int(batch) for batch in loader])
-    context = torch.multiprocessing.get_context("spawn")
 """
     ran = run(script(tmp_path, end=end), "on")
     assert ran.stderr.count("blocks proved") == 1
-    assert "[0, 1, 2, 3]" in ran.stdout
+    assert ran.stdout.count("[0, 1, 2, 3]") == 1
 
 
-def test_only_the_first_rank_writes_a_table(tmp_path: Path) -> None:
-    assert "proved" not in run(script(tmp_path), "on", RANK="1").stderr
+def test_a_process_that_the_script_spawns_is_as_without_it(tmp_path: Path) -> None:
+    text = """
+import multiprocessing, sys
+def work(): print(__name__, sys.argv, "torch" in sys.modules)
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+    path = script(tmp_path, text)
+    bare, ran = python(path, "x"), run(path, "x")
+    assert (ran.stdout, ran.stderr) == (bare.stdout, bare.stderr)
+    assert "__mp_main__" in ran.stdout
+
+
+def test_only_the_first_rank_writes_a_table_and_others_their_faults(tmp_path: Path) -> None:
+    path, report = script(tmp_path), tmp_path / "report.txt"
+    assert run("--report", report, path, "on", RANK="1").stderr == ""
+    assert not report.exists()
+    ran = run("--wrap", path, "evaluating", RANK="1")
+    assert ran.stderr.startswith("ckpt_surgery: rank 1: Model: block blocks.1 ran in the forward")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("spelled", ["--local_rank=1", "--local-rank=1"])
+def test_what_a_launcher_puts_before_the_command_is_the_scripts_first_argument(tmp_path: Path, spelled: str) -> None:
+    path = script(tmp_path, PLAIN)
+    ran = python("-m", "ckpt_surgery", spelled, "run", path, "--every", "3")
+    assert ran.stdout == python(path, spelled, "--every", "3").stdout
+
+
+def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    ran = run("--wrap", "--first", "blocks=2", "--self-check", "always", "--on-fault", "raise", path, "evaluating")
+    assert re.search(r"Block +2 of 3 ", ran.stderr)
+    assert "GuardError: Model: block blocks.1 ran in the forward" in ran.stderr
+    assert ran.returncode == 1, "only where it was asked for"
 
 
 @pytest.mark.parametrize(

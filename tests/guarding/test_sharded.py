@@ -10,6 +10,9 @@ pytest.importorskip("transformers")
 from tests.guarding.sharded_script import CASES, LAYERS, SIZE
 from tests.rank_cases import Results, case_results
 
+PARAMETERS = 9
+"""Those of a layer."""
+
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
@@ -24,4 +27,12 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
         assert (rank["losses"], rank["names"], rank["weights"]) == (True, True, True)
         assert rank["counts"] == [[1, 1]]
         assert rank["proofs"] == ["proved"] * LAYERS
+        assert rank["compared"] == [PARAMETERS + 1] * LAYERS, "with what a layer was given"
         assert rank["faults"] == []
+
+
+def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results) -> None:
+    for rank in results["broken"]:
+        assert rank["proofs"] == ["proved", "wrong"]
+        assert {"mlp.up_proj.weight", "post_attention_layernorm.weight"} <= set(rank["wrong"])
+        assert rank["untrained"] == [["model.layers.0.unused.weight", "model.layers.0.unused.bias"]]

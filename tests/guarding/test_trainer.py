@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +49,36 @@ def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: 
     assert callback.report.proved == 3
     assert "3 of 3 blocks proved" in capsys.readouterr().err
     assert not any(module._forward_hooks for module in model.model.layers)
+
+
+def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(tmp_path: Path) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    sizes = []
+
+    class Full(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
+        """The device is full as the second step of the first batch size ends."""
+
+        def on_step_end(self, args: object, state: Any, control: object, **_: object) -> None:
+            sizes.append(state.train_batch_size)
+            if len(sizes) == 2:
+                raise RuntimeError("CUDA out of memory.")
+
+    callback = CheckpointGuard(wrap=True, on_fault="raise")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=4,
+        report_to=[],
+        use_cpu=True,
+        per_device_train_batch_size=4,
+        auto_find_batch_size=True,
+        gradient_checkpointing=True,
+    )
+    model = llama(3).float()
+    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[callback, Full()]).train()
+    assert len(set(sizes)) == 2
+    assert callback.report is not None
+    assert (callback.report.steps, callback.report.proved) == (4, 3)
+    hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    assert not any(hook.__module__.startswith("ckpt_surgery") for hook in hooks)
+    assert not any("forward" in vars(layer) for layer in model.model.layers)

@@ -19,8 +19,8 @@ from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.target import explain_released, wrap_released
+from ckpt_surgery.planning.training import TrainingSetup
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch
@@ -132,7 +132,7 @@ def test_a_step_of_gpt2_has_the_memory_that_the_mosaic_tutorial_measured(
 
     with CudaOperators():
         step, drawn = metered(model.model, model.inputs, model.shapes, loss)
-    told = explanation_of(model.model, step, drawn, state_bytes(model.model.parameters(), Optimizer.ADAMW))
+    told = explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW))
     assert told.kept_bytes / 2**30 == pytest.approx(activations, rel=0.01)
     recorded = told.peak_bytes - told.parameter_bytes - told.buffer_bytes
     assert recorded / 2**30 == pytest.approx(peak, rel=0.01)

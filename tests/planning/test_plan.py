@@ -11,12 +11,15 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from ckpt_surgery import PlanningError, SurgeryError, explain, plan, wrap_blocks
+from ckpt_surgery import DoesNotFitError, PlanningError, SurgeryError, explain, plan, wrap_blocks
+from ckpt_surgery.distributed import fuse_loss, tile_mlp
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.planning.allocations import run_metered
+from ckpt_surgery.planning.choices import Choice
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
@@ -64,7 +67,6 @@ def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
     model.zero_grad()
     surgery = made.apply(model)
     assert surgery is not None
-    surgery.apply(surgery.options)
     assert measured(model, inputs) <= made.chosen.kept_bytes
     torch.manual_seed(0)
     loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]
@@ -84,8 +86,8 @@ def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
 def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     model, inputs = build(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, int(least + share * (most - least)), offload=False)
-    (stack, number), *_ = made.chosen.first.items()
+    made = plan(model, inputs, int(least + share * (most - least)), offload=False, changes=False)
+    (stack, number), *_ = made.chosen.choice.first.items()
     assert 0 < number <= made.blocks[stack] == 6
     faster = wrap_blocks(model, first=number - 1)
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
@@ -99,7 +101,7 @@ def test_plans_for_released_models(name: str) -> None:
     model, inputs = released(name)
     least, most = bounds(model, inputs)
     if least < most:
-        checked(plan(model, inputs, (least + most) // 2, offload=False), model, inputs)
+        checked(plan(model, inputs, (least + most) // 2, offload=False, changes=False), model, inputs)
 
 
 def test_a_budget_that_needs_nothing_changes_nothing() -> None:
@@ -114,30 +116,33 @@ def test_a_budget_that_cannot_be_met_says_what_is_missing() -> None:
     model, inputs = llama(), tokens()
     least, _ = bounds(model, inputs)
     with pytest.raises(PlanningError, match=r"does not fit into .* KiB: at the least a step needs .* more"):
-        plan(model, inputs, least - 1, offload=False)
+        plan(model, inputs, least - 1, offload=False, changes=False)
 
 
 def test_offload_makes_room_for_less() -> None:
     model, inputs = llama(8), tokens(64)
     least, _ = bounds(model, inputs)
-    made = plan(model, inputs, least - 1)
-    assert made.chosen.offload
-    assert made.code == 'wrap_blocks(model, offload="cpu")'
+    made = plan(model, inputs, least - 1, changes=False)
+    assert made.chosen.choice.offload
+    assert made.code.endswith('offload="cpu")')
     assert made.chosen.peak_bytes < least
 
 
 def test_the_code_does_what_apply_does() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False)
+    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False)
     surgery = eval(made.code, {"wrap_blocks": wrap_blocks, "model": model})
-    assert str(surgery) == str(made.apply(model))
+    applied = made.apply(model)
+    assert applied is not None
+    assert applied.surgery is surgery
+    assert str(applied) == str(surgery)
 
 
 def test_the_front_goes_from_fast_to_small() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False)
+    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False)
     seconds = [row.extra_seconds for row in made.front]
     kept = [row.kept_bytes for row in made.front]
     assert seconds == sorted(seconds)
@@ -152,6 +157,59 @@ def test_a_surgery_is_left_out_of_account_and_alone() -> None:
     surgery = wrap_blocks(model)
     assert plan(model, inputs, "1GB") == expected
     assert all(surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks)
+
+
+def long_texts(vocabulary: int, width: int) -> tuple[Any, dict[str, Any]]:
+    """A Llama and a text of many tokens: with a large vocabulary the loss weighs most, with wide MLPs those."""
+    sizes = {"hidden_size": 16, "intermediate_size": width, "num_attention_heads": 2, "vocab_size": vocabulary}
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, use_cache=False, **sizes)).train()
+    ids = torch.arange(96).unsqueeze(0) % 50
+    return model, {"input_ids": ids, "labels": ids.clone()}
+
+
+def test_a_large_vocabulary_takes_a_fused_loss() -> None:
+    model, inputs = long_texts(3000, 32)
+    least, _ = bounds(model, inputs)
+    fused = plan(model, inputs, least - 1, offload=False)
+    assert fused.chosen.choice.fused_loss
+    assert "fuse_loss(model)" in fused.code
+    checked(fused, model, inputs)
+
+
+def test_wide_mlps_are_tiled() -> None:
+    model, inputs = long_texts(64, 512)
+    with fuse_loss(model), wrap_blocks(model):
+        least = explain(model, inputs, optimizer="adamw").peak_bytes
+    tiled = plan(model, inputs, least - 1, offload=False)
+    assert tiled.chosen.choice.tiled == tuple(f"model.layers.{number}.mlp" for number in range(3))
+    assert tiled.code.splitlines()[0] == "tile_mlp([block.mlp for block in model.model.layers], shard_size=16)"
+    checked(tiled, model, inputs)
+    names = {"model": model, "tile_mlp": tile_mlp, "fuse_loss": fuse_loss, "wrap_blocks": wrap_blocks}
+    for call in tiled.code.splitlines():
+        eval(call, names)
+
+
+def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
+    model, inputs = long_texts(3000, 32)
+    least, _ = bounds(model, inputs)
+    with pytest.raises(DoesNotFitError):
+        plan(model, inputs, least - 1, offload=False, changes=False)
+    own = plan(model, inputs, least + 1000, offload=False, loss=lambda output: output.logits.sum())
+    assert not any(row.choice.fused_loss for row in own.front)
+    model.loss_function = lambda **given: given["logits"].float().mean()
+    least, most = bounds(model, inputs)
+    made = plan(model, inputs, (least + most) // 2, offload=False)
+    assert not any(row.choice.fused_loss for row in made.front)
+    assert "another loss than ForCausalLMLoss" in made.unavailable["fuse_loss"]
+
+
+def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
+    model, _ = long_texts(64, 32)
+    choice = Choice(first={"none": 1}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
+    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
+    with pytest.raises(SurgeryError):
+        choice.apply(model)
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 
+from ckpt_surgery import PlanningError, explain
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, inputs_on_shapes, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -128,3 +129,13 @@ def test_inputs_keep_integers_and_lose_floats() -> None:
     assert copied["ids"] is not inputs["ids"]
     assert isinstance(copied["pixels"], FakeTensor)
     assert isinstance(copied["more"][0], FakeTensor)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_that_takes_no_inputs_of_this_dtype_takes_none_on_shapes(bias: bool) -> None:
+    layer, inputs = nn.Linear(4, 4, bias=bias).double(), torch.rand(2, 4)
+    with pytest.raises(RuntimeError, match="dtype"):
+        layer(inputs)
+    with pytest.raises(PlanningError, match="takes tensors of one dtype, and not of"):
+        explain(layer, inputs)
+    assert explain(layer, inputs.double()).parameter_bytes == 8 * (16 + 4 * bias)

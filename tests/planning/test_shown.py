@@ -54,6 +54,7 @@ def explanation() -> Explanation:
         forward_flops=10,
         backward_flops=20,
         drawn=0,
+        seconds=0.0,
     )
 
 

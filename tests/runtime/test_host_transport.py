@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import os
 
 import pytest
 
@@ -12,84 +10,51 @@ pytest.importorskip("torch")
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ckpt_surgery.runtime import offload
-from ckpt_surgery.runtime.offload import HostTransport, Offloader
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.host_transport import DeviceCopy, HostCopy, HostTransport
+from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.pinned_pool import PinnedPool
+from tests.runtime.streams import (
+    PLENTY,
+    Device,
+    Pinning,
+    Stream,
+    instead_of_the_processor,
+    late_instead_of_the_processor,
+)
 from tests.zoo.offload_toys import BLOCKS, gradients, same
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
-class Device:
-    """Stands for `torch.cuda`: it writes down what streams are asked, in order."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.events = 0
-        self.names = iter(("compute", "away", "back"))
-        self.computing = self.new_stream()
-
-    def new_stream(self) -> Stream:
-        return Stream(self, next(self.names))
-
-    def current_stream(self, device: Any) -> Stream:
-        return self.computing
-
-    @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        self.log.append(f"on {stream.name}")
-        yield
-        self.log.append("off")
-
-
-class Stream:
-    def __init__(self, device: Device, name: str) -> None:
-        self.device, self.name = device, name
-
-    def wait_stream(self, other: Stream) -> None:
-        self.device.log.append(f"{self.name} waits for {other.name}")
-
-    def wait_event(self, event: str) -> None:
-        self.device.log.append(f"{self.name} waits for {event}")
-
-    def record_event(self) -> str:
-        self.device.events += 1
-        self.device.log.append(f"event {self.device.events} ends {self.name}")
-        return f"event {self.device.events}"
-
-
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    device, empty_like, copy = Device(), torch.empty_like, Tensor.copy_
+    return instead_of_the_processor(monkeypatch)
 
-    def pinned(tensor: Tensor, *, pin_memory: bool = False, **options: Any) -> Tensor:
-        if pin_memory:
-            device.log.append("pinned")
-        return empty_like(tensor, **options)
 
-    def copied(tensor: Tensor, source: Tensor, **options: Any) -> Tensor:
-        assert options == {"non_blocking": True}
-        device.log.append("copy")
-        return copy(tensor, source)
+def pinning(most: int = 10**9) -> HostTransport:
+    return HostTransport(PinnedPool(10**9, pin=Pinning(most), memory=lambda: PLENTY))
 
-    monkeypatch.setattr(torch, "empty_like", pinned)
-    monkeypatch.setattr(Tensor, "copy_", copied)
-    streams = offload._SideStreams(device, torch.device("cpu"), device.new_stream(), device.new_stream())
-    monkeypatch.setattr(offload, "_side_streams", lambda _: streams)
-    return device
+
+def put(transport: HostTransport, source: Tensor) -> HostCopy:
+    host_copy = transport.put(source)
+    assert host_copy is not None
+    return host_copy
 
 
 def test_memory_is_given_back_only_behind_the_copy(device: Device) -> None:
-    transport = HostTransport()
-    host_copy = transport.put(torch.ones(3))
-    assert device.log == ["pinned", "away waits for compute", "on away", "copy", "off", "event 1 ends away"]
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
+    assert device.log == ["away waits for compute", "on away", "copy", "off", "event 1 ends away"]
     transport.finish(host_copy)
-    assert device.log[6:] == ["compute waits for event 1"]
+    assert device.log[5:] == ["compute waits for event 1"]
 
 
 def test_what_comes_back_is_used_only_behind_the_copy(device: Device) -> None:
-    transport = HostTransport()
-    host_copy = transport.put(torch.ones(3))
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
     device.log.clear()
     device_copy = transport.start(host_copy)
     began = ["back waits for compute", "back waits for event 1", "on back", "copy", "off", "event 2 ends back"]
@@ -99,8 +64,8 @@ def test_what_comes_back_is_used_only_behind_the_copy(device: Device) -> None:
 
 
 def test_a_copy_that_nobody_got_still_ends_before_its_memory_is_used_again(device: Device) -> None:
-    transport = HostTransport()
-    device_copy = transport.start(transport.put(torch.ones(3)))
+    transport = pinning()
+    device_copy = transport.start(put(transport, torch.ones(3)))
     device.log.clear()
     del device_copy
     assert device.log == ["compute waits for event 2"]
@@ -109,8 +74,8 @@ def test_a_copy_that_nobody_got_still_ends_before_its_memory_is_used_again(devic
 def test_memory_that_another_stream_uses_is_marked(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     marked: list[Stream] = []
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: marked.append(stream))
-    transport = HostTransport()
-    host_copy = transport.put(torch.ones(3))
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
     transport.get(transport.start(host_copy))
     assert not marked
     device_copy = transport.start(host_copy)
@@ -121,17 +86,86 @@ def test_memory_that_another_stream_uses_is_marked(device: Device, monkeypatch: 
 
 
 def test_a_whole_step_gives_the_same_gradients(device: Device) -> None:
-    assert same(gradients(Offloader(minimum_bytes=0)), gradients())
+    assert same(gradients(Offloader(pinning(), minimum_bytes=0)), gradients())
     moved = BLOCKS - 1
     assert device.log.count("copy") == moved + moved - 1, "the backward finds the newest of them still there"
+
+
+@pytest.mark.parametrize("fault", ["", "finish", "get"])
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_gradients_are_right_where_copies_are_late(
+    reentrant: bool, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_instead_of_the_processor(monkeypatch)
+    expected = gradients(reentrant=reentrant)
+    offloader = Offloader(transport := pinning(), minimum_bytes=0)
+    if fault == "finish":
+        monkeypatch.setattr(transport, "finish", lambda host_copy: None)
+    elif fault == "get":
+        monkeypatch.setattr(transport, "get", lambda device_copy: device_copy.tensor)
+        monkeypatch.delattr(DeviceCopy, "__del__")  # it waits as well
+    for _ in range(3):
+        assert same(gradients(offloader, reentrant=reentrant), expected) is not bool(fault)
 
 
 def test_a_device_without_streams_gets_plain_copies() -> None:
     transport = HostTransport()
     source = torch.arange(6.0).view(2, 3).t()
-    host_copy = transport.put(source)
+    host_copy = put(transport, source)
     source.zero_()
     arrived = transport.get(transport.start(host_copy))
     assert torch.equal(arrived, torch.arange(6.0).view(2, 3).t())
     assert arrived.stride() == (1, 3)
     assert not host_copy.host.is_pinned()
+    assert host_copy.buffer is None
+
+
+def test_a_buffer_is_written_again_only_behind_the_copies_that_read_it(device: Device) -> None:
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
+    transport.get(transport.start(host_copy))
+    buffer = host_copy.buffer
+    del host_copy
+    device.log.clear()
+    again = put(transport, torch.ones(3))
+    assert again.buffer is buffer
+    assert device.log[:4] == ["away waits for compute", "away waits for event 1", "away waits for event 2", "on away"]
+
+
+def test_a_buffer_is_freed_only_behind_the_copies_that_use_it(device: Device) -> None:
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
+    transport.start(host_copy)
+    transport.release()
+    device.log.clear()
+    del host_copy
+    assert device.log == ["host waits for event 1", "host waits for event 2"]
+
+
+def test_a_store_without_room_says_so(device: Device) -> None:
+    transport = HostTransport(PinnedPool(0, memory=lambda: None))
+    transport.pool._make = lambda size, device: None  # type: ignore[method-assign]
+    assert transport.put(torch.ones(3)) is None
+    assert not device.log
+
+
+def test_another_process_cannot_read_what_this_one_may_write_again(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = pinning()
+    host_copy = put(transport, torch.ones(3))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(SurgeryError, match="a forked process ran the backward"):
+        transport.start(host_copy)
+    del host_copy
+    assert put(transport, torch.ones(3)).buffer is not None
+    assert transport.pool.lent == 0 or len(transport.pool._idle) == 0, "the parent's buffer is not lent"
+
+
+def test_tensors_without_data_take_no_buffer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = pinning()
+    monkeypatch.undo()
+    with FakeTensorMode():
+        host_copy = put(transport, torch.ones(3))
+    assert host_copy.buffer is None
+    assert transport.pool.bytes == 0

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -182,6 +182,59 @@ def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     assert surgery.stats.bytes == 2 * 8 * LENGTH * 16 * 8
 
 
+@only_in_5
+def test_a_flag_leaves_the_place_for_offload_as_it_was(tmp_path: Path) -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model, offload=tmp_path)
+    offloader = surgery.offloader
+    enable(model, options={"use_reentrant": False}, offload=True)
+    assert surgery.offloader is offloader
+    assert surgery.options.offload == str(tmp_path)
+
+
+@pytest.mark.parametrize("given", [True, "cpu", "disk", "folder"])
+def test_offload_among_the_options_is_ours_in_every_release(given: Any, tmp_path: Path) -> None:
+    model, place = small_llama(), str(tmp_path) if given == "folder" else given
+    surgery = wrap_blocks(model)
+    enable(model, options={"use_reentrant": False, "offload": place})
+    assert one_way(model).options.offload == ("cpu" if given is True else place)
+    assert "offload" not in one_way(model).more
+    inputs = tokens(8)
+    record = step(model, inputs, blocks=layers_of(model))
+    assert differences(record, step(small_llama(), inputs, blocks=layers_of(model))) == []
+    assert surgery.stats is not None
+    assert surgery.stats.tensors == 2
+
+
+@pytest.mark.parametrize("given", [False, None])
+def test_no_offload_among_the_options_changes_nothing(given: Any) -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model, offload="cpu")
+    offloader = surgery.offloader
+    enable(model, options={"use_reentrant": False, "offload": given})
+    assert surgery.offloader is offloader is not None
+
+
+def test_a_place_that_is_none_is_refused_there_too() -> None:
+    model = small_llama()
+    wrap_blocks(model)
+    before = one_way(model)
+    with pytest.raises(SurgeryError, match="offload is 'dsk', and there is no such folder"):
+        enable(model, options={"use_reentrant": False, "offload": "dsk"})
+    assert one_way(model) is before
+
+
+def test_another_place_gives_back_what_the_one_before_held(tmp_path: Path) -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model, offload=tmp_path)
+    step(model, tokens(8), blocks=layers_of(model))
+    assert surgery.offloader is not None
+    pool = cast(Any, surgery.offloader.transport).pool
+    assert pool.bytes > 0
+    enable(model, options={"use_reentrant": False, "offload": "disk"})
+    assert pool.bytes == 0
+
+
 @either_model
 @either_name
 def test_disabling_runs_the_blocks_as_they_are(make: Callable[[], Any], name: str) -> None:
@@ -325,6 +378,20 @@ def losses_of_a_trainer(model: Any, folder: Path, **options: Any) -> list[float]
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Rows())
     trainer.train()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+def test_offload_in_the_trainers_options_is_ours(tmp_path: Path) -> None:
+    expected = losses_of_a_trainer(small_llama(), tmp_path / "plain")
+    model = small_llama()
+    surgery = wrap_blocks(model, offload="disk")
+    options = {"use_reentrant": False, "offload": True}
+    losses = losses_of_a_trainer(
+        model, tmp_path / "ours", gradient_checkpointing=True, gradient_checkpointing_kwargs=options
+    )
+    assert losses == pytest.approx(expected, rel=1e-9)
+    assert surgery.options.offload == "disk"
+    assert surgery.stats is not None
+    assert surgery.stats.tensors == 3 * 2
 
 
 @either_model

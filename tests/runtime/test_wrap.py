@@ -90,12 +90,14 @@ def test_the_signature_is_the_documented_one() -> None:
         "every_n": 1,
         "first": None,
         "offload": None,
+        "offload_pinned": None,
         "preserve_rng_state": True,
         "stacks": None,
         "skip_frozen": True,
         "blocks": None,
         "context_fn": None,
         "self_check": "first",
+        "save": None,
     }
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
@@ -487,9 +489,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "every -1st": (towers, {"every_n": -1}, r"every_n is -1: give"),
     "every 1.5th": (towers, {"every_n": 1.5}, r"every_n is 1\.5: give"),
     "every Trueth": (towers, {"every_n": True}, r"every_n is True: give"),
-    "an unknown place": (towers, {"offload": "disk"}, r"offload is 'disk': give \"cpu\", or None"),
+    "an unknown place": (towers, {"offload": "dsk"}, r"offload is 'dsk', and there is no such folder: give"),
     "offload as a flag": (towers, {"offload": True}, r"offload is True: give"),
+    "a bound without a unit": (towers, {"offload_pinned": "8"}, r"offload_pinned is '8': give bytes"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
+    "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is no operator of torch"),
     "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
     "a policy in reentrant mode": (
         towers,

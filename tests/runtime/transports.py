@@ -40,6 +40,9 @@ class Recorded:
         self.calls.append(f"get {device_copy[0]}")
         return torch.from_numpy(device_copy[1].copy(order="K"))
 
+    def release(self) -> None:
+        self.calls.append("release")
+
 
 class Deferred:
     """Copies happen at some later call, at the latest when one has to wait for them, as on a device that lags.
@@ -77,6 +80,9 @@ class Deferred:
         self._work()
         device_copy.copy()
         return device_copy.tensor
+
+    def release(self) -> None:
+        """Nothing is held."""
 
     def _work(self) -> None:
         """Do some of the copies that wait, oldest first."""

@@ -90,6 +90,11 @@ def gradients(offloader: Offloader | None = None, *, reentrant: bool = False) ->
     return grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
 
 
+def trained(offloader: Offloader, steps: int) -> list[list[Tensor]]:
+    """The gradients of each of so many steps, each on a new stack."""
+    return [gradients(offloader) for _ in range(steps)]
+
+
 def grads(*tensors: Tensor) -> list[Tensor]:
     return [tensor.grad for tensor in tensors if tensor.grad is not None]
 

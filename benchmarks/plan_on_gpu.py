@@ -1,0 +1,342 @@
+"""Does a step take what `explain` says, and is a plan as fast as the best `every_n` of the same memory?
+
+Twelve steps on a CUDA GPU: models of one and eight billion parameters, a mixture of experts and a vision model, with
+and without checkpointing, adapters and a fused loss. Then one plan, held against every n-th block at its budget.
+Prints a table of figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.device import Device, device_of
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ckpt_surgery.planning.target import ReleasedModel
+
+GIGABYTE = 10**9
+OFF_BY = Target(3.0)
+NO_SLOWER = Target(1.02)
+EVERY = (1, 2, 3, 4)
+LORA = 16
+_TEXT = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "Llama 1B": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 16,
+        **_TEXT,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": True,
+    },
+    "Llama 8B": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 32,
+        **_TEXT,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "Qwen3-MoE, 8 layers": {
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_hidden_layers": 8,
+        **_TEXT,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "vocab_size": 151936,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+    },
+    "ViT-L": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "num_hidden_layers": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_labels": 1000,
+    },
+}
+"""Configurations by the names in the figures."""
+TOY: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 3,
+    "vocab_size": 300,
+    "num_labels": 10,
+    "image_size": 32,
+}
+"""What a dry run puts in the place of sizes that a configuration names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One step: the model, its tokens in thousands (or its images), and what is done to it."""
+
+    model: str
+    thousands: int = 0
+    images: int = 1
+    lora: bool = False
+    checkpointed: bool = False
+    fused_loss: bool = False
+
+    def __str__(self) -> str:
+        size = f"{self.thousands}K" if self.thousands else f"{self.images} images"
+        said = {"LoRA": self.lora, "checkpointed": self.checkpointed, "fused loss": self.fused_loss}
+        return ", ".join([self.model, size, *(word for word, holds in said.items() if holds)])
+
+
+CASES = (
+    Case("Llama 1B", 4),
+    Case("Llama 1B", 4, checkpointed=True),
+    Case("Llama 1B", 16, checkpointed=True),
+    Case("Llama 1B", 64, checkpointed=True, fused_loss=True),
+    Case("Llama 8B", 4, checkpointed=True),
+    Case("Llama 8B", 16, checkpointed=True, fused_loss=True),
+    Case("Llama 8B", 4, lora=True),
+    Case("Llama 8B", 64, lora=True, checkpointed=True, fused_loss=True),
+    Case("Qwen3-MoE, 8 layers", 4),
+    Case("Qwen3-MoE, 8 layers", 16, checkpointed=True),
+    Case("ViT-L", images=128),
+    Case("ViT-L", images=128, checkpointed=True),
+)
+PLANNED = Case("Llama 1B", 16)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
+    options = _options(arguments)
+    if lacking("plan_on_gpu", "torch", "transformers"):
+        return 2
+    device = device_of(toy=options.toy)
+    if device is None:
+        print("plan_on_gpu: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
+        return 2
+    measured = [figure for case in CASES for figure in told_and_measured(case, device)]
+    measured += plan_and_every(device, options.steps)
+    text = document(measured, device=device.name)
+    return finish("plan_on_gpu", measured, text, options.out, [plain_table(f"plans: {device.name}", measured)])
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = option_parser("plan_on_gpu", __doc__)
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
+    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
+    return parser.parse_args(arguments)
+
+
+def told_and_measured(case: Case, device: Device) -> Iterator[Figure]:
+    """The peak of a step as it is told and as it is; no figure where the memory of the device does not suffice."""
+    print(f"plan_on_gpu: {case}", file=sys.stderr, flush=True)
+    released = on_shapes(case, device)
+    model, inputs = real(released, case, device)
+    told, peak = told_peak(released, case, device), measured_peak(model, inputs, case, device)
+    yield Figure(f"{case}: told", (told / GIGABYTE,), "GB")
+    if peak:
+        yield Figure(f"{case}: measured", (peak / GIGABYTE,), "GB")
+        yield Figure(f"{case}: off by", (100 * abs(told / peak - 1),), "%", OFF_BY)
+
+
+def on_shapes(case: Case, device: Device) -> ReleasedModel:
+    """The model without data, and its inputs."""
+    import torch
+
+    from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.target import main_class, released
+    from ckpt_surgery.survey.resolve import resolve
+
+    toy = device.kind == "cpu"
+    config = dict(MODELS[case.model])
+    if toy:
+        config.update({name: value for name, value in TOY.items() if name in config or name == "image_size"})
+    tokens = case.thousands * (8 if toy else 1024) or None
+    batch = 1 if case.thousands else min(case.images, 2) if toy else case.images
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        target = main_class(resolve([folder], variants=False))
+        found = released(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
+    if case.lora:
+        add_lora(found.model, LORA, found.shapes)
+    return found
+
+
+def real(released: ReleasedModel, case: Case, device: Device) -> tuple[nn.Module, dict[str, Any]]:
+    """The same model with random weights on the device, and its inputs there."""
+    import torch
+
+    from ckpt_surgery.planning.lora import add_lora
+
+    kind: Any = type(released.model)
+    place = torch.device(device.kind)
+    with place:
+        model: nn.Module = kind._from_config(deepcopy(released.model.config), dtype=torch.bfloat16).train()
+    if case.lora:
+        add_lora(model, LORA, place)
+    inputs = {
+        name: torch.rand(value.shape, dtype=value.dtype, device=place)
+        if value.is_floating_point()
+        else value.to(place)
+        for name, value in released.inputs.items()
+    }
+    return model, inputs
+
+
+def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
+    """The peak as `explain` tells it: of CUDA's operators, or of the processor's in a dry run."""
+    from ckpt_surgery.planning.cuda_operators import CudaOperators
+    from ckpt_surgery.planning.explain import explanation_of, metered
+
+    with _choice(case, released.model).apply(released.model, self_check="never"):
+        with CudaOperators() if device.kind == "cuda" else nullcontext():
+            step, drawn = metered(released.model, released.inputs, released.shapes)
+        return explanation_of(released.model, step, drawn).peak_bytes
+
+
+def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: Device) -> int:
+    """The most bytes that tensors held at once in a second step; 0 where there was no room for them."""
+    import torch
+
+    gc.collect()
+    device.empty_cache()
+    with _choice(case, model).apply(model, self_check="never"):
+        try:
+            step(model, inputs, device)
+            model.zero_grad(set_to_none=True)
+            if device.kind == "cpu":
+                return _metered_peak(model, inputs)
+            device.reset_peak()
+            step(model, inputs, device)
+            return device.peak()
+        except torch.OutOfMemoryError:
+            return 0
+        finally:
+            model.zero_grad(set_to_none=True)
+
+
+def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
+    from ckpt_surgery.measure.loss import loss_of
+    from ckpt_surgery.planning.allocations import run_metered
+    from ckpt_surgery.planning.explain import held_bytes
+    from ckpt_surgery.planning.figures import peak_of
+
+    held = held_bytes(model.parameters()) + held_bytes(model.buffers())
+    return peak_of(run_metered(model, ((), inputs), loss_of), held).bytes
+
+
+def _choice(case: Case, model: nn.Module) -> Any:
+    from ckpt_surgery.planning.choices import Choice
+    from ckpt_surgery.runtime.discovery import find_blocks
+
+    stacks = [block.stack for block in find_blocks(model)]
+    first = {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)} if case.checkpointed else {}
+    return Choice(first=first, fused_loss=case.fused_loss)
+
+
+def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:
+    """The seconds of a forward and backward."""
+    import torch
+
+    from ckpt_surgery.measure.loss import loss_of
+
+    device.synchronize()
+    start = perf_counter()
+    torch.autograd.backward(loss_of(model(**inputs)))
+    device.synchronize()
+    return perf_counter() - start
+
+
+def plan_and_every(device: Device, steps: int) -> list[Figure]:
+    """A plan for the memory that every second block needs, and every n-th block where that fits too."""
+    from ckpt_surgery import wrap_blocks
+    from ckpt_surgery.planning.cuda_operators import CudaOperators
+    from ckpt_surgery.planning.explain import explanation_of, metered
+    from ckpt_surgery.planning.plan import plan_on_shapes
+    from ckpt_surgery.planning.training import ALONE
+
+    print(f"plan_on_gpu: a plan for {PLANNED}", file=sys.stderr, flush=True)
+    released = on_shapes(PLANNED, device)
+
+    def told() -> Any:
+        with CudaOperators() if device.kind == "cuda" else nullcontext():
+            return metered(released.model, released.inputs, released.shapes)
+
+    peaks = {}
+    for every in EVERY:
+        with wrap_blocks(released.model, every_n=every, self_check="never"):
+            peaks[every] = explanation_of(released.model, *told()).peak_bytes
+    memory = peaks[2]
+    made = plan_on_shapes(released.model, told, memory, training=ALONE, offload=False, changes=False)
+    model, inputs = real(released, PLANNED, device)
+    others = {}
+    for every in EVERY:
+        if peaks[every] <= memory:
+            with wrap_blocks(model, every_n=every):
+                others[every] = _seconds(model, inputs, device, steps)
+    applied = made.apply(model)
+    ours = _seconds(model, inputs, device, steps)
+    peak = measured_peak(model, inputs, PLANNED, device)
+    if applied is not None:
+        applied.undo()
+    if not ours or not all(others.values()):
+        return [Figure("the plan fits", (0.0,), "", Target(1.0, at_least=True))]
+    best = min(min(seconds) for seconds in others.values())
+    return [
+        Figure("plan: budget", (memory / GIGABYTE,), "GB"),
+        Figure("plan: peak / budget", (peak / memory,), "x", Target(1.03)),
+        *(Figure(f"every {every}: a step", seconds, "s") for every, seconds in others.items()),
+        Figure("plan: a step", ours, "s"),
+        Figure("plan / best every n: a step", (min(ours) / best,), "x", NO_SLOWER if device.kind == "cuda" else None),
+    ]
+
+
+def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: int) -> tuple[float, ...]:
+    """The seconds of some steps, behind those of the self-check; none where there is no room for them."""
+    import torch
+
+    from ckpt_surgery.runtime.check_schedule import FIRST_STEPS
+
+    taken = []
+    try:
+        for _ in range(FIRST_STEPS + steps):
+            model.zero_grad(set_to_none=True)
+            taken.append(step(model, inputs, device))
+    except torch.OutOfMemoryError:
+        return ()
+    finally:
+        model.zero_grad(set_to_none=True)
+    return tuple(taken[FIRST_STEPS:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

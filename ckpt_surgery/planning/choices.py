@@ -1,0 +1,165 @@
+"""What a plan can do to a model: as data, as the Python that does it, and done, with one `undo` for all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from ckpt_surgery.distributed import fuse_loss, tile_mlp
+from ckpt_surgery.planning.lora import LoraLinear
+from ckpt_surgery.runtime.discovery import Block
+from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.undo import Undoable
+from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.text import plural
+
+_MLPS = frozenset({"mlp", "feed_forward", "ffn"})
+_PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
+"""A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is done: the first blocks of each stack checkpointed, their inputs offloaded, the loss fused, MLPs tiled.
+
+    `tiled` are the full names of the MLPs, `shard_size` the most tokens that they take at a time. A further choice,
+    such as operators of a block that are kept, is a further field here.
+    """
+
+    first: Mapping[str, int] = field(default_factory=dict)
+    offload: bool = False
+    fused_loss: bool = False
+    tiled: tuple[str, ...] = ()
+    shard_size: int = 0
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether any block is checkpointed."""
+        return any(self.first.values())
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is done at all."""
+        return self.checkpoints or self.fused_loss or bool(self.tiled)
+
+    def code(self, blocks: Mapping[str, int]) -> str:
+        """The Python that does it, a call on each line; `blocks` are the numbers of blocks in the stacks."""
+        calls = []
+        if self.tiled:
+            calls.append(f"tile_mlp({_listed(self.tiled)}, shard_size={self.shard_size})")
+        if self.fused_loss:
+            calls.append("fuse_loss(model)")
+        if self.checkpoints:
+            whole = all(blocks[stack] == number for stack, number in self.first.items())
+            first = "" if whole else f", first={dict(self.first)!r}"
+            offload = ', offload="cpu"' if self.offload else ""
+            calls.append(f"wrap_blocks(model{first}{offload})")
+        return "\n".join(calls)
+
+    def name(self, blocks: Mapping[str, int]) -> str:
+        """What is done in a few words; `blocks` are the numbers of blocks in the stacks."""
+        counted = f"{sum(self.first.values())} of {plural(sum(blocks.values()), 'block')}"
+        return ", ".join([f"{counted}{', offloaded' if self.offload else ''}", *self.beside])
+
+    @property
+    def beside(self) -> list[str]:
+        """What is done beside checkpointing, in a few words."""
+        return [*(["fused loss"] if self.fused_loss else []), *(["tiled MLPs"] if self.tiled else [])]
+
+    def apply(self, model: nn.Module, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
+        """Do it. Raises SurgeryError as the calls do; what was done before is then taken back."""
+        done: list[Undoable] = []
+        try:
+            for call in self._calls(model, self_check):
+                done.append(call())
+        except BaseException:
+            AppliedPlan(done).undo()
+            raise
+        return AppliedPlan(done)
+
+    def _calls(self, model: nn.Module, self_check: Literal["first", "never"]) -> Iterable[Callable[[], Undoable]]:
+        if self.tiled:
+            yield lambda: tile_mlp([model.get_submodule(name) for name in self.tiled], shard_size=self.shard_size)
+        if self.fused_loss:
+            yield lambda: fuse_loss(model)
+        if self.checkpoints:
+            offload: Any = "cpu" if self.offload else None
+            yield lambda: wrap_blocks(model, first=dict(self.first), offload=offload, self_check=self_check)
+
+
+class AppliedPlan(Undoable):
+    """What a plan has changed on a model, until `undo`; `parts` are its changes, in the order of their making."""
+
+    def __init__(self, parts: Sequence[Undoable]) -> None:
+        self.parts = tuple(parts)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts))
+
+    @property
+    def surgery(self) -> Surgery | None:
+        """The surgery of `wrap_blocks`; None where no block is checkpointed."""
+        return next((part for part in self.parts if isinstance(part, Surgery)), None)
+
+    def undo(self) -> None:
+        """Take all of it back. Raises SurgeryError where a part was undone before."""
+        for part in reversed(self.parts):
+            part.undo()
+        self._undone = True
+
+
+def tileable(blocks: Iterable[Block]) -> dict[str, nn.Module]:
+    """The MLPs of some blocks that treat each token by itself, as far as their classes tell, by their full names.
+
+    Those of mixtures of experts are left out: a router sees fewer tokens at a time, and its logits are collected.
+    """
+    return {
+        f"{block.name}.{name}": module
+        for block in blocks
+        for name, module in block.module.named_modules()
+        if name.rpartition(".")[2] in _MLPS and _is_dense(module)
+    }
+
+
+def width_of(mlps: Iterable[nn.Module]) -> int:
+    """The most features that a token has between some MLPs: shards hold as many tokens.
+
+    That is the rule of Arctic Long Sequence Training (arXiv 2506.13996): sequence length over hidden size, rounded up,
+    is the number of shards.
+    """
+    return max(
+        (min(p.shape) for mlp in mlps for p in mlp.parameters() if p.ndim == 2 and not _is_adapter(mlp, p)), default=0
+    )
+
+
+def _is_dense(module: nn.Module) -> bool:
+    parts = list(module.modules())
+    return (
+        any(parameter.ndim == 2 for parameter in module.parameters())
+        and all(parameter.ndim <= 2 for parameter in module.parameters())
+        and not any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in parts)
+    )
+
+
+def _is_adapter(mlp: nn.Module, parameter: nn.Parameter) -> bool:
+    adapters = (part for part in mlp.modules() if isinstance(part, LoraLinear))
+    return any(parameter is part.lora_A.weight or parameter is part.lora_B.weight for part in adapters)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Python for a list of modules: by stack where it is the same module of each element, else by name."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for name in names:
+        match = _PLACE.fullmatch(name)
+        if match is None or re.search(r"\.\d+(\.|$)", f".{match[1]}.{match[3]}"):
+            return f"[model.get_submodule(name) for name in {list(names)!r}]"
+        groups.setdefault((match[1], match[3]), []).append(int(match[2]))
+    lists = []
+    for (stack, inside), numbers in groups.items():
+        which = "" if numbers == list(range(len(numbers))) else f" for i in {tuple(numbers)!r}"
+        lists.append(f"model.{stack}[i].{inside}{which}" if which else f"block.{inside} for block in model.{stack}")
+    return " + ".join(f"[{each}]" for each in lists)

@@ -1,0 +1,86 @@
+"""A plan as one HTML page that needs no network: what to call, the front as a drawing and a table, the chosen step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ckpt_surgery.planning.figures import StepFigures
+from ckpt_surgery.planning.page import step_section
+from ckpt_surgery.report.html import page_of
+from ckpt_surgery.text import percent, size
+
+_WIDTH, _HEIGHT = 720.0, 260.0
+_FOOTER = (
+    "<footer><p>Peaks are of tensors; leave a margin for the workspace of kernels, what the allocator adds and the "
+    "context of the device. Hollow points are estimates between steps that were metered.</p></footer>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A way on the front: its name, the bytes at its peak, its extra time as a share of a step, and what is known."""
+
+    name: str
+    peak: int
+    extra: float
+    measured: bool
+    chosen: bool
+
+
+def plan_page(model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures) -> str:
+    """The page as text. `code` is a call on each line, empty where nothing has to be done."""
+    title = f"A plan for {model} within {size(memory)}"
+    calls = f"<pre><code>{escape(code)}</code></pre>" if code else "<p>Nothing has to be done.</p>"
+    drawing = (
+        f'<figure class="memory"><figcaption>Peak and extra time</figcaption>{front_svg(points, memory)}</figure>'
+    )
+    section = f"<h2>The plan</h2>{calls}{drawing}{_table(points)}"
+    body = [
+        f"<header><h1>{escape(title)}</h1></header>",
+        f'<main class="steps"><section class="detail step">{section}</section>',
+        step_section("The step with it", step, step.peak_bytes),
+        "</main>",
+    ]
+    return page_of(title, [*body, _FOOTER])
+
+
+def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
+    """A point for each way: its peak from left to right, its extra time from bottom to top; a line is the budget."""
+    most = max([memory, *(point.peak for point in points)])
+    longest = max((point.extra for point in points), default=0.0) or 1.0
+
+    def place(point: FrontPoint) -> tuple[float, float]:
+        return _WIDTH * point.peak / most, _HEIGHT * (1 - point.extra / longest)
+
+    budget = _WIDTH * memory / most
+    marks = [
+        f'<line x1="{budget:.1f}" x2="{budget:.1f}" y1="0" y2="{_HEIGHT:.0f}"><title>{size(memory)}</title></line>'
+    ]
+    for point in points:
+        x, y = place(point)
+        kind = "chosen" if point.chosen else "metered" if point.measured else "estimate"
+        said = escape(f"{point.name}: {size(point.peak)}, {percent(point.extra)} more time")
+        marks.append(
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{6 if point.chosen else 4}" tabindex="0" role="img" '
+            f'aria-label="{said}"><title>{said}</title></circle>'
+        )
+    label = f"Peak, at most {size(most)}, and extra time, at most {percent(longest)}, of {len(points)} ways"
+    return (
+        f'<svg class="front" viewBox="-8 -8 {_WIDTH + 16:.0f} {_HEIGHT + 16:.0f}" role="group" '
+        f'aria-label="{escape(label)}">{"".join(marks)}</svg>'
+        f'<ul class="kinds"><li>left to right: the peak, to {size(most)}; bottom to top: extra time, to '
+        f"{percent(longest)}; line: the budget; large: the choice</li></ul>"
+    )
+
+
+def _table(points: Sequence[FrontPoint]) -> str:
+    rows = [
+        f"<tr{' class=chosen' if point.chosen else ''}><td>{escape(point.name)}</td>"
+        f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{percent(point.extra)}</td></tr>"
+        for point in points
+    ]
+    head = "<tr><th>way</th><th>peak</th><th>extra time</th></tr>"
+    caption = "<caption>Each takes more time than the last and needs less</caption>"
+    return f'<div class="scroll" tabindex="0"><table class="holders">{caption}{head}{"".join(rows)}</table></div>'

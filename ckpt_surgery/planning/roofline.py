@@ -1,0 +1,50 @@
+"""The least time of operators on a device: what they compute at its peak rate, or what they move, if that is more.
+
+Operators run one after another, each reads its arguments from memory and writes its results. Launches, communication
+between ranks, and caches that hold an argument are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ckpt_surgery.planning.devices import Device
+
+_WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """One operator: its module, whether it is of the forward, its floating-point operations and the bytes it moves."""
+
+    module: str
+    forward: bool
+    flops: int
+    bytes: int
+
+
+def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:
+    """The least seconds of some operators on a device."""
+    return sum(max(each.flops / device.flops, each.bytes / device.bandwidth) for each in work)
+
+
+def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
+    """The bytes that an operator reads and writes; 0 for a view, and for one that only makes room."""
+    schema = func._schema
+    is_view = all(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+    if (is_view and not schema.is_mutable) or str(func._overloadpacket) in _WRITES_NOTHING:
+        return 0
+    return sum(_size(each) for each in tree_leaves((args, dict(options), result)) if isinstance(each, Tensor))
+
+
+def _size(tensor: Tensor) -> int:
+    """Its bytes; those of one row where all rows are the same one, as `expand` makes them."""
+    count = 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= length if stride else min(length, 1)
+    return count * tensor.itemsize

@@ -1,0 +1,210 @@
+"""A step of one device turned into that of one rank of several: what it holds, gathers and reduces, and when.
+
+FSDP2 is `fully_shard` on each block and on the model around them, with its defaults; ZeRO is DeepSpeed's, likewise.
+What a rank computes is what one device computes: its batch is its own. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from torch import nn
+
+from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
+from ckpt_surgery.planning.states import state_of
+from ckpt_surgery.planning.training import Sharding, TrainingSetup
+
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""
+LIVE_ELEMENTS = 1_000_000_000
+"""Its `stage3_max_live_parameters`: so many elements stay gathered before ZeRO-3 lets one go."""
+_WIDE = 4
+"""The bytes of float32, in which DeepSpeed keeps weights and state of half precision besides."""
+_GATHER, _REDUCE = "all_gather", "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStates:
+    """What one rank holds through the whole step, in bytes."""
+
+    parameters: int
+    optimizer: int
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What is gathered and reduced as one: a block, or all that is in none, whose name is empty."""
+
+    name: str
+    gathered: int
+    forward: tuple[int, int] | None = None
+    backward: tuple[int, int] | None = None
+
+
+def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> HeldStates:
+    """The bytes of parameters and of their optimizer's state on the rank that holds most of them."""
+    every = list({id(parameter): parameter for parameter in parameters}.values())
+    trained = [parameter for parameter in every if parameter.requires_grad]
+    ranks, optimizer = training.ranks, training.optimizer
+    whole = sum(parameter.numel() * parameter.itemsize for parameter in every)
+    match training.sharding:
+        case None:
+            return HeldStates(whole, sum(state_of(tuple(p.shape), p.itemsize, optimizer) for p in trained))
+        case Sharding.FSDP:
+            held = sum(prod(shard_of(p.shape, ranks)) * p.itemsize for p in every)
+            return HeldStates(held, sum(state_of(shard_of(p.shape, ranks), p.itemsize, optimizer) for p in trained))
+        case _:
+            flat = _part(sum(parameter.numel() for parameter in trained), ranks)
+            half = _part(sum(parameter.numel() for parameter in trained if parameter.itemsize < _WIDE), ranks)
+            state = state_of((flat,), _WIDE, optimizer) + half * _WIDE if flat else 0
+            parted = training.sharding is Sharding.ZERO_3
+            return HeldStates(sum(_part(p.numel(), ranks) * p.itemsize for p in every) if parted else whole, state)
+
+
+def sharded(
+    step: StepAllocations, model: nn.Module, blocks: Sequence[str], training: TrainingSetup
+) -> StepAllocations:
+    """The step as one rank sees it; `blocks` are the names of what FSDP2 gathers as one. Itself for one device."""
+    match training.sharding:
+        case None:
+            return step
+        case Sharding.FSDP:
+            return replace(step, allocations=tuple(_fsdp(step, model, blocks, training.ranks)))
+        case _:
+            return replace(step, allocations=tuple(_zero(step, model, training)))
+
+
+def shard_of(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """The part of a tensor on the first rank: FSDP2 cuts the first dimension, and pads the last part."""
+    return (_part(shape[0], ranks), *shape[1:]) if shape else ()
+
+
+def _part(count: int, ranks: int) -> int:
+    return -(-count // ranks)
+
+
+def _fsdp(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> Iterator[Allocation]:
+    """Each unit's parameters are gathered while it runs, its gradients whole until it has run backward.
+
+    A second buffer is there all the while (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): the one that was
+    gathered into, in the forward until the next unit's is copied out of, in the backward for the unit that comes next.
+    Gradients are copied into a buffer, which is held until the next unit's are. What is in no block stays gathered,
+    and its gradients are reduced at the end.
+    """
+    units = _units(step, model, blocks, ranks)
+    yield from _gathered(step, units)
+    yield from _reduced(step, units, ranks)
+
+
+def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[Allocation]:
+    """What is gathered of each unit, and when."""
+    yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
+    for unit in units.values():
+        if unit.name and unit.forward:
+            yield _made(2 * unit.gathered, unit.name, _GATHER, StepPhase.FORWARD, unit.forward)
+    before = step.backward_at + 1
+    for unit, span, following in _backward(units):
+        coming = following.gathered if following else 0
+        yield _made(unit.gathered + coming, unit.name, _GATHER, StepPhase.BACKWARD, span)
+        if before:  # for the one that runs backward first
+            yield _made(unit.gathered, unit.name, _GATHER, StepPhase.BACKWARD, (before, span[0] - 1))
+            before = 0
+
+
+def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> Iterator[Allocation]:
+    """The step's own allocations, gradients as parts once their unit has run backward, and the buffers between."""
+    ends = {unit.name: span[1] for unit, span, _ in _backward(units)}
+    buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
+    copied: Counter[str] = Counter()
+    for one in step.allocations:
+        if one.kind is not Kind.GRADIENT:
+            yield one
+            continue
+        unit = _unit_name(one.place.module, units)
+        end = max(ends.get(unit, step.operators), one.born)
+        part = _part(one.bytes, ranks)
+        copied[unit] += part * ranks
+        yield replace(one, last=end, kind=Kind.BACKWARD)
+        yield replace(one, bytes=part, shape=(_part(prod(one.shape), ranks),), born=end)
+    for name, held in copied.items():
+        span = (ends.get(name, step.operators), buffered.get(name, step.operators))
+        yield _made(held, name, _REDUCE, StepPhase.BACKWARD, span)
+
+
+def _backward(units: Mapping[str, _Unit]) -> list[tuple[_Unit, tuple[int, int], _Unit | None]]:
+    """The blocks in the order of the backward: each, when it runs, and the one after it."""
+    spans = sorted(
+        ((unit, unit.backward) for unit in units.values() if unit.name and unit.backward), key=lambda pair: pair[1][1]
+    )
+    after = [unit for unit, _ in spans[1:]]
+    return [(unit, span, later) for (unit, span), later in zip(spans, [*after, None], strict=True)]
+
+
+def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> Iterator[Allocation]:
+    """Gradients go through one bucket; from stage 2 on a rank keeps its part of each, with stage 3 it gathers weights.
+
+    How many weights ZeRO-3 keeps gathered depends on the order of a trace: its upper limit is taken.
+    """
+    parameters = list({id(parameter): parameter for parameter in model.parameters()}.values())
+    for one in step.allocations:
+        if one.kind is not Kind.GRADIENT or training.sharding is Sharding.ZERO_1:
+            yield one
+            continue
+        part = _part(one.bytes, training.ranks)
+        yield replace(one, last=one.born, kind=Kind.BACKWARD)
+        yield replace(one, bytes=part, shape=(_part(prod(one.shape), training.ranks),))
+    widest = max((parameter.itemsize for parameter in parameters if parameter.requires_grad), default=0)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    if trained:
+        bucket = min(trained, BUCKET_ELEMENTS) * widest
+        yield _made(bucket, "", _REDUCE, StepPhase.BACKWARD, (step.backward_at + 1, step.operators))
+    if training.sharding is Sharding.ZERO_3:
+        count = sum(parameter.numel() for parameter in parameters)
+        whole = sum(parameter.numel() * parameter.itemsize for parameter in parameters)
+        live = whole * min(count, LIVE_ELEMENTS) // max(count, 1)
+        yield _made(live, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
+
+
+def _units(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> dict[str, _Unit]:
+    """The outermost blocks and the rest, with what they gather and when they run."""
+    outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
+    units = {name: _Unit(name, 0) for name in ("", *outer)}
+    for name, parameter in model.named_parameters():
+        units[_unit_name(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
+    for one in step.allocations:
+        unit = units[_unit_name(one.place.module, units)]
+        if one.phase is StepPhase.FORWARD:
+            unit.forward = _widened(unit.forward, one.born)
+        else:
+            unit.backward = _widened(unit.backward, one.born)
+    return units
+
+
+def _unit_name(module: str, units: Mapping[str, _Unit]) -> str:
+    """The unit that a module, or a parameter, is in."""
+    parts = module.split(".")
+    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((name for name in names if name in units), "")
+
+
+def _widened(span: tuple[int, int] | None, at: int) -> tuple[int, int]:
+    return (at, at) if span is None else (min(span[0], at), max(span[1], at))
+
+
+def _made(held: int, module: str, operator: str, phase: StepPhase, span: tuple[int, int]) -> Allocation:
+    return Allocation(
+        bytes=held,
+        dtype="bytes",
+        shape=(held,),
+        operator=operator,
+        place=ModulePlace(module),
+        phase=phase,
+        kind=Kind.GATHERED,
+        keeper="",
+        kept_at=ModulePlace(),
+        born=span[0],
+        last=span[1],
+    )

@@ -1,0 +1,61 @@
+"""How a model is trained besides its step: the optimizer, the ranks that share it, the device. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning.devices import Device, device_of
+from ckpt_surgery.planning.optimizers import Optimizer
+
+
+class Sharding(StrEnum):
+    """What ranks divide among them: FSDP2 and ZeRO-3 all, ZeRO-2 gradients and optimizer, ZeRO-1 the optimizer."""
+
+    FSDP = "fsdp"
+    ZERO_1 = "zero1"
+    ZERO_2 = "zero2"
+    ZERO_3 = "zero3"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """The optimizer whose state is counted, the ranks that divide a model, and the device whose time is estimated.
+
+    `sharding` is None where there is one rank, `device` where no time is asked for.
+    """
+
+    optimizer: Optimizer = Optimizer.NONE
+    ranks: int = 1
+    sharding: Sharding | None = None
+    device: Device | None = None
+
+
+ALONE = TrainingSetup()
+"""One device, no optimizer, no time."""
+
+
+def optimizer_of(name: str) -> Optimizer:
+    """The optimizer of this name. Raises PlanningError."""
+    try:
+        return Optimizer(name)
+    except ValueError:
+        names = ", ".join(optimizer.value for optimizer in Optimizer)
+        raise PlanningError(f"no state is known of the optimizer {name!r}: give one of {names}") from None
+
+
+def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> TrainingSetup:
+    """A training with these options. Raises PlanningError where they are none, or do not fit together."""
+    known = optimizer_of(optimizer)
+    if type(ranks) is not int or ranks < 1:
+        raise PlanningError(f"ranks is {ranks!r}: give a whole number of 1 or more")
+    if sharding is not None and sharding not in set(Sharding):
+        raise PlanningError(f"no sharding is called {sharding!r}: give one of {', '.join(Sharding)}")
+    if ranks > 1 and sharding is None:
+        raise PlanningError(f"{ranks} ranks share nothing by themselves: say what they shard: {', '.join(Sharding)}")
+    if ranks == 1 and sharding is not None:
+        raise PlanningError(f"{sharding} divides a model among ranks: give 2 ranks or more")
+    return TrainingSetup(
+        known, ranks, None if sharding is None else Sharding(sharding), None if device is None else device_of(device)
+    )

@@ -1,0 +1,81 @@
+"""How much memory the host has left for this process: what the kernel says, and the limits of control groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path("/")
+_V1_UNLIMITED = 2**60
+"""A limit of a control group of version 1 that is none: the kernel gives a number near 2**63."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes of host memory that are `free`, caches that can be dropped among them, of `total`."""
+
+    free: int
+    total: int
+
+
+def host_memory(root: Path = _ROOT) -> HostMemory | None:
+    """The memory of this host, or of the control group that this process is in where that has less left.
+
+    None where neither is known, as on Windows. `root` is where /proc and /sys are.
+    """
+    found = [memory for memory in (_kernel(root), *_control_groups(root)) if memory is not None]
+    return min(found, key=lambda memory: memory.free, default=None)
+
+
+def processes_on_host() -> int:
+    """How many processes of this training share the host: what torchrun says, or one."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(int(said), 1) if said.isdecimal() else 1
+
+
+def _kernel(root: Path) -> HostMemory | None:
+    fields = _numbers(root / "proc/meminfo", scale=1024)
+    if {"MemAvailable", "MemTotal"} <= fields.keys():
+        return HostMemory(fields["MemAvailable"], fields["MemTotal"])
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return HostMemory(page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _control_groups(root: Path) -> Iterator[HostMemory | None]:
+    """What the limit of each control group around this process leaves: both versions, outer groups too."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, limit, usage, cache = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            limit, usage, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        inside = base / path.strip("/")
+        for group in (inside, *(outer for outer in inside.parents if outer.is_relative_to(base))):
+            yield _left(_text(group / limit), _text(group / usage), _numbers(group / "memory.stat").get(cache, 0))
+
+
+def _left(limit: str, usage: str, cache: int) -> HostMemory | None:
+    if not (limit.strip().isdigit() and usage.strip().isdigit()) or int(limit) >= _V1_UNLIMITED:
+        return None  # "max", or a group without the controller
+    return HostMemory(max(int(limit) - int(usage) + cache, 0), int(limit))
+
+
+def _numbers(path: Path, scale: int = 1) -> dict[str, int]:
+    """The first number after each name, of a file with a name and numbers on each line."""
+    lines = (line.replace(":", " ").split() for line in _text(path).splitlines())
+    return {words[0]: scale * int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

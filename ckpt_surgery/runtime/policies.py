@@ -1,0 +1,277 @@
+"""What the names in `save` stand for: which operators of a block have their results kept instead of run again.
+
+Nothing is kept here: `kept_results` does that, and torch's own selective checkpointing while torch compiles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.text import listed
+
+ATTENTION = "attention"
+ROUTER = "router"
+RANDOM = "random"
+
+VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        ATTENTION: frozenset(
+            {
+                "aten::_scaled_dot_product_flash_attention",
+                "aten::_scaled_dot_product_flash_attention_for_cpu",
+                "aten::_scaled_dot_product_efficient_attention",
+                "aten::_scaled_dot_product_cudnn_attention",
+                "aten::_scaled_dot_product_fused_attention_overrideable",
+                "aten::_flash_attention_forward",
+                "aten::_efficient_attention_forward",
+                "aten::_cudnn_attention_forward",
+                "flash_attn::_flash_attn_forward",
+                "flash_attn::_flash_attn_varlen_forward",
+                "flash_attn_3::fwd",
+                "flex_attention",
+            }
+        ),
+        "matmul": frozenset(
+            {
+                "aten::mm",
+                "aten::addmm",
+                "aten::_scaled_mm",
+                "aten::_int_mm",
+                "aten::_grouped_mm",
+                "aten::_scaled_grouped_mm",
+            }
+        ),
+        ROUTER: frozenset({"aten::topk", "aten::argmax", "aten::max", "aten::sort", "aten::multinomial"}),
+        "collectives": frozenset(
+            {
+                "_c10d_functional::all_reduce",
+                "_c10d_functional::all_reduce_coalesced",
+                "_c10d_functional::all_gather_into_tensor",
+                "_c10d_functional::all_gather_into_tensor_coalesced",
+                "_c10d_functional::reduce_scatter_tensor",
+                "_c10d_functional::reduce_scatter_tensor_coalesced",
+                "_c10d_functional::all_to_all_single",
+                "_c10d_functional::broadcast",
+            }
+        ),
+        "norm": frozenset(
+            {
+                "aten::native_layer_norm",
+                "aten::native_group_norm",
+                "aten::native_batch_norm",
+                "aten::cudnn_batch_norm",
+                "aten::miopen_batch_norm",
+                "aten::_fused_rms_norm",
+            }
+        ),
+        "conv": frozenset({"aten::convolution"}),
+        RANDOM: frozenset(),
+    }
+)
+"""The operators that a name stands for. Those of "random" are told by torch's tag for operators that draw. Eager
+attention, and the scores of a router, are told by what is run before and after them."""
+
+_SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
+_SCORES = _SOFTMAX | {"aten::sigmoid"}
+"""What routers make scores with."""
+_FACTORS: Mapping[str, int] = MappingProxyType({"aten::bmm": 0, "aten::baddbmm": 1})
+"""The products in which eager attention takes its weighted sum, with the place of the weights in their arguments."""
+
+_EVERY = re.compile(r"(?P<name>.*[^:]):(?P<every>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One text of `save`: the operators that its `name` stands for, and that every n-th of them is kept, from the
+    first in each call of a block."""
+
+    text: str
+    name: str
+    operators: frozenset[str]
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRole:
+    """What an operator is to a policy: which choices keep it wherever it runs, and which where others stand around it.
+
+    `weighted_sum` keeps it where its argument at `factor` may come from the last softmax. `score_of` keeps it where a
+    router chooses by what it made; `picks` says whether it is what a router chooses with.
+    """
+
+    choices: tuple[Choice, ...]
+    is_softmax: bool
+    weighted_sum: Choice | None
+    factor: int
+    score_of: Choice | None
+    picks: bool
+    may_draw: bool
+
+
+def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
+    """The choices in an option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
+    return tuple(map(_choice, save))
+
+
+def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
+    """What an operator, also one of higher order, is to these choices; None where it is nothing to them."""
+    name, schema = operator_name(operator), getattr(operator, "_schema", None)
+    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+    if schema is not None and schema.is_mutable and not (may_draw and _writes_first(schema)):
+        return None
+    names = {name, f"{name}.{getattr(operator, '_overloadname', '')}"}
+    keeping = tuple(
+        choice for choice in choices if not names.isdisjoint(choice.operators) or (choice.name == RANDOM and may_draw)
+    )
+    by_name = {choice.name: choice for choice in choices}
+    attention, router = by_name.get(ATTENTION), by_name.get(ROUTER)
+    role = OperatorRole(
+        keeping,
+        is_softmax=attention is not None and name in _SOFTMAX,
+        weighted_sum=attention if name in _FACTORS else None,
+        factor=_FACTORS.get(name, 0),
+        score_of=router if name in _SCORES else None,
+        picks=router is not None and name in VOCABULARY[ROUTER],
+        may_draw=may_draw,
+    )
+    return role if keeping or role.is_softmax or role.weighted_sum or role.score_of else None
+
+
+def operator_name(operator: Any) -> str:
+    """The name of an operator without its overload: "aten::mm"."""
+    schema = getattr(operator, "_schema", None)
+    return str(operator.name()) if schema is None else str(schema.name)
+
+
+def in_words(name: str) -> str:
+    """The name of an operator as it is written in Python, and in `save`: "aten.mm"."""
+    return name.replace("::", ".")
+
+
+def is_mutable(operator: Any) -> bool:
+    """Whether an operator writes one of its arguments; those of higher order do not."""
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The arguments that a call of an operator writes."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield args[place] if place < len(args) else kwargs.get(argument.name)
+
+
+def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator that may draw random numbers does: attention without dropout does not."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool(args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value))
+    return True
+
+
+class Selector:
+    """Which results of one run of a block are kept. To be asked for each operator with a role, in their order."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Choice, int] = {}
+        self._softmax: torch.Size | None = None
+
+    def chosen(
+        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> tuple[Choice, ...]:
+        """The choices that keep the result of this operator; they don't know yet what follows it."""
+        chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
+        if role.is_softmax:
+            self._softmax = result.shape
+        elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
+            self._softmax = None
+            chosen.append(role.weighted_sum)
+        return tuple([choice for choice in chosen if self._is_due(choice)])
+
+    def _is_due(self, choice: Choice) -> bool:
+        before = self._counts.get(choice, 0)
+        self._counts[choice] = before + 1
+        return before % choice.every == 0
+
+    def _may_be_weights(self, factor: Tensor) -> bool:
+        """Whether a factor may be what the last softmax made, perhaps without the column of a sink."""
+        if not self._softmax:
+            return False
+        columns = self._softmax[-1]
+        return factor.shape[-1] in (columns, columns - 1) and factor.shape[:-1].numel() == self._softmax[:-1].numel()
+
+
+def compiled_contexts(
+    save: tuple[str, ...],
+) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """The contexts of torch's selective checkpointing for an option `save`: for blocks that torch compiles.
+
+    What draws random numbers is run again from the generators' states: torch would not let them go on behind it.
+    """
+    choices, selector = choices_of(save), Selector()
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        role = role_of(operator, choices)
+        if role is None or (role.may_draw and draws(operator, args, kwargs)):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        kept = selector.chosen(operator, role, args, kwargs, context.op_output)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return cast(tuple[AbstractContextManager[Any], AbstractContextManager[Any]], contexts)
+
+
+def _writes_first(schema: Any) -> bool:
+    """Whether an operator writes its first argument, as `bernoulli_` does, and no other."""
+    written = [bool(each.alias_info and each.alias_info.is_write) for each in schema.arguments]
+    return written[:1] == [True] and not any(written[1:])
+
+
+def _choice(text: str) -> Choice:
+    match = _EVERY.fullmatch(text)
+    name, every = (match["name"], int(match["every"])) if match else (text, 1)
+    if every < 1:
+        raise SurgeryError(f"save names {text!r}: give :2 for every second, and so on")
+    return Choice(text, name, VOCABULARY[name] if name in VOCABULARY else frozenset({_operator(name)}), every)
+
+
+def _operator(name: str) -> str:
+    """An operator by its full name, with an overload where that has one. Raises SurgeryError."""
+    space, operator, *overload = name.replace("::", ".").split(".")[:3] if "." in name or "::" in name else (name, "")
+    if not space or not operator:
+        raise SurgeryError(
+            f"save names {name!r}: give {', '.join(VOCABULARY)}, or the name of an operator such as aten.mm"
+        )
+    packet = getattr(getattr(torch.ops, space), operator, None)
+    if packet is None and space == "aten":
+        raise SurgeryError(f"save names {name}, which is no operator of torch")
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    if overload and packet is not None:
+        overloads = [each for each in overloads if each._overloadname == overload[0]]
+        if not overloads:
+            raise SurgeryError(f"save names {name}: the overloads of {operator} are {listed(packet.overloads())}")
+    _refuse_useless(name, overloads)
+    return f"{space}::{operator}" + "".join(f".{each}" for each in overload)
+
+
+def _refuse_useless(name: str, overloads: list[Any]) -> None:
+    """Raise SurgeryError for an operator whose results cannot be kept, or need not be."""
+    if any(each.is_view for each in overloads):
+        raise SurgeryError(f"save names {name}, which makes views: run again, they cost nothing")
+    whole = [each for each in overloads if not each._schema.is_mutable]
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    if whole and all(each.has_kernel_for_dispatch_key(composite) for each in whole):
+        raise SurgeryError(f"save names {name}, which is made of other operators: name those that it runs")
+    seeded = torch.Tag.nondeterministic_seeded
+    if overloads and not whole and not any(seeded in each.tags for each in overloads):
+        raise SurgeryError(f"save names {name}, which writes in place: there is no result of its own to keep")

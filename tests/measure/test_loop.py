@@ -1,0 +1,112 @@
+"""Loops share trainings, and a loop that a shared training does not come to is still judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.kinds import LoopKind, SkipKind
+from ckpt_surgery.measure.results import MODES, ModeReport
+from ckpt_surgery.measure.switch import Switch, switch_checkpointing
+from ckpt_surgery.measure.verify import Examination, verify
+from tests.measure.toys import Layer, Model, model_of, values
+from tests.zoo import planted
+from tests.zoo.planted import switch_with
+
+pytestmark = pytest.mark.torch
+
+
+class Scaled(Model):
+    """Writes in every forward into what the backward of an earlier one needs: two forwards cannot come before it."""
+
+    scale: Tensor
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, values: Tensor) -> Any:
+        self.scale.mul_(1.5)
+        return super().forward(values) * self.scale
+
+
+class AfterAStep(planted.Fault):
+    """The recompute is off once the weights are others; nothing is held."""
+
+    weights: float | None = None
+
+    def sum(self) -> float:
+        return sum(float(parameter.detach().sum()) for parameter in self.block.parameters())
+
+    def first(self, function: Any, *args: Any) -> Any:
+        self.weights = self.weights or self.sum()
+        return function(*args)
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        return function(args[0] * 1.01 if self.weights != self.sum() else args[0])
+
+
+class NotTheLatest(planted.Fault):
+    """The recompute of any forward but the latest is off; nothing is held."""
+
+    latest = 0.0
+
+    def first(self, function: Any, *args: Any) -> Any:
+        self.latest = float(args[0].detach().sum())
+        return function(*args)
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        return function(args[0] * 1.01 if self.latest != float(args[0].detach().sum()) else args[0])
+
+
+def run(whole: Callable[..., Model], switch: Switch = switch_checkpointing) -> ModeReport:
+    report = verify(model_of(Layer, Layer, whole=whole), values(), levels=["loop"], modes=MODES[0], switch=switch)
+    return report.modes[0]
+
+
+def loops(mode: ModeReport) -> set[str]:
+    """The loops that were found wrong."""
+    return {str(fault.details["loop"]) for fault in mode.faults}
+
+
+@pytest.mark.parametrize(
+    ("fault", "loop"),
+    [
+        (planted.GradientOverwritten, LoopKind.ACCUMULATION),
+        (AfterAStep, LoopKind.STEPS),
+        (NotTheLatest, LoopKind.TWO_FORWARDS),
+        (planted.SecondBackward, LoopKind.RETAINED_GRAPH),
+        (planted.FrozenBase, LoopKind.ADAPTERS),
+    ],
+)
+def test_a_fault_is_seen_in_its_own_loop_and_in_no_other(fault: type[planted.Fault], loop: LoopKind) -> None:
+    assert loops(run(Model, switch_with(fault))) == {loop}
+
+
+def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_in_all_other_loops() -> None:
+    mode = run(Scaled)
+    assert mode.outcome("loop") == "ok"
+    assert [(skip.kind, skip.details["loop"]) for skip in mode.skips] == [
+        (SkipKind.LOOP_NOT_RUN, LoopKind.TWO_FORWARDS)
+    ]
+    assert loops(run(Scaled, switch_with(planted.SecondBackward))) == {LoopKind.RETAINED_GRAPH}
+
+
+def test_a_mode_that_is_examined_again_is_run_again() -> None:
+    kinds: list[type[planted.Fault]] = [AfterAStep]
+
+    def switch(model: nn.Module, mode: Any) -> None:
+        switch_with(kinds[0])(model, mode)
+
+    examination = Examination(model_of(Layer, Layer), values(), levels=["loop"], switch=switch)
+    assert loops(examination.examine("non_reentrant")) == {LoopKind.STEPS}
+    kinds[0] = planted.Fault
+    assert not loops(examination.examine("non_reentrant"))
