@@ -16,6 +16,7 @@ _NEEDS = {
     "runtime": ("torch",),
     "guarding": ("torch",),
     "guarding.trainer": ("torch", "transformers"),
+    "long_sequences": ("torch",),
     "measure.verify": ("torch",),
     "planning": ("torch",),
     "testing": ("torch",),

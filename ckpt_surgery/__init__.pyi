@@ -21,6 +21,8 @@ from ckpt_surgery.guarding.guard import Guard as Guard
 from ckpt_surgery.guarding.guard import guard as guard
 from ckpt_surgery.guarding.report import GuardReport as GuardReport
 from ckpt_surgery.guarding.trainer import CheckpointGuard as CheckpointGuard
+from ckpt_surgery.long_sequences.long_context import LongContext as LongContext
+from ckpt_surgery.long_sequences.long_context import long_context as long_context
 from ckpt_surgery.measure.report import Report as Report
 from ckpt_surgery.measure.results import Cost as Cost
 from ckpt_surgery.measure.results import ModeReport as ModeReport

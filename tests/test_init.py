@@ -28,7 +28,16 @@ HOMES = {
 """The names that type checkers see, and the module of each."""
 
 NEED_TRANSFORMERS = ["CheckpointGuard", "tiny_config", "tiny_inputs", "tiny_model"]
-NEED_TORCH = ["assert_checkpointing", "explain", "guard", "plan", "verify", "wrap_blocks", *NEED_TRANSFORMERS]
+NEED_TORCH = [
+    "assert_checkpointing",
+    "explain",
+    "guard",
+    "long_context",
+    "plan",
+    "verify",
+    "wrap_blocks",
+    *NEED_TRANSFORMERS,
+]
 WITHOUT = """
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
@@ -100,7 +109,7 @@ def test_a_star_import_brings_every_name() -> None:
 @pytest.mark.parametrize(
     ("package", "absent"),
     [
-        ("torch", {*NEED_TORCH, "Explanation", "Guard", "GuardReport", "Plan", "Surgery"}),
+        ("torch", {*NEED_TORCH, "Explanation", "Guard", "GuardReport", "LongContext", "Plan", "Surgery"}),
         pytest.param("transformers", {*NEED_TRANSFORMERS}, marks=pytest.mark.both),
     ],
 )

@@ -30,7 +30,7 @@ ROOMS = (
     {"runtime"},
     {"measure"},
     {"report", "tiny", "distributed"},
-    {"survey", "guarding"},
+    {"survey", "guarding", "long_sequences"},
     {"testing", "upstream", "adopt", "planning"},
     {"cli"},
 )

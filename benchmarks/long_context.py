@@ -1,0 +1,262 @@
+"""Is a step after `long_context` the step that the model's own code makes? Every causal and conditional class.
+
+Each class is built tiny, with random weights, in float64 and without dropout, in a process of its own. One training
+step of it is held against one after `long_context`: the loss, and each gradient by its largest difference, relative to
+the largest gradient. Also the most bytes alive in each step, by the project's meter, and which losses were computed
+without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared.
+Writes a line of json for each class; goes on where it was stopped. Prints a table. With `--peak`: the most bytes alive
+in a step of a few larger models instead, untouched and after `long_context`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.class_survey import rows_of, survey
+from benchmarks.figures import lacking, option_parser
+from ckpt_surgery.text import plural
+
+CLOSE = 1e-10
+SECONDS = 300
+ROWS = ROOT / "out" / "long_context.jsonl"
+TOKENS = 256
+"""What is said of the length of a batch, so that the tiny MLPs run in several shards."""
+PEAK_CLASSES = ("LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3ForCausalLM", "CohereForCausalLM")
+PEAK_SIZES = {
+    "vocab_size": 32000,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+    "tokens": 2048,
+}
+ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a step differs; 2 where it could not run."""
+    parser = option_parser("long_context", __doc__)
+    parser.add_argument("names", nargs="*", metavar="CLASS", help="only these classes")
+    parser.add_argument(
+        "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
+    )
+    parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
+    options = parser.parse_args(arguments)
+    if lacking("long_context", "torch", "transformers"):
+        return 2
+    import torch
+
+    from ckpt_surgery.tiny import model_classes
+
+    torch.set_num_threads(1)
+    if options.peak:
+        for name in options.names or PEAK_CLASSES:
+            own, ours = peaks(name)
+            print(f"{name}: {own / 2**20:.0f} MiB, {ours / 2**20:.0f} MiB after long_context", flush=True)
+        return 0
+    names = options.names or [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
+    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    survey(names, options.rows, examine, jobs=1, seconds=SECONDS, most_bytes=6 * 2**30)
+    rows = [row for row in rows_of(options.rows) if row["class"] in names]
+    for line in table(rows):
+        print(line)
+    return int(any(differs(row) for row in rows))
+
+
+def examine(name: str) -> Mapping[str, Any]:
+    """What `long_context` does to one class. `problem` says why there is no comparison."""
+    from ckpt_surgery.errors import CkptSurgeryError
+    from ckpt_surgery.long_sequences.long_context import long_context
+    from ckpt_surgery.tiny import model_classes, tiny_model
+
+    try:
+        built = tiny_model(model_classes()[name].load())
+    except CkptSurgeryError as error:
+        return {"problem": f"not built: {error}"}
+    model, inputs = in_double(built.model, built.inputs)
+    with double_precision(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = step(model, inputs)
+        if own is None:
+            return {"problem": "it computes no loss from its tiny inputs"}
+        try:
+            context = long_context(model, tokens=TOKENS)
+        except CkptSurgeryError as error:
+            return {"problem": f"refused: {error}"}
+        try:
+            ours = step(model, inputs)
+        except Exception as error:
+            return {"problem": f"raised: {type(error).__name__}: {error}"}
+        own_peak, peak = own[2], ours[2] if ours else 0
+        loss, gradients = apart(own, ours)
+        result = {
+            "loss": loss,
+            "gradients": gradients,
+            "peak": peak,
+            "own_peak": own_peak,
+            "fused": context.fused_losses,
+            "made": context.made_logits,
+            "heads": {head.owner: head.reason for head in context.heads},
+            "tiled": sum(mlp.reason is None for mlp in context.mlps),
+            "not_tiled": {type(mlp.module).__name__: mlp.reason for mlp in context.mlps if mlp.reason},
+        }
+        context.undo()
+        back = step(model, inputs)
+        return {**result, "undone": apart(own, back)[1]}
+
+
+def peaks(name: str, **sizes: int) -> tuple[int, int]:
+    """The most bytes alive in a step of one model, untouched and after `long_context`; `sizes` replace those here."""
+    import torch
+    import transformers
+
+    from ckpt_surgery.long_sequences.long_context import long_context
+
+    size = {**PEAK_SIZES, **sizes}
+    tokens = size.pop("tokens")
+    model_class = getattr(transformers, name)
+    torch.manual_seed(0)
+    model = model_class(model_class.config_class(**size, pad_token_id=0)).train()
+    ids = torch.randint(1, size["vocab_size"], (1, tokens))
+    own = step(model, {"input_ids": ids, "labels": ids})
+    with long_context(model):
+        ours = step(model, {"input_ids": ids, "labels": ids})
+    if own is None or ours is None:
+        raise ValueError(f"{name} computes no loss")
+    return own[2], ours[2]
+
+
+Step = tuple[float, Mapping[str, Any], int]
+
+
+def step(model: Any, inputs: Mapping[str, Any]) -> Step | None:
+    """The loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
+    import torch
+
+    from ckpt_surgery.measure.meter import Meter
+
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(0)
+    with Meter() as meter:
+        outputs = model(**inputs)
+        loss = outputs.get("loss") if hasattr(outputs, "get") else None
+        if loss is None or not loss.requires_grad:
+            return None
+        del outputs
+        loss = loss.sum()
+        meter.start_backward(loss)
+        loss.backward()
+        peak = max(held for _, held in meter.timeline().points)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return float(loss.detach()), gradients, peak
+
+
+def apart(own: Step, ours: Step | None) -> tuple[float, float]:
+    """How far loss and gradients are apart, relative to the loss and to the largest gradient."""
+    if ours is None or own[1].keys() != ours[1].keys():
+        return float("inf"), float("inf")
+    largest = max((float(gradient.abs().max()) for gradient in own[1].values()), default=0.0) or 1.0
+    far = max((float((ours[1][name] - own[1][name]).abs().max()) for name in own[1]), default=0.0)
+    return abs(ours[0] - own[0]) / max(abs(own[0]), 1.0), far / largest
+
+
+def in_double(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model in training mode and its inputs, in float64; nothing is dropped."""
+    from torch import Tensor, nn
+
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped products of torch have no float64
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+    wide = {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+    return model.double().train(), wide
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Inside, casts of tensors to float32 are casts to float64, in the whole process."""
+    import torch
+    from torch import Tensor
+
+    to, cast = Tensor.to, Tensor.float
+    softmax = torch.nn.functional.softmax
+
+    def wide(value: Any) -> Any:
+        return torch.float64 if value is torch.float32 else value
+
+    def wide_to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return to(self, *map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
+
+    def wide_softmax(*args: Any, **kwargs: Any) -> Any:
+        return softmax(*args, **{name: wide(value) for name, value in kwargs.items()})
+
+    Tensor.to, Tensor.float = wide_to, Tensor.double  # type: ignore[method-assign, assignment]
+    torch.nn.functional.softmax = wide_softmax
+    try:
+        yield
+    finally:
+        Tensor.to, Tensor.float = to, cast  # type: ignore[method-assign]
+        torch.nn.functional.softmax = softmax
+
+
+def differs(row: Mapping[str, Any]) -> bool:
+    """Whether a class was compared, and its step was another."""
+    compared = "loss" in row
+    return compared and not all(row[level] < CLOSE for level in ("loss", "gradients", "undone"))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many classes, how they came out, and why the others did not."""
+    compared = [row for row in rows if "loss" in row]
+    fused = [row for row in compared if row["fused"] and not row["made"]]
+    lines = [
+        f"{plural(len(rows), 'class', 'classes')}: {len(compared)} compared, {len(fused)} of them without logits",
+        f"within {CLOSE:g}: {sum(not differs(row) for row in compared)}",
+    ]
+    for row in filter(differs, compared):
+        lines.append(f"  {row['class']}: loss {row['loss']:.1e}, gradients {row['gradients']:.1e}")
+    reasons: Counter[str] = Counter()
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row in fused:
+            continue
+        reason = _reason(row)
+        reasons[reason] += 1
+        names.setdefault(reason, []).append(row["class"])
+    for reason, count in reasons.most_common():
+        lines.append(f"{count} x {reason}: {', '.join(names[reason])}")
+    if fused:
+        ratios = sorted(row["own_peak"] / row["peak"] for row in fused)
+        lines.append(f"peak, own / long_context, median of those fused: {ratios[len(ratios) // 2]:.2f}")
+    return lines
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    if "problem" in row:
+        kind, _, _ = str(row["problem"]).partition(":")
+        return kind
+    if row["made"]:
+        return f"logits made for {', '.join(row['made'])}"
+    reasons = sorted({str(reason) for reason in row["heads"].values() if reason})
+    return ", ".join(reasons) or "its head or its loss is elsewhere"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""`long_context`: all that makes a training step fit on long sequences, on one live model, by one call.
+
+1. One instance is changed, nothing global; `undo` takes everything back.
+2. Loss and gradients are those of the model's own code, or the model's own code runs.
+3. What is not tiled or not fused is named, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.fused_head import Head, LossState, fuse, heads_of, release
+from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
+from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.runtime.undo import Undoable
+from ckpt_surgery.runtime.wrap import wrap_blocks
+
+LONG_CONTEXT = "_ckpt_surgery_long_context"
+"""The attribute of a model that holds what `long_context` did to it."""
+
+
+def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
+    """Let a model train on long sequences: blocks checkpointed with offload, MLPs tiled, the loss fused.
+
+    `model` is a model of transformers with a language modelling head, also inside PEFT or DistributedDataParallel.
+
+    - Every block is checkpointed, and its inputs wait in host memory: `wrap_blocks(model, offload="cpu")`.
+    - The MLPs in the blocks run over shards of their sequence. A shard has as many tokens as the model is wide, so
+      that what is between the products of an MLP is no larger than one of its weights.
+    - The loss is computed without logits. A forward in training mode, with gradients and `labels`, runs as the model's
+      own code says, and its head returns a stand-in for them, a `torch.Tensor` of their shape, dtype and device
+      without memory. Casts, views, slices and masks of tokens, scale, softcap and a bias of the vocabulary are
+      followed; `F.cross_entropy` of the stand-in, in the model, in its `loss_function` or in yours, becomes
+      `fused_linear_cross_entropy`. Anything else that is done with it makes the logits, and goes on as without this
+      call. So `outputs.logits` costs memory when it is used, and not before. A loss for which logits had to be made is
+      a SurgeryWarning, once for each reason.
+
+    Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
+    itself, heads do what they did.
+
+    Args:
+        model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
+        tokens: how many tokens a batch has, all its sequences together. The MLPs then run in as many shards as that
+            needs, whatever a batch has. By default each call is cut by the length of its own sequences.
+
+    Returns:
+        What was done: print it, `undo()` it, or use it in a `with`. A second call does it anew, with other `tokens`,
+        and returns the same.
+
+    Raises:
+        SurgeryError: the model cannot be wrapped, or `tokens` is no whole number of at least 1; the model is left as
+            it was.
+    """
+    given: object = tokens
+    if given is not None and (type(given) is not int or given < 1):
+        raise SurgeryError(f"tokens is {tokens!r}: give how many tokens a batch has, or None")
+    whole: object = model
+    if not isinstance(whole, nn.Module):
+        raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    target = model.module if isinstance(model, DistributedDataParallel) else model
+    before = vars(target).get(LONG_CONTEXT)
+    context = before if isinstance(before, LongContext) else LongContext(target)
+    context.apply(tokens)
+    return context
+
+
+class LongContext(Undoable):
+    """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
+
+    `surgery` is that of `wrap_blocks`, `mlps` and `heads` are those found, with the reasons of those left alone.
+    """
+
+    surgery: Surgery
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.mlps: tuple[Mlp, ...] = ()
+        self.heads: tuple[Head, ...] = ()
+        self.state = LossState(type(model).__name__)
+        self._options: SurgeryOptions | None = None
+        self._tilings: list[Tiling] = []
+        self._forwards: list[Any] = []
+        self._hooks: list[Any] = []
+
+    def __str__(self) -> str:
+        lines = [str(self.surgery)]
+        tiled = Counter((type(mlp.module).__name__, mlp.reason) for mlp in self.mlps)
+        for (name, mlp_reason), count in tiled.items():
+            lines.append(f"{count} x {name}: " + ("tiled" if mlp_reason is None else f"not tiled: {mlp_reason}"))
+        for head in self.heads:
+            words = "fused" if head.reason is None else f"not fused: {head.reason}"
+            lines.append(f"loss of {head.owner}: {words}")
+        lines += [f"logits were made for {name}: {count} x" for name, count in self.state.made.items()]
+        return "\n".join(lines) + ("\nundone" if self._undone else "")
+
+    @property
+    def fused_losses(self) -> int:
+        """How many losses were computed without logits so far."""
+        return self.state.fused
+
+    @property
+    def made_logits(self) -> dict[str, int]:
+        """For which functions logits were made before a loss, and how often."""
+        return dict(self.state.made)
+
+    def apply(self, tokens: int | None) -> None:
+        """Do it, in place of what was done before. Raises SurgeryError, and leaves the model as it was before."""
+        if vars(self.model).get(LONG_CONTEXT) is not self:
+            surgery = _surgery_of(self.model)
+            self._options = None if surgery is None else surgery.options
+            self.surgery = wrap_blocks(self.model, offload="cpu")
+        self._release()
+        try:
+            blocks = [block.module for stack in self.surgery.stacks for block in stack.blocks]
+            self.mlps = tuple(mlps_of(self.model, blocks))
+            for width in sorted({mlp.width for mlp in self.mlps if mlp.reason is None}):
+                same = [mlp.module for mlp in self.mlps if mlp.reason is None and mlp.width == width]
+                if tokens is None:
+                    self._tilings.append(tile_mlp(same, shard_size=width))
+                else:
+                    self._tilings.append(tile_mlp(same, num_shards=-(-tokens // width)))
+            self.heads = tuple(heads_of(self.model))
+            self._forwards, self._hooks = fuse(self.model, self.heads, self.state)
+        except BaseException:
+            self.undo()
+            raise
+        vars(self.model)[LONG_CONTEXT] = self
+
+    def undo(self) -> None:
+        """Hand the model back as it was before `long_context`; a surgery that it had before keeps its options.
+
+        Raises SurgeryError where that was done already.
+        """
+        if self._undone:
+            name = type(self.model).__name__
+            raise SurgeryError(f"long_context on {name} was undone before: call it again")
+        self._release()
+        if self._options is not None:
+            self.surgery.apply(self._options)
+        else:
+            self.surgery.undo()
+        vars(self.model).pop(LONG_CONTEXT, None)
+        self._undone = True
+
+    def _release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        release(self._forwards)
+        for tiling in self._tilings:
+            tiling.undo()
+        self._hooks, self._forwards, self._tilings = [], [], []
+
+
+def _surgery_of(model: nn.Module) -> Surgery | None:
+    surgeries = (vars(module).get(SURGERY) for module in model.modules())
+    return next((surgery for surgery in surgeries if isinstance(surgery, Surgery)), None)

@@ -1,0 +1,213 @@
+"""Lazy logits: what of the way to a loss is followed, and that everything else gets real logits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ckpt_surgery import SurgeryError
+from ckpt_surgery.long_sequences.lazy_logits import HeadCall, LazyLogits, Noted
+
+pytestmark = [pytest.mark.torch, pytest.mark.both]
+
+VOCABULARY, WIDTH, TOKENS = 11, 5, 6
+ROUNDING = 1e-12
+Use = Callable[[Tensor], Tensor]
+
+
+def targets(*shape: int) -> Tensor:
+    drawn = torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(2))
+    drawn.view(-1)[0] = -100
+    return drawn
+
+
+def flat(logits: Tensor) -> Tensor:
+    return logits.reshape(-1, VOCABULARY)
+
+
+def capped(logits: Tensor) -> Tensor:
+    return torch.tanh(logits / 3.0) * 3.0
+
+
+MASK = torch.tensor([[True, False, True, True, False, True], [False, True, True, True, True, True]])
+OTHER = torch.linspace(-1, 1, VOCABULARY, dtype=torch.float64)
+FOLLOWED: dict[str, Use] = {
+    "a plain loss": lambda x: F.cross_entropy(flat(x), targets(12)),
+    "a sum": lambda x: F.cross_entropy(flat(x), targets(12), reduction="sum"),
+    "losses of tokens": lambda x: (F.cross_entropy(flat(x), targets(12), reduction="none") ** 2).sum(),
+    "another ignored label": lambda x: F.cross_entropy(flat(x), targets(12).clamp(min=0), ignore_index=3),
+    "a loss module": lambda x: nn.CrossEntropyLoss()(x.view(-1, VOCABULARY), targets(12)),
+    "a shift": lambda x: F.cross_entropy(flat(x[..., :-1, :].contiguous()), targets(10)),
+    "the last tokens": lambda x: F.cross_entropy(flat(x[:, -2:, :]), targets(4)),
+    "a mask": lambda x: F.cross_entropy(x[MASK], targets(9)),
+    "one sequence": lambda x: F.cross_entropy(x[1], targets(6)),
+    "a cast": lambda x: F.cross_entropy(flat(x.double().to(x.device)), targets(12)),
+    "a scale": lambda x: F.cross_entropy(flat(x * 0.25 / 2), targets(12)),
+    "a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12)),
+    "a scale and a softcap": lambda x: F.cross_entropy(flat(capped(2 * x)), targets(12)),
+    "tanh alone": lambda x: F.cross_entropy(flat(x.tanh()), targets(12)),
+    "a bias and a scale": lambda x: F.cross_entropy(flat((x + OTHER) * 0.5), targets(12)),
+    "a bias and a softcap": lambda x: F.cross_entropy(flat(capped(x + OTHER)), targets(12)),
+}
+MADE: dict[str, Use] = {
+    "logsumexp": lambda x: x.logsumexp(-1).pow(2).mean(),
+    "label smoothing": lambda x: F.cross_entropy(flat(x), targets(12), label_smoothing=0.1),
+    "weights of classes": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs()),
+    "probabilities": lambda x: F.cross_entropy(flat(x), F.softmax(x.detach().reshape(-1, VOCABULARY), -1)),
+    "a part of the vocabulary": lambda x: x[..., 3].sum() + x[:, :, 2:4].sum(),
+    "a scale after a softcap": lambda x: F.cross_entropy(flat(capped(x) * 2), targets(12)),
+    "a bias after a softcap": lambda x: F.cross_entropy(flat(capped(x) + OTHER), targets(12)),
+    "a scale for each entry": lambda x: F.cross_entropy(flat(x * OTHER), targets(12)),
+    "a column of its own": lambda x: F.cross_entropy(x.transpose(1, 2), targets(2, 6)),
+    "written into": lambda x: F.cross_entropy(flat(_written(x)), targets(12)),
+    "seen, then a loss": lambda x: x.max() + F.cross_entropy(flat(x), targets(12)),
+    "a softmax by hand": lambda x: -F.log_softmax(x, -1)[..., 0].mean(),
+}
+
+
+def _written(logits: Tensor) -> Tensor:
+    logits[:, :, 1:3] = -9.0
+    return logits
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize(("name", "fused"), [*((n, True) for n in FOLLOWED), *((n, False) for n in MADE)])
+def test_loss_and_gradients_are_those_of_real_logits(name: str, fused: bool, biased: bool) -> None:
+    use = (FOLLOWED if fused else MADE)[name]
+    told: list[str | None] = []
+    real = outcome(use, biased, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
+    lazy = outcome(use, biased, lambda hidden, weight, bias: lazily(hidden, weight, bias, told))
+    for ours, theirs in zip(lazy, real, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
+    assert (set(told) == {None}) is fused
+
+
+def outcome(use: Use, biased: bool, head: Callable[..., Tensor]) -> list[Tensor]:
+    """The loss and the gradients of hidden states, weight and bias."""
+    hidden, weight, bias = given()
+    loss = use(head(hidden, weight, bias if biased else None))
+    torch.autograd.backward(loss)
+    return [loss.detach(), *(t.grad for t in (hidden, weight, bias) if t.grad is not None)]
+
+
+def given() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((2, TOKENS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    hidden, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes)
+    return hidden, weight, bias
+
+
+def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[str | None]) -> LazyLogits:
+    return LazyLogits.of(Noted(HeadCall(hidden, weight, bias, None, told.append), (), hidden, bias, hidden.dtype))
+
+
+def lazy() -> tuple[LazyLogits, Tensor, list[str | None]]:
+    """Lazy logits, the real ones, and what is told of them."""
+    told: list[str | None] = []
+    hidden, weight, _ = given()
+    return lazily(hidden, weight, None, told), F.linear(hidden, weight), told
+
+
+def test_questions_about_them_make_nothing() -> None:
+    logits, real, told = lazy()
+    assert logits.shape == real.shape
+    assert (logits.size(-1), logits.dim(), len(logits), logits.numel()) == (11, 3, 2, 132)
+    assert (logits.dtype, logits.device, logits.requires_grad) == (real.dtype, real.device, True)
+    assert isinstance(logits, Tensor)
+    assert told == []
+
+
+def test_values_are_the_bits_of_the_real_ones() -> None:
+    logits, real, _ = lazy()
+    assert torch.equal(logits.float() / 3, real.float() / 3)
+    assert torch.equal(torch.stack([logits, logits]), torch.stack([real, real]))
+    assert logits.tolist() == real.tolist()
+    assert repr(logits.detach()) == repr(real.detach())
+
+
+def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
+    logits, real, told = lazy()
+    F.cross_entropy(flat(logits), targets(12))
+    with torch.no_grad():
+        assert torch.equal(logits.argmax(-1), real.argmax(-1))
+    assert told == [None]
+
+
+def test_a_view_sees_what_is_written_later() -> None:
+    logits, real, _ = lazy()
+    for tensor in (logits, real):
+        view = tensor[:, 1:]
+        with torch.no_grad():
+            tensor.fill_(2.0)
+        assert torch.equal(view, torch.full_like(view, 2.0))
+
+
+class Squared(torch.autograd.Function):
+    """A loss whose inputs go past `__torch_function__`."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        return (logits * logits).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (logits,) = ctx.saved_tensors
+        doubled: Tensor = 2 * logits
+        return gradient * doubled
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_a_function_of_autograd_gets_their_gradient(cast: bool) -> None:
+    def use(logits: Tensor) -> Tensor:
+        given = logits[:, 1:] * 2 if cast else logits
+        squared: Tensor = Squared.apply(given)  # type: ignore[no-untyped-call]
+        return squared
+
+    real = outcome(use, True, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
+    ours = outcome(use, True, lambda hidden, weight, bias: lazily(hidden, weight, bias, []))
+    for one, other in zip(ours, real, strict=True):
+        torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_what_writes_below_autograd_is_refused() -> None:
+    logits, _, _ = lazy()
+    with (
+        torch.no_grad(),
+        torch._C.DisableTorchFunctionSubclass(),
+        pytest.raises(SurgeryError, match="writes into logits"),
+    ):
+        logits.zero_()
+
+
+def test_a_hook_on_them_gets_their_gradient() -> None:
+    logits, _, told = lazy()
+    seen: list[Tensor] = []
+    logits.register_hook(seen.append)  # type: ignore[no-untyped-call]
+    torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
+    assert [gradient.shape for gradient in seen] == [logits.shape]
+    assert told == ["register_hook"]
+
+
+def test_all_labels_ignored_is_nan_without_gradients_as_in_torch() -> None:
+    ignored = torch.full((12,), -100)
+    hidden, weight, _ = given()
+    loss = F.cross_entropy(flat(lazily(hidden, weight, None, [])), ignored)
+    torch.autograd.backward(loss)
+    assert loss.isnan()
+    assert hidden.grad is not None
+    assert not hidden.grad.any()
+
+
+def test_copies_are_real() -> None:
+    logits, real, _ = lazy()
+    assert torch.equal(copy.deepcopy(logits.detach()), real)

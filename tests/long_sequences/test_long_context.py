@@ -1,0 +1,320 @@
+"""`long_context` on real models: the same step, less memory, everything taken back."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+import benchmarks.long_context as benchmark
+from ckpt_surgery import SurgeryError, SurgeryWarning, long_context, wrap_blocks
+from ckpt_surgery.long_sequences.fused_head import HeadReason
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.mlps import MlpReason
+
+pytestmark = [pytest.mark.torch, pytest.mark.both]
+
+VOCABULARY = 61
+
+
+def llama(**options: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = LlamaConfig(**{"vocab_size": VOCABULARY, "num_hidden_layers": 2, **sizes, **options})
+    return LlamaForCausalLM(config).train()
+
+
+def batch(length: int = 12, **more: Any) -> dict[str, Any]:
+    ids = torch.randint(3, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(length))
+    labels = ids.clone()
+    labels[0, :3] = -100
+    return {"input_ids": ids, "labels": labels, **more}
+
+
+def step(model: Any, **inputs: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(ours: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, dict[str, Tensor]]) -> None:
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert ours[1].keys() == theirs[1].keys()
+    for name, gradient in theirs[1].items():
+        torch.testing.assert_close(ours[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LlamaForCausalLM",
+        "Gemma2ForCausalLM",
+        "CohereForCausalLM",
+        "GPT2LMHeadModel",
+        "T5ForConditionalGeneration",
+        "BartForConditionalGeneration",
+        "BertLMHeadModel",
+        "MixtralForCausalLM",
+    ],
+)
+def test_loss_and_gradients_in_float64_are_those_of_the_models_own_code(name: str) -> None:
+    row = benchmark.examine(name)
+    assert not benchmark.differs({"class": name, **row})
+    assert (row["fused"], row["made"]) == (1, {})
+
+
+BATCHES: dict[str, dict[str, Any]] = {
+    "labels": batch(),
+    "another length": batch(7),
+    "items of an accumulated batch": batch(num_items_in_batch=torch.tensor(50)),
+    "items as a number": batch(num_items_in_batch=50),
+    "all labels ignored": {**batch(), "labels": torch.full((2, 12), -100)},
+    "shifted labels": batch(shift_labels=batch()["labels"].roll(-1, 1)),
+    "another ignored label": {**batch(ignore_index=5), "labels": batch()["labels"].clamp(min=5)},
+    "the last tokens": {**batch(), "logits_to_keep": 4, "labels": batch()["labels"][:, -4:]},
+    "padding-free": {
+        **{name: value.reshape(1, -1) for name, value in batch().items()},
+        "position_ids": torch.arange(12).repeat(2)[None],
+        "use_cache": False,  # with a cache, as without checkpointing, transformers does not look for packed sequences
+    },
+    "a tuple": batch(return_dict=True),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_every_kind_of_batch_gives_the_same_step(name: str) -> None:
+    model = llama()
+    own = step(model, **BATCHES[name])
+    with long_context(model, tokens=48) as context:
+        assert_same(step(model, **BATCHES[name]), own)
+        assert (context.fused_losses, context.made_logits) == (1, {})
+
+
+def test_the_most_bytes_alive_are_less() -> None:
+    model = llama(vocab_size=2000, hidden_size=32, intermediate_size=256, num_hidden_layers=4)
+    inputs = batch(256)
+    own = benchmark.step(model, inputs)
+    with long_context(model):
+        ours = benchmark.step(model, inputs)
+    assert own is not None
+    assert ours is not None
+    assert ours[2] < own[2] / 4
+
+
+def test_a_loss_function_of_the_users_is_honoured() -> None:
+    def doubled(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
+        flat = logits[:, :-1].reshape(-1, vocab_size).float()
+        return 2 * nn.functional.cross_entropy(flat, labels[:, 1:].reshape(-1))
+
+    model = llama()
+    model.loss_function = doubled
+    own = step(model, **batch())
+    with long_context(model) as context:
+        assert_same(step(model, **batch()), own)
+        assert context.fused_losses == 1
+
+
+def test_logits_that_a_loss_needs_are_made_and_named() -> None:
+    def smoothed(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
+        flat = logits[:, :-1].reshape(-1, vocab_size)
+        return nn.functional.cross_entropy(flat, labels[:, 1:].reshape(-1), label_smoothing=0.1)
+
+    model = llama()
+    model.loss_function = smoothed
+    own = step(model, **batch())
+    with long_context(model) as context:
+        with pytest.warns(SurgeryWarning, match="LlamaForCausalLM makes its logits for cross_entropy"):
+            assert_same(step(model, **batch()), own)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_same(step(model, **batch()), own)
+        assert (context.fused_losses, context.made_logits) == (0, {"cross_entropy": 2})
+        assert "logits were made for cross_entropy: 2 x" in str(context)
+
+
+def test_logits_can_be_looked_at_after_a_step() -> None:
+    model = llama()
+    expected = model(**batch()).logits
+    with long_context(model):
+        outputs = model(**batch())
+        assert isinstance(outputs.logits, LazyLogits)
+        assert outputs.logits.shape == expected.shape
+        torch.testing.assert_close(outputs.logits.argmax(-1), expected.argmax(-1))
+        torch.testing.assert_close(outputs.logits.detach(), expected.detach())
+
+
+def test_without_labels_gradients_or_training_logits_are_real() -> None:
+    model = llama()
+    with long_context(model):
+        assert type(model(batch()["input_ids"]).logits) is Tensor
+        with torch.no_grad():
+            assert type(model(**batch()).logits) is Tensor
+        assert type(model.eval()(**batch()).logits) is Tensor
+
+
+def test_a_step_after_one_that_raised_is_as_it_should_be() -> None:
+    model = llama()
+    with long_context(model) as context:
+        with pytest.raises(ValueError, match="batch_size"):
+            model(input_ids=batch()["input_ids"], labels=torch.zeros(2, 5, dtype=torch.long))
+        assert type(model(batch()["input_ids"]).logits) is Tensor
+        step(model, **batch())
+        assert context.state.given == 0
+
+
+def test_generation_between_steps_is_as_before() -> None:
+    model = llama()
+    ids = batch(4)["input_ids"]
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    written = model.eval().generate(ids, **options)
+    own = step(model.train(), **batch())
+    with long_context(model):
+        assert_same(step(model, **batch()), own)
+        assert torch.equal(model.eval().generate(ids, **options), written)
+        assert_same(step(model.train(), **batch()), own)
+
+
+def test_undo_leaves_nothing() -> None:
+    model = llama()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    keys = list(model.state_dict())
+    context = long_context(model)
+    assert list(model.state_dict()) == keys
+    context.undo()
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    with pytest.raises(SurgeryError, match="undone before"):
+        context.undo()
+
+
+def test_a_second_call_changes_the_shards_and_nothing_else() -> None:
+    model = llama()
+    own = step(model, **batch())
+    context = long_context(model)
+    assert long_context(model, tokens=64) is context
+    assert [vars(layer.mlp)["forward"].num_shards for layer in model.model.layers] == [4, 4]
+    assert_same(step(model, **batch()), own)
+    assert context.fused_losses == 1
+    context.undo()
+    assert "forward" not in vars(model.lm_head)
+
+
+def test_a_surgery_that_was_there_before_gets_its_options_back() -> None:
+    model = llama()
+    surgery = wrap_blocks(model, every_n=2)
+    options = surgery.options
+    with long_context(model) as context:
+        assert context.surgery is surgery
+        assert surgery.options.offload == "cpu"
+    assert surgery.options == options
+    surgery.undo()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_a_copy_trains_by_itself(duplicate: Any) -> None:
+    model = llama()
+    own = step(model, **batch())
+    context = long_context(model)
+    other = duplicate(model)
+    assert_same(step(other, **batch()), own)
+    assert context.fused_losses == 0
+
+
+def test_tied_embeddings_get_both_gradients() -> None:
+    model = llama(tie_word_embeddings=True)
+    own = step(model, **batch())
+    with long_context(model) as context:
+        assert_same(step(model, **batch()), own)
+        assert context.fused_losses == 1
+
+
+def test_under_autocast_the_step_is_the_same_up_to_its_rounding() -> None:
+    model = llama()
+    with torch.autocast("cpu", torch.bfloat16):
+        own = step(model, **batch())
+        with long_context(model) as context:
+            ours = step(model, **batch())
+            assert context.fused_losses == 1
+    assert ours[0].dtype == own[0].dtype
+    torch.testing.assert_close(ours[0], own[0], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(ours[1]["lm_head.weight"], own[1]["lm_head.weight"], rtol=0.1, atol=1e-2)
+
+
+def test_a_hook_on_the_head_sees_logits() -> None:
+    model = llama()
+    seen: list[Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, args, output: seen.append(output.detach().sum()))
+    own = step(model, **batch())
+    with long_context(model), pytest.warns(SurgeryWarning, match="detach"):
+        assert_same(step(model, **batch()), own)
+    torch.testing.assert_close(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("target", ["q_proj", "lm_head"])
+def test_adapters(target: str) -> None:
+    peft = pytest.importorskip("peft")
+
+    def adapted() -> Any:
+        torch.manual_seed(1)
+        model = llama()
+        return peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False)).train()
+
+    model = adapted()
+    own = step(model, **batch())
+    with long_context(model) as context:
+        assert_same(step(model, **batch()), own)
+        reasons = [head.reason for head in context.heads]
+        assert reasons == ([HeadReason.ADAPTED] if target == "lm_head" else [None])
+        assert context.fused_losses == (target != "lm_head")
+        assert ("not fused: its head has an adapter" in str(context)) is (target == "lm_head")
+
+
+def test_a_head_that_peft_trains_a_copy_of_is_fused() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    model = peft.get_peft_model(llama(), config).train()
+    own = step(model, **batch())
+    with long_context(model) as context:
+        assert_same(step(model, **batch()), own)
+        assert context.fused_losses == 1
+    assert any("lm_head" in name for name in own[1])
+
+
+def test_what_is_left_alone_is_named() -> None:
+    from transformers import BertConfig, BertModel, MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    with long_context(BertModel(BertConfig(vocab_size=9, **sizes))) as context:
+        assert [head.reason for head in context.heads] == [HeadReason.NO_HEAD]
+    config = MixtralConfig(vocab_size=9, num_key_value_heads=1, num_local_experts=2, **sizes)
+    with long_context(MixtralForCausalLM(config)) as context:
+        assert [mlp.reason for mlp in context.mlps] == [MlpReason.MIXES]
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 2.5, True, "many"])
+def test_tokens_are_a_number(tokens: Any) -> None:
+    model = llama()
+    with pytest.raises(SurgeryError, match="tokens is"):
+        long_context(model, tokens=tokens)
+    assert "forward" not in vars(model.model.layers[0])
+
+
+def test_what_cannot_be_wrapped_is_left_alone() -> None:
+    with pytest.raises(SurgeryError, match=r"give a torch\.nn\.Module"):
+        long_context("model")  # type: ignore[arg-type]
+    head = nn.Linear(2, 2)
+    with pytest.raises(SurgeryError):
+        long_context(head)
+    assert set(vars(head)) == set(vars(nn.Linear(2, 2)))
