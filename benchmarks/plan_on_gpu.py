@@ -255,12 +255,12 @@ def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
 
 
 def _choice(case: Case, model: nn.Module) -> Any:
-    from ckpt_surgery.planning.choices import Choice
+    from ckpt_surgery.planning.choices import PlanChoice
     from ckpt_surgery.runtime.discovery import find_blocks
 
     stacks = [block.stack for block in find_blocks(model)]
     first = {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)} if case.checkpointed else {}
-    return Choice(first=first, fused_loss=case.fused_loss)
+    return PlanChoice(first=first, fused_loss=case.fused_loss)
 
 
 def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:

@@ -23,7 +23,7 @@ _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """What is done: the first blocks of each stack checkpointed, their inputs offloaded, the loss fused, MLPs tiled.
 
     `tiled` are the full names of the MLPs, `shard_size` the most tokens that they take at a time. A further choice,

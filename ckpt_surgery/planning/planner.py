@@ -11,7 +11,7 @@ from torch import nn
 
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
-from ckpt_surgery.planning.choices import Choice, tileable, width_of
+from ckpt_surgery.planning.choices import PlanChoice, tileable, width_of
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
@@ -31,7 +31,7 @@ class PlanRow:
     `extra_seconds` are those of one step on the device.
     """
 
-    choice: Choice
+    choice: PlanChoice
     kept_bytes: int
     peak_bytes: int
     extra_seconds: float
@@ -69,7 +69,7 @@ class BudgetPlanner:
         with wrap_blocks(model, self_check="never") as surgery:
             self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
         self._names = frozenset(block.name for blocks in self.stacks.values() for block in blocks)
-        self.plain = self._metered(Choice())
+        self.plain = self._metered(PlanChoice())
         self.all_first = {name: len(blocks) for name, blocks in self.stacks.items()}
 
     @property
@@ -80,7 +80,7 @@ class BudgetPlanner:
     def nothing(self) -> tuple[PlanRow, Explanation]:
         """The row of a step in which nothing is changed."""
         explained = self.plain.explained
-        none = Choice(dict.fromkeys(self.stacks, 0))
+        none = PlanChoice(dict.fromkeys(self.stacks, 0))
         return PlanRow(none, explained.kept_bytes, explained.peak_bytes, 0.0, True), explained
 
     def ways(self, *, offload: bool, changes: bool, own_loss: bool = True) -> list[PlanRow]:
@@ -89,14 +89,16 @@ class BudgetPlanner:
         With `changes`, MLPs may be tiled and, with `own_loss`, the loss be fused. Each of these is metered with
         all blocks checkpointed, tiled MLPs without as well; what single blocks keep, and what offload moves, adds up.
         """
-        whole = Choice(self.all_first)
+        whole = PlanChoice(self.all_first)
         wrapped = self._metered(whole)
         moved = self._metered(replace(whole, offload=True)) if offload else None
         rows: list[PlanRow] = []
-        for change in self._changes(own_loss) if changes else [Choice()]:
-            full = wrapped if change == Choice() else self._tried(replace(change, first=self.all_first))
+        for change in self._changes(own_loss) if changes else [PlanChoice()]:
+            full = wrapped if change == PlanChoice() else self._tried(replace(change, first=self.all_first))
             bare = (
-                self._tried(Choice(tiled=change.tiled, shard_size=change.shard_size)) if change.tiled else self.plain
+                self._tried(PlanChoice(tiled=change.tiled, shard_size=change.shard_size))
+                if change.tiled
+                else self.plain
             )
             if full is None or bare is None:
                 continue
@@ -133,14 +135,14 @@ class BudgetPlanner:
         told = fits[best]
         return replace(ways[best], kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, measured=True), told
 
-    def _changes(self, own_loss: bool) -> list[Choice]:
+    def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
         mlps = tileable(block for blocks in self.stacks.values() for block in blocks)
-        tiled = Choice(tiled=tuple(mlps), shard_size=width_of(mlps.values()))
-        ways = [Choice(), *([tiled] if mlps else [])]
+        tiled = PlanChoice(tiled=tuple(mlps), shard_size=width_of(mlps.values()))
+        ways = [PlanChoice(), *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
-    def _tried(self, choice: Choice) -> _Metered | None:
+    def _tried(self, choice: PlanChoice) -> _Metered | None:
         """The step with this choice; None, with its reason, where it cannot be made."""
         names = [*(["tile_mlp"] if choice.tiled else []), *(["fuse_loss"] if choice.fused_loss else [])]
         if any(name in self.unavailable for name in names):
@@ -151,7 +153,7 @@ class BudgetPlanner:
             self.unavailable[names[-1]] = str(error)
             return None
 
-    def _metered(self, choice: Choice) -> _Metered:
+    def _metered(self, choice: PlanChoice) -> _Metered:
         with choice.apply(self.model, self_check="never"):
             on_host_without_data(self.model)
             step, drawn = self._step()
@@ -167,7 +169,7 @@ class BudgetPlanner:
         return _Metered(explained, kept, seconds_of(step.work, self.device), seconds)
 
     def _rows(
-        self, change: Choice, bare: _Metered, full: _Metered, moved: _Metered | None, spent: float
+        self, change: PlanChoice, bare: _Metered, full: _Metered, moved: _Metered | None, spent: float
     ) -> list[PlanRow]:
         """The front with one change: `bare` without checkpointing, `full` with, `moved` with offload and no change."""
         after = moved or full
@@ -186,7 +188,7 @@ class BudgetPlanner:
         ]
 
     def _row(
-        self, change: Choice, solution: Solution, outside: int, above: int, spent: float, *, offload: bool
+        self, change: PlanChoice, solution: Solution, outside: int, above: int, spent: float, *, offload: bool
     ) -> PlanRow:
         first = dict(zip(self.stacks, solution.checkpointed, strict=True))
         choice = replace(change, first=first, offload=offload and any(solution.checkpointed))

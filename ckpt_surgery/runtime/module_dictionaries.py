@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import nn
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
-_tables_of = itemgetter("_parameters", "_buffers", "_modules")
+_TABLES = ("_parameters", "_buffers", "_modules")
 UNWATCHED = _OF_EVERY_MODULE | {"forward", "_gradient_checkpointing_func", "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 
@@ -65,23 +65,12 @@ def spaces_of(module: nn.Module) -> Iterator[Space]:
 class DictionaryCopies:
     """Dictionaries, and copies of them as they were.
 
-    Whether the copies still hold is asked in every call. Of the attributes of a module only those with `names` count,
-    how many there are, and that torch's tables are the same objects. Where something was `replaced` in the copies,
-    they never hold.
+    Whether the copies still hold is asked three times in every call. Of the attributes of a module only those with
+    `names` and torch's tables count, and how many there are. Where something was `replaced` in the copies, they never
+    hold.
     """
 
-    __slots__ = (
-        "_empty",
-        "_filled",
-        "_lengths",
-        "_named",
-        "_picks",
-        "_replaced",
-        "_tables",
-        "_values",
-        "copies",
-        "dicts",
-    )
+    __slots__ = ("_filled", "_lengths", "_picks", "_replaced", "_values", "copies", "dicts")
 
     def __init__(
         self,
@@ -94,15 +83,14 @@ class DictionaryCopies:
         self.dicts = dicts
         self.copies = copies
         self._replaced = replaced
-        counted = [tuple(copy if counting is None else counting) for copy, counting in zip(copies, names, strict=True)]
-        self._empty = [held for held, names_here in zip(dicts, counted, strict=True) if not names_here]
-        filled = [(h, c, n) for h, c, n in zip(dicts, copies, counted, strict=True) if n]
-        self._filled = [held for held, _, _ in filled]
-        self._lengths = [len(copy) for _, copy, _ in filled]
-        self._picks = [_picker(names_here) for _, _, names_here in filled]
-        self._values = [value for _, copy, names_here in filled for value in _picker(names_here)(copy)]
-        self._named = [held for held, counting in zip(dicts, names, strict=True) if counting is not None]
-        self._tables = [table for held in self._named for table in _tables_of(held)]
+        counted = [
+            tuple(copy) if counting is None else (*counting, *_TABLES)
+            for copy, counting in zip(copies, names, strict=True)
+        ]
+        self._lengths = list(map(len, copies))
+        self._filled = [held for held, names_here in zip(dicts, counted, strict=True) if names_here]
+        self._picks = [_picker(names_here) for names_here in counted if names_here]
+        self._values = list(chain.from_iterable(map(call, self._picks, filter(None, copies))))
 
     def still_hold(self) -> bool:
         """Whether the dictionaries hold the very objects that their copies do.
@@ -113,11 +101,8 @@ class DictionaryCopies:
         if self._replaced:
             return False
         try:
-            return (
-                not any(self._empty)
-                and list(map(len, self._filled)) == self._lengths
-                and all(map(is_, chain.from_iterable(map(_tables_of, self._named)), self._tables))
-                and all(map(is_, chain.from_iterable(map(call, self._picks, self._filled)), self._values))
+            return list(map(len, self.dicts)) == self._lengths and all(
+                map(is_, chain.from_iterable(map(call, self._picks, self._filled)), self._values)
             )
         except KeyError:  # a name is gone
             return False
@@ -126,7 +111,7 @@ class DictionaryCopies:
 @cache
 def _picker(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """What picks the values under these names; modules of one class share it."""
-    return itemgetter(*names, names[0])  # of a single name it would return the bare value
+    return itemgetter(*names) if len(names) > 1 else itemgetter(*names, *names)  # of one name it returns no tuple
 
 
 def identical(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

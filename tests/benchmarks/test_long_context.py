@@ -26,7 +26,8 @@ def row(name: str = "Model", **changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("value", [1e-9, float("inf"), float("nan")])
 def test_every_difference_is_seen(level: str, value: float) -> None:
     assert not differs(row())
-    assert differs({**row(), level: value})
+    changed: dict[str, Any] = {level: value}
+    assert differs(row(**changed))
 
 
 def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from torch import nn
 
-from ckpt_surgery.planning.choices import Choice, tileable, width_of
+from ckpt_surgery.planning.choices import PlanChoice, tileable, width_of
 from ckpt_surgery.runtime.discovery import Block
 
 pytestmark = pytest.mark.torch
@@ -41,7 +41,7 @@ def model_of(mlps: dict[str, list[nn.Module]]) -> Any:
     ],
 )
 def test_a_list_of_modules_as_python(names: list[str], expected: str) -> None:
-    choice = Choice(tiled=tuple(names), shard_size=7)
+    choice = PlanChoice(tiled=tuple(names), shard_size=7)
     assert choice.code({}) == f"tile_mlp({expected}, shard_size=7)"
 
 

@@ -19,7 +19,7 @@ from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.planning.allocations import run_metered
-from ckpt_surgery.planning.choices import Choice
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
@@ -205,7 +205,7 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
 
 def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
     model, _ = long_texts(64, 32)
-    choice = Choice(first={"none": 1}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
+    choice = PlanChoice(first={"none": 1}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
     attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
     with pytest.raises(SurgeryError):
         choice.apply(model)
