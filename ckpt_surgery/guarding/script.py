@@ -18,6 +18,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
 
     Raises OptionError where there is no file to read.
     """
+    if not path:
+        raise OptionError("the script's path is empty, as from an unset variable: name a Python file")
     place = Path(path)
     try:
         source = place.read_bytes()

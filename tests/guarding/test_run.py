@@ -272,6 +272,7 @@ def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "no script to run: give a Python file"),
+        ([""], "the script's path is empty, as from an unset variable: name a Python file"),
         (["nothing.py"], "nothing.py: No such file or directory: give a Python script"),
         (["-m", "no.such.module"], "there is no module no.such.module to run"),
         (["--every", "0", "train.py"], "'0' is not"),

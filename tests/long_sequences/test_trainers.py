@@ -1,0 +1,86 @@
+"""`long_context` where others write the loop: transformers' Trainer, and DistributedDataParallel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery import long_context
+from tests.long_sequences.test_long_context import assert_same, batch, llama, step
+
+pytestmark = [pytest.mark.torch, pytest.mark.both]
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Eight rows of which each has another number of labels."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        ids, labels = batch()["input_ids"][0], batch()["labels"][1].clone()
+        labels[:place] = -100
+        return {"input_ids": ids, "labels": labels}
+
+
+def trained(folder: Path, *, long: bool, **options: Any) -> tuple[list[float], Any, Any]:
+    """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, if it has one."""
+    from transformers import Trainer, TrainingArguments
+
+    model = llama()
+    context = long_context(model) if long else None
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=6,
+        eval_steps=3,
+        eval_strategy="steps",
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        learning_rate=1e-2,
+        disable_tqdm=True,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        **options,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows())
+    trainer.train()
+    losses = [log[key] for log in trainer.state.log_history for key in ("loss", "eval_loss") if key in log]
+    return losses, model, context
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_trainer_trains_as_without_it(smoothing: float, tmp_path: Path) -> None:
+    options = {"label_smoothing_factor": smoothing}
+    losses, model, _ = trained(tmp_path / "own", long=False, **options)
+    seen, ours, context = trained(tmp_path / "long", long=True, **options)
+    assert len(losses) == 8
+    assert seen == pytest.approx(losses, abs=2e-4)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
+    assert context.fused_losses == (0 if smoothing else 12), "the Trainer smooths labels by itself, from the logits"
+    assert not context.made_logits
+
+
+def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone(tmp_path: Path) -> None:
+    expected = step(llama(), **batch())
+    model = llama()
+    context = long_context(model)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(model)
+        loss, gradients = step(wrapped, **batch())
+    finally:
+        dist.destroy_process_group()
+    assert_same((loss, {name.removeprefix("module."): each for name, each in gradients.items()}), expected)
+    assert not context.made_logits
