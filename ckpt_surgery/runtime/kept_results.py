@@ -390,6 +390,14 @@ def _show_nobody(tensors: Iterable[Tensor]) -> None:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """What tells the memory of a tensor from others while it is alive, and its bytes; of a DTensor, on this rank."""
-    storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+    """What tells the memory of a tensor from others while it is alive, and its bytes; of a DTensor, on this rank.
+
+    What has no memory of one piece counts by its elements.
+    """
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    if local.layout == torch.jagged:
+        local = local.values()
+    if local.layout != torch.strided:
+        return id(tensor), local.numel() * local.element_size()
+    storage = local.untyped_storage()
     return storage._cdata, storage.nbytes()

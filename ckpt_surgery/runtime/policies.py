@@ -87,6 +87,9 @@ _SCORES = _SOFTMAX | {"aten::sigmoid"}
 _FACTORS: Mapping[str, int] = MappingProxyType({"aten::bmm": 0, "aten::baddbmm": 1})
 """The products in which eager attention takes its weighted sum, with the place of the weights in their arguments."""
 
+_DROPOUT = "dropout_p"
+"""The argument by which a kernel of attention is given its rate."""
+
 _EVERY = re.compile(r"(?P<name>.*[^:]):(?P<every>\d+)")
 
 
@@ -126,7 +129,7 @@ def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
 def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
     """What an operator, also one of higher order, is to these choices; None where it is nothing to them."""
     name, schema = operator_name(operator), getattr(operator, "_schema", None)
-    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ()) or _has_dropout(schema)
     if schema is not None and schema.is_mutable and not (may_draw and _writes_first(schema)):
         return None
     names = {name, f"{name}.{getattr(operator, '_overloadname', '')}"}
@@ -174,8 +177,8 @@ def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str,
 def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of an operator that may draw random numbers does: attention without dropout does not."""
     for place, argument in enumerate(operator._schema.arguments):
-        if argument.name == "dropout_p":
-            return bool(args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value))
+        if argument.name == _DROPOUT:
+            return bool(args[place] if place < len(args) else kwargs.get(_DROPOUT, argument.default_value))
     return True
 
 
@@ -229,6 +232,11 @@ def compiled_contexts(
 
     contexts = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
     return cast(tuple[AbstractContextManager[Any], AbstractContextManager[Any]], contexts)
+
+
+def _has_dropout(schema: Any) -> bool:
+    """Whether an operator takes a rate of dropout: those of other libraries have no tag that says that they draw."""
+    return schema is not None and any(argument.name == _DROPOUT for argument in schema.arguments)
 
 
 def _writes_first(schema: Any) -> bool:

@@ -491,6 +491,41 @@ def test_draws_that_are_run_again_follow_those_that_are_kept(own: bool) -> None:
     assert all(map(torch.equal, *results))
 
 
+@torch.library.custom_op("ckpt_surgery_tests::attention", mutates_args=())
+def outside_attention(weights: Tensor, dropout_p: float) -> Tensor:
+    """A kernel of another library: it draws, and no tag says so."""
+    return weights * (torch.rand_like(weights) > dropout_p)
+
+
+def _gradient_of_weights(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return gradient, None
+
+
+outside_attention.register_autograd(_gradient_of_weights)
+
+
+class Outside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = self.dropout(outside_attention(self.linear(hidden_states), 0.5))
+        return result.sin()
+
+
+def test_a_kernel_of_another_library_that_draws_leaves_the_generators_where_they_were() -> None:
+    results = []
+    for save in (None, "ckpt_surgery_tests.attention"):
+        torch.manual_seed(7)
+        model = nn.Sequential(Outside(), Outside()).train()
+        wrap_blocks(model, save=save, self_check="never", blocks=Outside)
+        model(torch.ones(3, 4)).sum().backward()
+        results.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *results))
+
+
 # Errors
 
 
