@@ -75,7 +75,7 @@ def verify_command(
         ),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="With --all, also judge loop and precision: three times as long.")
+        bool, typer.Option("--deep", help="With --all, also judge loop and precision: twice as long.")
     ] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
