@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from dataclasses import dataclass
 
 from benchmarks.figures import machine
@@ -55,3 +56,11 @@ def device_of(*, toy: bool) -> Device | None:
     import torch
 
     return Device("cuda", torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def wanted_device(benchmark: str, *, toy: bool) -> Device | None:
+    """The same; where there is neither, it is said on stderr what to do."""
+    device = device_of(toy=toy)
+    if device is None:
+        print(f"{benchmark}: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
+    return device

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.device import Device, device_of
+from benchmarks.device import Device, wanted_device
 from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if lacking("plan_on_gpu", "torch", "transformers"):
         return 2
-    device = device_of(toy=options.toy)
-    if device is None:
-        print("plan_on_gpu: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
+    if (device := wanted_device("plan_on_gpu", toy=options.toy)) is None:
         return 2
     measured = [figure for case in CASES for figure in told_and_measured(case, device)]
     measured += plan_and_every(device, options.steps)

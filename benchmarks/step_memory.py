@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.device import Device, device_of
+from benchmarks.device import Device, wanted_device
 from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if lacking("step_memory", "torch", "transformers"):
         return 2
-    device = device_of(toy=options.toy)
-    if device is None:
-        print("step_memory: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
+    if (device := wanted_device("step_memory", toy=options.toy)) is None:
         return 2
     from benchmarks.offload import LARGE, LAYERS, TOY
     from benchmarks.step_cost_runs import WAYS

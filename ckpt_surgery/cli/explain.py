@@ -103,7 +103,7 @@ def explain_command(
         if html is not None:
             from ckpt_surgery.planning.page import explanation_page
 
-            titled = [(f"checkpointing {when}", one) for when, one in explanations.items()]
+            titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
             write_document(explanation_page(titled), html)
         if json is not None:
             write_document(_document(explanations), json)
@@ -181,25 +181,25 @@ def _lines(
     offload = ", block inputs in host memory" if request.offload else ""
     ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [
-        ("parameters", [size(one.parameter_bytes) for one in explanations.values()]),
-        ("gradients", [size(one.gradient_bytes) for one in explanations.values()]),
-        (state, [size(one.optimizer_bytes) for one in explanations.values()]),
-        ("kept for the backward", [size(one.kept_bytes) for one in explanations.values()]),
-        ("peak", [size(one.peak_bytes) for one in explanations.values()]),
-        ("peak in", [_where(one) for one in explanations.values()]),
+        ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),
+        ("gradients", [size(step.gradient_bytes) for step in explanations.values()]),
+        (state, [size(step.optimizer_bytes) for step in explanations.values()]),
+        ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
+        ("peak", [size(step.peak_bytes) for step in explanations.values()]),
+        ("peak in", [_where(step) for step in explanations.values()]),
     ]
     if training.device:
         rows.append(
-            (f"least time ({training.device.name})", [f"{one.seconds:.3g} s" for one in explanations.values()])
+            (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
         )
     lines = [
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
-    for when, one in explanations.items():
-        lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(one.holders, one.kept_bytes)]
-    if drawn := max(one.drawn for one in explanations.values()):
+    for when, step in explanations.items():
+        lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
+    if drawn := max(step.drawn for step in explanations.values()):
         lines += ["", f"{plural(drawn, 'operator')} read what weights decide and got random values: sizes may differ."]
     return lines
 
@@ -224,5 +224,5 @@ def _where(explanation: Explanation) -> str:
 
 
 def _document(explanations: dict[ExplainedSteps, Explanation]) -> str:
-    documents = [f'"checkpointing_{when}": {one.to_json()}' for when, one in explanations.items()]
+    documents = [f'"checkpointing_{when}": {step.to_json()}' for when, step in explanations.items()]
     return f"{{{', '.join(documents)}}}\n"

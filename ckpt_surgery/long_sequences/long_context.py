@@ -18,7 +18,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.fused_head import Head, LossState, fuse, heads_of, release
 from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
 from ckpt_surgery.runtime.options import SurgeryOptions
-from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.runtime.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
@@ -113,8 +113,7 @@ class LongContext(Undoable):
     def apply(self, tokens: int | None) -> None:
         """Do it, in place of what was done before. Raises SurgeryError, and leaves the model as it was before."""
         if vars(self.model).get(LONG_CONTEXT) is not self:
-            surgery = _surgery_of(self.model)
-            self._options = None if surgery is None else surgery.options
+            self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
             self.surgery = wrap_blocks(self.model, offload="cpu")
         self._release()
         try:
@@ -156,8 +155,3 @@ class LongContext(Undoable):
         for tiling in self._tilings:
             tiling.undo()
         self._hooks, self._forwards, self._tilings = [], [], []
-
-
-def _surgery_of(model: nn.Module) -> Surgery | None:
-    surgeries = (vars(module).get(SURGERY) for module in model.modules())
-    return next((surgery for surgery in surgeries if isinstance(surgery, Surgery)), None)

@@ -28,7 +28,7 @@ from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.rng import random_state_kept
-from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.runtime.surgery import surgeries_in
 from ckpt_surgery.text import error_line
 
 
@@ -53,7 +53,6 @@ def explain(
         model: as it stands.
         inputs: the arguments of its forward: by name, by position, or its only one.
         loss: turns the model's output into a scalar (default: the output's own `loss`, else a sum over its floats).
-
         optimizer: whose state is counted: one of `ckpt_surgery.planning.optimizers.Optimizer`.
         ranks: among how many the model is divided; the explanation is then that of one of them.
         sharding: what they divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
@@ -103,11 +102,11 @@ def explanation_of(
         checkpointed=sum(map(_is_checkpointed, blocks)),
         parameter_bytes=held.parameters,
         buffer_bytes=buffers,
-        gradient_bytes=sum(one.bytes for one in step.allocations if one.kind is Kind.GRADIENT),
+        gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is Kind.GRADIENT),
         optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
         peak=peak_of(step, held.parameters + buffers + held.optimizer),
-        holders=holders_of(one for one in step.allocations if one.kind is Kind.KEPT),
+        holders=holders_of(each for each in step.allocations if each.kind is Kind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,
@@ -150,7 +149,7 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 def without_values(model: nn.Module) -> nn.Module:
     """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
-    for surgery in _surgeries(model):
+    for surgery in surgeries_in(model):
         if surgery.checkpointing is not None:
             surgery.apply(replace(surgery.options, self_check="never"))
     on_host_without_data(model)
@@ -159,14 +158,9 @@ def without_values(model: nn.Module) -> nn.Module:
 
 def on_host_without_data(model: nn.Module) -> None:
     """Let the offload of a model that holds no data keep nothing at all in host memory."""
-    for surgery in _surgeries(model):
+    for surgery in surgeries_in(model):
         if surgery.offloader is not None:
             surgery.offloader.transport = HostWithoutData()
-
-
-def _surgeries(model: nn.Module) -> list[Surgery]:
-    held = (vars(module).get(SURGERY) for module in model.modules())
-    return [surgery for surgery in held if isinstance(surgery, Surgery)]
 
 
 def _is_checkpointed(block: Block) -> bool:

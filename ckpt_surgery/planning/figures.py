@@ -112,11 +112,12 @@ class StepFigures:
 def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
     """The allocations as holders, the largest first."""
     groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
-    for one in allocations:
-        kept_at = one.kept_at.line
-        key = (_pattern(one.place.module), one.operator, one.place.line, one.keeper, kept_at, one.dtype, one.shape)
-        groups[key].append(one)
-    holders = [Holder(sum(one.bytes for one in group), len(group), *key) for key, group in groups.items()]
+    for allocation in allocations:
+        place, kept_at = allocation.place, allocation.kept_at.line
+        made = (_pattern(place.module), allocation.operator, place.line, allocation.keeper, kept_at)
+        key = (*made, allocation.dtype, allocation.shape)
+        groups[key].append(allocation)
+    holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
     return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
 
 
@@ -136,9 +137,9 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
     curves = _curves(step)
     total = [sum(values) for values in zip(*curves.values(), strict=True)]
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
-    alive = [one for one in step.allocations if one.born <= at <= one.last]
-    own = [one for one in alive if one.kind is not Kind.GATHERED]
-    newest = max(own, key=lambda one: one.born, default=None)
+    alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
+    own = [allocation for allocation in alive if allocation.kind is not Kind.GATHERED]
+    newest = max(own, key=lambda allocation: allocation.born, default=None)
     return Peak(
         bytes=always + (total[at - 1] if at else 0),
         by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
@@ -153,9 +154,9 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
 def _curves(step: StepAllocations) -> dict[Kind, Sequence[int]]:
     """The bytes of each kind that are alive after each operator."""
     changes = {kind: [0] * (step.operators + 1) for kind in Kind}
-    for one in step.allocations:
-        changes[one.kind][one.born - 1] += one.bytes
-        changes[one.kind][one.last] -= one.bytes
+    for allocation in step.allocations:
+        changes[allocation.kind][allocation.born - 1] += allocation.bytes
+        changes[allocation.kind][allocation.last] -= allocation.bytes
     return {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
 
 

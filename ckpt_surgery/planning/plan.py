@@ -20,7 +20,7 @@ from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.rng import random_state_kept
-from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.runtime.surgery import surgeries_in
 from ckpt_surgery.text import size_in_bytes
 
 
@@ -127,10 +127,8 @@ def plan(
     shapes = ShapesOnly()
     with random_state_kept():
         copied = shapes_of(model, shapes)
-    for module in copied.modules():
-        surgery = vars(module).get(SURGERY)
-        if isinstance(surgery, Surgery):
-            surgery.undo()
+    for surgery in surgeries_in(copied):
+        surgery.undo()
 
     def step() -> tuple[StepAllocations, int]:
         with random_state_kept():

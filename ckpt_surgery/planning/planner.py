@@ -16,9 +16,9 @@ from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.roofline import seconds_of
-from ckpt_surgery.planning.solver import Alternative, Solution, front
+from ckpt_surgery.planning.solver import Alternative, Solution, front, unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
-from ckpt_surgery.runtime.discovery import Block
+from ckpt_surgery.runtime.discovery import Block, nearest
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import size
 
@@ -107,7 +107,8 @@ class BudgetPlanner:
             if moved is not None:
                 rows += self._rows(change, bare, full, moved, spent)
         nothing, _ = self.nothing()
-        return _unbeaten([nothing if row.choice == nothing.choice else row for row in rows])
+        rows = [nothing if row.choice == nothing.choice else row for row in rows]
+        return unbeaten(rows, lambda row: (row.extra_seconds, row.peak_bytes))
 
     def fastest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
         """The fastest way whose step fits, metered. Raises DoesNotFitError."""
@@ -159,13 +160,13 @@ class BudgetPlanner:
             step, drawn = self._step()
             explained = explanation_of(self.model, step, drawn, self._training)
         kept: Counter[str] = Counter()
-        for one in step.allocations:
-            if one.kind is Kind.KEPT:
-                kept[_block_of(one.place.module, self._names)] += one.bytes
+        for allocation in step.allocations:
+            if allocation.kind is Kind.KEPT:
+                kept[nearest(allocation.place.module, self._names)] += allocation.bytes
         seconds: defaultdict[str, float] = defaultdict(float)
         for each in step.work:
             if each.forward:
-                seconds[_block_of(each.module, self._names)] += seconds_of([each], self.device)
+                seconds[nearest(each.module, self._names)] += seconds_of([each], self.device)
         return _Metered(explained, kept, seconds_of(step.work, self.device), seconds)
 
     def _rows(
@@ -201,25 +202,9 @@ class BudgetPlanner:
         return compute + max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
 
 
-def _unbeaten(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """Those that no other beats: each next one takes more time and has a lower peak."""
-    best: list[PlanRow] = []
-    for row in sorted(rows, key=lambda each: (each.extra_seconds, each.peak_bytes)):
-        if not best or row.peak_bytes < best[-1].peak_bytes:
-            best.append(row)
-    return best
-
-
 def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:
     """A stack with none, one, two ... of its first blocks checkpointed."""
     changes = [checkpointed - kept for kept, checkpointed in zip(before, after, strict=True)]
     kept = accumulate(changes, initial=sum(before))
     spent = accumulate(seconds, initial=0.0)
-    return [Alternative(number, *one) for number, one in enumerate(zip(kept, spent, strict=True))]
-
-
-def _block_of(module: str, blocks: frozenset[str]) -> str:
-    """The innermost of some blocks that a module is in; empty where it is in none."""
-    while module and module not in blocks:
-        module = module.rpartition(".")[0]
-    return module
+    return [Alternative(number, *costs) for number, costs in enumerate(zip(kept, spent, strict=True))]

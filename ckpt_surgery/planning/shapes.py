@@ -145,7 +145,7 @@ def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
 
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
     """The product of groups of rows. On shapes torch takes bfloat16 alone, its kernels take more."""
-    bfloat16 = (torch.empty_strided(one.shape, one.stride(), dtype=torch.bfloat16) for one in (left, right))
+    bfloat16 = (torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in (left, right))
     product: Tensor = _GROUPED_MM(*bfloat16, *args, **options)
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 

@@ -14,8 +14,9 @@ from math import prod
 from torch import nn
 
 from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
-from ckpt_surgery.planning.states import state_of
+from ckpt_surgery.planning.states import state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.runtime.discovery import nearest
 
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""
@@ -52,7 +53,7 @@ def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> 
     whole = sum(parameter.numel() * parameter.itemsize for parameter in every)
     match training.sharding:
         case None:
-            return HeldStates(whole, sum(state_of(tuple(p.shape), p.itemsize, optimizer) for p in trained))
+            return HeldStates(whole, state_bytes(every, optimizer))
         case Sharding.FSDP:
             held = sum(prod(shard_of(p.shape, ranks)) * p.itemsize for p in every)
             return HeldStates(held, sum(state_of(shard_of(p.shape, ranks), p.itemsize, optimizer) for p in trained))
@@ -119,16 +120,16 @@ def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> I
     ends = {unit.name: span[1] for unit, span, _ in _backward(units)}
     buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
     copied: Counter[str] = Counter()
-    for one in step.allocations:
-        if one.kind is not Kind.GRADIENT:
-            yield one
+    for allocation in step.allocations:
+        if allocation.kind is not Kind.GRADIENT:
+            yield allocation
             continue
-        unit = _unit_name(one.place.module, units)
-        end = max(ends.get(unit, step.operators), one.born)
-        part = _part(one.bytes, ranks)
+        unit = nearest(allocation.place.module, units)
+        end = max(ends.get(unit, step.operators), allocation.born)
+        part = _part(allocation.bytes, ranks)
         copied[unit] += part * ranks
-        yield replace(one, last=end, kind=Kind.BACKWARD)
-        yield replace(one, bytes=part, shape=(_part(prod(one.shape), ranks),), born=end)
+        yield replace(allocation, last=end, kind=Kind.BACKWARD)
+        yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), ranks),), born=end)
     for name, held in copied.items():
         span = (ends.get(name, step.operators), buffered.get(name, step.operators))
         yield _made(held, name, _REDUCE, StepPhase.BACKWARD, span)
@@ -148,14 +149,14 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
 
     How many weights ZeRO-3 keeps gathered depends on the order of a trace: its upper limit is taken.
     """
-    parameters = list({id(parameter): parameter for parameter in model.parameters()}.values())
-    for one in step.allocations:
-        if one.kind is not Kind.GRADIENT or training.sharding is Sharding.ZERO_1:
-            yield one
+    parameters = list(model.parameters())
+    for allocation in step.allocations:
+        if allocation.kind is not Kind.GRADIENT or training.sharding is Sharding.ZERO_1:
+            yield allocation
             continue
-        part = _part(one.bytes, training.ranks)
-        yield replace(one, last=one.born, kind=Kind.BACKWARD)
-        yield replace(one, bytes=part, shape=(_part(prod(one.shape), training.ranks),))
+        part = _part(allocation.bytes, training.ranks)
+        yield replace(allocation, last=allocation.born, kind=Kind.BACKWARD)
+        yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), training.ranks),))
     widest = max((parameter.itemsize for parameter in parameters if parameter.requires_grad), default=0)
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     if trained:
@@ -173,21 +174,14 @@ def _units(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks
     outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
     units = {name: _Unit(name, 0) for name in ("", *outer)}
     for name, parameter in model.named_parameters():
-        units[_unit_name(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
-    for one in step.allocations:
-        unit = units[_unit_name(one.place.module, units)]
-        if one.phase is StepPhase.FORWARD:
-            unit.forward = _widened(unit.forward, one.born)
+        units[nearest(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
+    for allocation in step.allocations:
+        unit = units[nearest(allocation.place.module, units)]
+        if allocation.phase is StepPhase.FORWARD:
+            unit.forward = _widened(unit.forward, allocation.born)
         else:
-            unit.backward = _widened(unit.backward, one.born)
+            unit.backward = _widened(unit.backward, allocation.born)
     return units
-
-
-def _unit_name(module: str, units: Mapping[str, _Unit]) -> str:
-    """The unit that a module, or a parameter, is in."""
-    parts = module.split(".")
-    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((name for name in names if name in units), "")
 
 
 def _widened(span: tuple[int, int] | None, at: int) -> tuple[int, int]:

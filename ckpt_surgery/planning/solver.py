@@ -6,8 +6,11 @@ other beats in both bytes and time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+_Way = TypeVar("_Way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,20 @@ def front(stacks: Sequence[Sequence[Alternative]]) -> list[Solution]:
     best = [Solution((), 0, 0.0)]
     for alternatives in stacks:
         best = unbeaten(
-            Solution((*before.checkpointed, one.checkpointed), before.kept + one.kept, before.seconds + one.seconds)
-            for before in best
-            for one in alternatives
+            (
+                Solution((*done.checkpointed, way.checkpointed), done.kept + way.kept, done.seconds + way.seconds)
+                for done in best
+                for way in alternatives
+            ),
+            lambda solution: (solution.seconds, solution.kept),
         )
     return best
 
 
-def unbeaten(solutions: Iterable[Solution]) -> list[Solution]:
-    """Those that no other beats: each next one takes more time and keeps fewer bytes."""
-    best: list[Solution] = []
-    for solution in sorted(solutions, key=lambda one: (one.seconds, one.kept)):
-        if not best or solution.kept < best[-1].kept:
-            best.append(solution)
+def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -> list[_Way]:
+    """Those that no other beats: each next one takes more time and fewer bytes; `costs` are its seconds and bytes."""
+    best: list[_Way] = []
+    for way in sorted(ways, key=costs):
+        if not best or costs(way)[1] < costs(best[-1])[1]:
+            best.append(way)
     return best

@@ -5,7 +5,7 @@ Looks at modules only; nothing is run or changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +78,11 @@ def enclosing(name: str) -> Iterator[str]:
     """The names of the modules around the module `name`, the nearest first; the whole model, "", left out."""
     while name := name.rpartition(".")[0]:
         yield name
+
+
+def nearest(name: str, names: Container[str]) -> str:
+    """The one of `names` that is the module `name`, or else nearest around it; "" where none is."""
+    return next((around for around in (name, *enclosing(name)) if around in names), "")
 
 
 def _plain_blocks(

@@ -118,7 +118,7 @@ class Offloader:
         `tensors` are the positional tensors with gradient of one `torch.utils.checkpoint.checkpoint` call, of any
         shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor move: no
         parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises
-        RuntimeError where a tensor that was saved here was modified in place afterwards.
+        ModifiedTensorError where a tensor that was saved here was modified in place afterwards.
         """
         if not torch.is_grad_enabled():
             yield

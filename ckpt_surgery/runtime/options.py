@@ -69,7 +69,6 @@ class SurgeryOptions:
             raise SurgeryError(
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
-
         choices_of(self.save or ())
         if self.use_reentrant and self.save is not None:
             raise SurgeryError("save needs use_reentrant=False: reentrant checkpointing keeps nothing of a block")

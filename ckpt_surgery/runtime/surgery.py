@@ -334,6 +334,12 @@ class CheckpointingSwitch:
             self._surgery.disable(self._model)
 
 
+def surgeries_in(model: nn.Module) -> list[Surgery]:
+    """The surgeries on a model and on what it wraps, each once."""
+    held = (vars(module).get(SURGERY) for module in model.modules())
+    return list({id(surgery): surgery for surgery in held if isinstance(surgery, Surgery)}.values())
+
+
 class TimmSwitch:
     """Stands in for the method by which timm and open_clip switch checkpointing on a model on and off."""
 

@@ -31,7 +31,7 @@ from ckpt_surgery.runtime.options import (
     saved_names,
     stack_patterns,
 )
-from ckpt_surgery.runtime.surgery import SURGERY, Surgery
+from ckpt_surgery.runtime.surgery import Surgery, surgeries_in
 
 
 def wrap_blocks(
@@ -84,7 +84,6 @@ def wrap_blocks(
         self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
             "first" is the first three steps after each surgery or change of mode, and the first call with each shape
             of inputs; "always" every step, "never" none, and n every n-th step.
-
         save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
             ":2" behind a name keeps every second of them in a block, beginning with the first. Needs
@@ -149,10 +148,10 @@ def _checked(model: Any) -> nn.Module:
 def _existing_surgery(model: nn.Module) -> Surgery | None:
     """The surgery that a model, or what it wraps, has. Raises SurgeryError where it has a part of one."""
     name = type(model).__name__
-    surgeries = {id(s): s for module in model.modules() if isinstance(s := vars(module).get(SURGERY), Surgery)}
+    surgeries = surgeries_in(model)
     if len(surgeries) > 1:
         raise SurgeryError(f"{name} holds models with surgeries of their own: undo those first")
-    for surgery in surgeries.values():
+    for surgery in surgeries:
         inside = set(surgery.model.modules())
         if any(block.module not in inside for block in find_blocks(model, unsupported=True)):
             raise SurgeryError(f"{name} holds a model with a surgery of its own: undo that first")

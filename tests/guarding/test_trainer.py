@@ -29,21 +29,21 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
-def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def trained(folder: Path, callbacks: list[Any], **options: Any) -> Any:
+    """A Llama of three layers after four steps of a Trainer with checkpointing."""
     from transformers import Trainer, TrainingArguments
 
-    callback = CheckpointGuard(on_fault="raise")
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=4,
-        report_to=[],
-        use_cpu=True,
-        per_device_train_batch_size=2,
-        gradient_checkpointing=True,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-    )
+    common = {"max_steps": 4, "report_to": [], "use_cpu": True, "gradient_checkpointing": True}
     model = llama(3).float()
-    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[callback]).train()
+    arguments = TrainingArguments(output_dir=str(folder), **common, **options)
+    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=callbacks).train()
+    return model
+
+
+def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = CheckpointGuard(on_fault="raise")
+    switch = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    model = trained(tmp_path, [callback], per_device_train_batch_size=2, **switch)
     assert callback.report is not None
     assert callback.report.ok
     assert callback.report.proved == 3
@@ -52,7 +52,7 @@ def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: 
 
 
 def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(tmp_path: Path) -> None:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
 
     sizes = []
 
@@ -65,17 +65,7 @@ def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(
                 raise RuntimeError("CUDA out of memory.")
 
     callback = CheckpointGuard(wrap=True, on_fault="raise")
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=4,
-        report_to=[],
-        use_cpu=True,
-        per_device_train_batch_size=4,
-        auto_find_batch_size=True,
-        gradient_checkpointing=True,
-    )
-    model = llama(3).float()
-    Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[callback, Full()]).train()
+    model = trained(tmp_path, [callback, Full()], per_device_train_batch_size=4, auto_find_batch_size=True)
     assert len(set(sizes)) == 2
     assert callback.report is not None
     assert (callback.report.steps, callback.report.proved) == (4, 3)

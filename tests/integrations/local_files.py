@@ -6,6 +6,9 @@ Everything is made here, with random weights, and nothing is downloaded.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,20 @@ WORDS = ("red", "green", "blue", "one", "two", "three", "cat", "dog", "sees", "h
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 LAYERS = 3
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, with this package."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def tokenizer() -> Any:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("accelerate")
 
+from tests.integrations.local_files import python
+
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
 import torch
@@ -42,24 +40,12 @@ ACCELERATE = (
 LAUNCHERS = {"torchrun": (TORCHRUN, 2), "accelerate launch": (ACCELERATE, 1)}
 
 
-def launched(folder: Path, launcher: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *launcher.split(), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_ranks_train_the_same_and_one_table_is_written(name: str, tmp_path: Path) -> None:
     launcher, ranks = LAUNCHERS[name]
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    bare = launched(tmp_path, launcher, "train.py", "--lr", "1")
-    ran = launched(tmp_path, launcher, "-m", "ckpt_surgery", "run", "train.py", "--lr", "1")
+    bare = python(tmp_path, *launcher.split(), "train.py", "--lr", "1")
+    ran = python(tmp_path, *launcher.split(), "-m", "ckpt_surgery", "run", "train.py", "--lr", "1")
     assert sorted(ran.stdout.split("\n")) == sorted(bare.stdout.split("\n"))
     assert f"of {ranks}: ['--lr', '1'], " in ran.stdout
     assert ran.returncode == bare.returncode

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import fenced, read
-from tests.integrations.local_files import model_folder
+from tests.integrations.local_files import model_folder, python
 
 pytestmark = pytest.mark.torch
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("page", "package"), [("trainers", "trl"), ("lightning", "lightning")])
@@ -23,15 +18,7 @@ def test_the_script_of_a_page_trains_and_proves_its_blocks(tmp_path: Path, page:
     model_folder(tmp_path / "model")
     (script,) = (block.text for block in fenced(read(f"docs/how-to/{page}.md")) if block.language == "fragment")
     (tmp_path / "train.py").write_text(script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = python(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
     assert "blocks proved" in done.stdout
     assert " 0 of " not in done.stdout

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,11 +14,10 @@ pytest.importorskip("trl")
 import torch
 from safetensors.torch import load_file
 
-from tests.integrations.local_files import LAYERS, data_folder, model_folder
+from tests.integrations.local_files import LAYERS, data_folder, model_folder, python
 
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).resolve().parents[2]
 REWARD = "def distinct_words(completions, **_):\n    return [float(len(set(text.split()))) for text in completions]\n"
 COMMON = (
     "--model_name_or_path model --max_steps 4 --logging_steps 1 --report_to none --use_cpu --bf16 false --seed 1 "
@@ -29,18 +25,6 @@ COMMON = (
 )
 ONLINE = "--reward_funcs rewards.distinct_words --num_generations 2 --max_completion_length 6 --beta 0.1"
 ADAPTER = "--use_peft --lora_r 2 --lora_target_modules q_proj v_proj"
-
-
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def script_of(package: str, path: str) -> str:

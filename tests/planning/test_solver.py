@@ -48,4 +48,4 @@ def check_front(stacks: list[list[Alternative]]) -> None:
 
 def test_what_is_beaten_goes() -> None:
     ways = [Solution((0,), 10, 0.0), Solution((1,), 10, 1.0), Solution((2,), 4, 2.0), Solution((3,), 5, 3.0)]
-    assert unbeaten(ways) == [ways[0], ways[2]]
+    assert unbeaten(ways, lambda way: (way.seconds, way.kept)) == [ways[0], ways[2]]

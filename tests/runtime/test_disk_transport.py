@@ -107,19 +107,7 @@ KILLED = """
 import os, signal, sys
 from ckpt_surgery.runtime.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload import Offloader
-from tests.zoo.offload_toys import (
-    BLOCKS,
-    INPUT_BYTES,
-    Function,
-    backward,
-    blocks,
-    first,
-    forward,
-    gradients,
-    same,
-    trained,
-    trained,
-)
+from tests.zoo.offload_toys import blocks, first, forward
 loss = forward(blocks(), first(), Offloader(DiskTransport(sys.argv[1]), minimum_bytes=0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
