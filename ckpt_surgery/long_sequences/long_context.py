@@ -111,7 +111,7 @@ class LongContext(Undoable):
         return dict(self.state.made)
 
     def apply(self, tokens: int | None) -> None:
-        """Do it, in place of what was done before. Raises SurgeryError, and leaves the model as it was before."""
+        """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
         if vars(self.model).get(LONG_CONTEXT) is not self:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
             self.surgery = wrap_blocks(self.model, offload="cpu")
