@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,27 @@ ACCELERATE = (
 )
 LAUNCHERS = {"torchrun": (TORCHRUN, 2), "accelerate launch": (ACCELERATE, 1)}
 
+TORN_DOWN = "terminate called without an active exception"
+
+
+def _launched(folder: Path, launcher: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a launcher's ranks leave; again where torch itself aborts a rank as its process ends.
+
+    On a busy machine torch 2.13 does so in one run of ten, with and without `run`, after the script is done.
+    """
+    for _ in range(8):
+        ended = python(folder, *launcher.split(), *arguments)
+        if TORN_DOWN not in ended.stderr:
+            break
+    return ended
+
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_ranks_train_the_same_and_one_table_is_written(name: str, tmp_path: Path) -> None:
     launcher, ranks = LAUNCHERS[name]
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    bare = python(tmp_path, *launcher.split(), "train.py", "--lr", "1")
-    ran = python(tmp_path, *launcher.split(), "-m", "ckpt_surgery", "run", "train.py", "--lr", "1")
+    bare = _launched(tmp_path, launcher, "train.py", "--lr", "1")
+    ran = _launched(tmp_path, launcher, "-m", "ckpt_surgery", "run", "train.py", "--lr", "1")
     assert sorted(ran.stdout.split("\n")) == sorted(bare.stdout.split("\n"))
     assert f"of {ranks}: ['--lr', '1'], " in ran.stdout
     assert ran.returncode == bare.returncode
