@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload import MovedResult, keep_result
 from ckpt_surgery.runtime.policies import (
     RANDOM,
     ROUTER,
@@ -149,7 +150,7 @@ class _Result:
     operator: Any
     form: tuple[Any, ...]
     kept: bool = False
-    value: Any = None
+    value: Any = None  # with a MovedResult in place of each tensor that has left the device
     versions: tuple[int, ...] = ()
     aliases: list[Tensor] = field(default_factory=list)
     copied: bool = False
@@ -169,11 +170,25 @@ class _Result:
         self.aliases.append(_alias(alias))
         self.versions = (*self.versions, version(alias))
 
+    def move(self) -> None:
+        """Let leave the device what can. Nothing of it may have been written so far."""
+
+        def moved(leaf: Any) -> Any:
+            kept = keep_result(leaf, self.aliases) if isinstance(leaf, Tensor) else None
+            return leaf if kept is None else kept
+
+        self.value = tree_map(moved, self.value)
+        if not self.tensors():
+            self.aliases = []
+        self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
+
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
         """Whether somebody has written what is kept."""
+        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedResult)):
+            return True
         return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
@@ -183,7 +198,7 @@ class _Result:
         if self.generator is not None:
             self.generator[0].set_state(self.generator[1])
         if self.in_place:
-            return args[0].copy_(self.value)
+            return args[0].copy_(_returned(self.value))
         return tree_map(_copy if self.copied else _alias, self.value)
 
 
@@ -199,11 +214,13 @@ class _Score:
 class KeptResults:
     """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages.
 
-    `show` is given what operators get whose results are kept, in each run of the block.
+    `show` is given what operators get whose results are kept, in each run of the block. With `moves` what is
+    kept goes where the inputs of the block go.
     """
 
-    def __init__(self, policy: SavePolicy, block: str, place: str) -> None:
+    def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
         self._policy = policy
+        self._moves = moves
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
@@ -220,11 +237,13 @@ class KeptResults:
         self._policy.recomputed()
         return _Giving(self)
 
-    def refuse_written(self) -> None:
-        """Raise SurgeryError where the forward has written what is kept."""
+    def end(self) -> None:
+        """Let what is kept leave, after the forward. Raises SurgeryError where that has written it."""
         for results in self._results.values():
             for result in results:
                 self._check_written(result)
+                if self._moves and result.kept:
+                    result.move()
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -364,8 +383,13 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
         return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
+def _returned(value: Any) -> Any:
+    return value.tensor() if isinstance(value, MovedResult) else value
+
+
 def _alias(value: Any) -> Any:
     """A tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    value = _returned(value)
     if not isinstance(value, Tensor):
         return value
     with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):  # it keeps the count
@@ -373,6 +397,7 @@ def _alias(value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
+    value = _returned(value)
     return value.clone() if isinstance(value, Tensor) else value
 
 

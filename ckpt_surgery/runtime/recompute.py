@@ -142,7 +142,7 @@ class NonReentrantMode(RecomputeMode):
             self._output = self._call.forward(*args, **kwargs)
         self._call.end()
         if self._kept is not None:
-            self._kept.refuse_written()
+            self._kept.end()
         results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
         if self._check is not None and not SEES_SAVED_TENSORS:
             self._check.results(results)
