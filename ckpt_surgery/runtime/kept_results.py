@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.flops import flops_of
 from ckpt_surgery.runtime.offload import MovedResult, keep_result
 from ckpt_surgery.runtime.policies import (
     RANDOM,
@@ -51,10 +52,11 @@ _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miope
 
 @dataclass(slots=True)
 class KeptCount:
-    """How many results of one operator were kept, and their bytes."""
+    """How many results of one operator were kept, their bytes, and the work of making them again."""
 
     results: int = 0
     bytes: int = 0
+    flops: int = 0
 
 
 @dataclass
@@ -62,13 +64,14 @@ class SavePolicy:
     """The option `save` of a surgery, and what it kept in the present step: from the first forward after a recompute.
 
     `kept` is by text of `save` and name of an operator; `bytes` by name of a block, memory that two results share
-    counted once.
+    counted once; `flops` are those that the recomputes of a block do less.
     """
 
     save: tuple[str, ...]
     preserve_rng_state: bool
     kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
+    flops: Counter[str] = field(default_factory=Counter)
     _run: Counter[str] = field(default_factory=Counter)
     _waiting: set[str] = field(default_factory=set)
     _matched: set[str] = field(default_factory=set)
@@ -110,6 +113,7 @@ class SavePolicy:
             self._recomputed = False
             self.kept.clear()
             self.bytes.clear()
+            self.flops.clear()
         self._waiting.discard(block)
 
     def ran(self, operator: Any) -> None:
@@ -117,13 +121,14 @@ class SavePolicy:
         if (self._waiting or len(self._matched) < len(self.save)) and not getattr(operator, "is_view", False):
             self._run[operator_name(operator)] += 1
 
-    def note(self, choices: Sequence[Choice], operator: Any, count: int) -> None:
-        """Note a result of so many bytes that these choices keep."""
+    def note(self, choices: Sequence[Choice], operator: Any, count: int, flops: int) -> None:
+        """Note a result of so many bytes, made with so many operations, that these choices keep."""
         for choice in choices:
             self._matched.add(choice.text)
             entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
             entry.results += 1
             entry.bytes += count
+            entry.flops += flops
 
     def recomputed(self) -> None:
         """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""
@@ -258,15 +263,18 @@ class KeptResults:
         self._results.setdefault(operator, []).append(noted)
         return noted
 
-    def keep(self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...]) -> None:
-        """Keep what an operator made, because of these choices."""
+    def keep(
+        self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+    ) -> None:
+        """Keep what an operator made with so many operations, because of these choices."""
         if noted.kept:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
         noted.keep(result, args, copied=copied)
         self._show(noted, args)
         sizes = dict(_memory(tensor) for tensor in noted.tensors())
-        self._policy.note(choices, noted.operator, sum(sizes.values()))
+        self._policy.note(choices, noted.operator, sum(sizes.values()), flops)
+        self._policy.flops[self._block] += flops
         self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages.keys())
         self._storages |= dict.fromkeys(sizes, noted)
 
@@ -350,7 +358,7 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
         if chosen := self._selector.chosen(func, role, args, kwargs, result):
-            self._kept.keep(noted, chosen, result, args)
+            self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
                 self._keep_scores(chosen, args[0])
         elif role.score_of is not None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ckpt_surgery.runtime.checkpointing import Checkpointing
-from ckpt_surgery.runtime.policies import in_words
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.runtime.selection import LeftAlone
-from ckpt_surgery.runtime.summary import BlockRepair, KeptSummary, StackSummary, SurgerySummary
-from ckpt_surgery.text import plural, size, some, text_table
+from ckpt_surgery.runtime.summary import BlockRepair, StackSummary, SurgerySummary
+from ckpt_surgery.text import text_table
 
 _LEFT_ALONE = {
     LeftAlone.BLOCKS: "not among the blocks",
@@ -69,13 +69,8 @@ def _place(function: Checkpointing) -> str:
 def _kept(kept: KeptSummary, function: Callable[..., Any] | None, *, has_run: bool) -> str:
     if not has_run:
         return f"save {kept.name}: what it keeps is known after a step"
-    if not kept.results:
-        return f"save {kept.name}: nothing in the last step"
-    operators = some(map(in_words, kept.operators))
     moves = isinstance(function, Checkpointing) and function.options.save_offload
-    where = f" {_place(function)}" if moves and isinstance(function, Checkpointing) else ""
-    counted = f"{plural(kept.results, 'result')} in the last step, {size(kept.bytes)}{where}"
-    return f"save {kept.name}: {counted}, of {operators}"
+    return kept.line(_place(function) if moves and isinstance(function, Checkpointing) else "")
 
 
 def _repair(repair: BlockRepair) -> str:
