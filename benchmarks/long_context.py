@@ -4,7 +4,8 @@ Each class is built tiny, with random weights, in float64 and without dropout, i
 step of it is held against one after `long_context`: the loss, and each gradient by its largest difference, relative to
 the largest gradient. Also the most bytes alive in each step, by the project's meter, and which losses were computed
 without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared.
-Writes a line of json for each class; goes on where it was stopped. Prints a table. With `--peak`: the most bytes alive
+Writes a line of json for each class; goes on where it was stopped. Prints a table; with `--page` it also writes the
+figures of docs/coverage/long_context.md, and `python -m docs.generate` the page. With `--peak`: the most bytes alive
 in a step of a few larger models instead, untouched and after `long_context`.
 """
 
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.class_survey import rows_of, survey
 from benchmarks.figures import lacking, option_parser
+from benchmarks.long_context_report import CLOSE, Problem, Row, Way, figures_of, peak_ratio, write_figures
 from ckpt_surgery.text import plural
 
-CLOSE = 1e-10
 SECONDS = 300
 ROWS = ROOT / "out" / "long_context.jsonl"
 TOKENS = 256
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
     )
     parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
+    parser.add_argument("--page", action="store_true", help="write the figures of the page from the whole file")
     options = parser.parse_args(arguments)
     if lacking("long_context", "torch", "transformers"):
         return 2
@@ -67,17 +69,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own, ours = peaks(name)
             print(f"{name}: {own / 2**20:.0f} MiB, {ours / 2**20:.0f} MiB after long_context", flush=True)
         return 0
-    names = options.names or [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
+    every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
+    names = options.names or every
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     survey(names, options.rows, examine, jobs=1, seconds=SECONDS, most_bytes=6 * 2**30)
-    rows = [row for row in rows_of(options.rows) if row["class"] in names]
+    figures = figures_of(rows_of(options.rows), installed(), len(every))
+    rows = [row for row in figures.rows if row.name in names]
     for line in table(rows):
         print(line)
-    return int(any(differs(row) for row in rows))
+    if options.page:
+        write_figures(figures)
+    return int(any(row.differs for row in rows))
+
+
+def installed() -> dict[str, str]:
+    """The versions of what was surveyed."""
+    return {name: version(name) for name in ("torch", "transformers")}
 
 
 def examine(name: str) -> Mapping[str, Any]:
-    """What `long_context` does to one class. `problem` says why there is no comparison."""
+    """What `long_context` does to one class. `kind` and `problem` say why there is no comparison."""
     from ckpt_surgery.errors import CkptSurgeryError
     from ckpt_surgery.long_sequences.long_context import long_context
     from ckpt_surgery.tiny import model_classes, tiny_model
@@ -85,21 +96,26 @@ def examine(name: str) -> Mapping[str, Any]:
     try:
         built = tiny_model(model_classes()[name].load())
     except CkptSurgeryError as error:
-        return {"problem": f"not built: {error}"}
+        return {"kind": Problem.NOT_BUILT, "problem": str(error)}
     model, inputs = in_double(built.model, built.inputs)
     with double_precision(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own = step(model, inputs)
+        try:
+            own = step(model, inputs)
+            if drop_nothing(model):  # BigBird has made new modules: its first forward chooses its attention
+                own = step(model, inputs)
+        except Exception as error:
+            return {"kind": Problem.OWN_STEP, "problem": f"{type(error).__name__}: {error}"}
         if own is None:
-            return {"problem": "it computes no loss from its tiny inputs"}
+            return {"kind": Problem.NO_LOSS, "problem": ""}
         try:
             context = long_context(model, tokens=TOKENS)
         except CkptSurgeryError as error:
-            return {"problem": f"refused: {error}"}
+            return {"kind": Problem.REFUSED, "problem": str(error)}
         try:
             ours = step(model, inputs)
         except Exception as error:
-            return {"problem": f"raised: {type(error).__name__}: {error}"}
+            return {"kind": Problem.RAISED, "problem": f"{type(error).__name__}: {error}"}
         own_peak, peak = own[2], ours[2] if ours else 0
         loss, gradients = apart(own, ours)
         result = {
@@ -149,7 +165,7 @@ def step(model: Any, inputs: Mapping[str, Any]) -> Step | None:
     from ckpt_surgery.runtime.rng import seed_all
 
     model.zero_grad(set_to_none=True)
-    seed_all(0)  # BigBird draws its blocks with numpy
+    seed_all(0)
     with Meter() as meter:
         outputs = model(**inputs)
         loss = outputs.get("loss") if hasattr(outputs, "get") else None
@@ -175,18 +191,27 @@ def apart(own: Step, ours: Step | None) -> tuple[float, float]:
 
 def in_double(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The model in training mode and its inputs, in float64; nothing is dropped."""
-    from torch import Tensor, nn
+    from torch import Tensor
 
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the grouped products of torch have no float64
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name, value in list(vars(module).items()):
-            if "drop" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
+    drop_nothing(model)
     wide = {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
     return model.double().train(), wide
+
+
+def drop_nothing(model: Any) -> bool:
+    """Set the rates of dropout of a model to 0, and say whether any was not."""
+    from torch import nn
+
+    dropped = False
+    for module in model.modules():
+        names = ["p"] if isinstance(module, nn.Dropout) else []
+        names += [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+        for name in names:
+            dropped = dropped or getattr(module, name) != 0
+            setattr(module, name, 0.0)
+    return dropped
 
 
 @contextmanager
@@ -216,46 +241,22 @@ def double_precision() -> Iterator[None]:
         torch.nn.functional.softmax = softmax
 
 
-def differs(row: Mapping[str, Any]) -> bool:
-    """Whether a class was compared, and its step was another."""
-    compared = "loss" in row
-    return compared and not all(row[level] < CLOSE for level in ("loss", "gradients", "undone"))
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Row]) -> list[str]:
     """How many classes, how they came out, and why the others did not."""
-    compared = [row for row in rows if "loss" in row]
-    fused = [row for row in compared if row["fused"] and not row["made"]]
+    compared = [row for row in rows if row.problem is None]
+    fused = [row for row in compared if row.way is Way.FUSED]
     lines = [
         f"{plural(len(rows), 'class', 'classes')}: {len(compared)} compared, {len(fused)} of them without logits",
-        f"within {CLOSE:g}: {sum(not differs(row) for row in compared)}",
+        f"within {CLOSE:g}: {sum(not row.differs for row in compared)}",
     ]
-    for row in filter(differs, compared):
-        lines.append(f"  {row['class']}: loss {row['loss']:.1e}, gradients {row['gradients']:.1e}")
-    reasons: Counter[str] = Counter()
+    lines += [f"  {row.name}: {row.far:.1e}" for row in compared if row.differs]
     names: dict[str, list[str]] = {}
     for row in rows:
-        if row in fused:
-            continue
-        reason = _reason(row)
-        reasons[reason] += 1
-        names.setdefault(reason, []).append(row["class"])
-    for reason, count in reasons.most_common():
-        lines.append(f"{count} x {reason}: {', '.join(names[reason])}")
-    if fused:
-        ratios = sorted(row["own_peak"] / row["peak"] for row in fused)
-        lines.append(f"peak, own / long_context, median of those fused: {ratios[len(ratios) // 2]:.2f}")
-    return lines
-
-
-def _reason(row: Mapping[str, Any]) -> str:
-    if "problem" in row:
-        kind, _, _ = str(row["problem"]).partition(":")
-        return kind
-    if row["made"]:
-        return f"logits made for {', '.join(row['made'])}"
-    reasons = sorted({str(reason) for reason in row["heads"].values() if reason})
-    return ", ".join(reasons) or "its head or its loss is elsewhere"
+        if row.way is not Way.FUSED:
+            names.setdefault(row.problem or f"{row.way}: {row.why}", []).append(row.name)
+    lines += [f"{len(each)} x {reason}: {', '.join(each)}" for reason, each in names.items()]
+    ratio = peak_ratio(rows)
+    return lines if ratio is None else [*lines, f"peak, own / long_context, median of those fused: {ratio:.2f}"]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from benchmarks.long_context import apart, differs, double_precision, peaks, table
+from benchmarks.long_context import apart, double_precision, peaks, table
+from benchmarks.long_context_report import figures_of, page, read_figures, row_of, write_figures
 
 pytestmark = pytest.mark.torch
 
@@ -26,12 +27,24 @@ def row(name: str = "Model", **changed: Any) -> dict[str, Any]:
     return {"class": name, **compared, "heads": {}, "tiled": 0, "not_tiled": {}, **changed}
 
 
+ROWS = [
+    row("A"),
+    row("B", gradients=1.0),
+    row("C", fused=0, made={"__setitem__": 1}),
+    row("D", fused=0, heads={"D": "its head is no nn.Linear"}),
+    row("F", fused=0, tiled=2),
+    {"class": "E", "kind": "no tiny model of it could be made", "problem": "no inputs"},
+    {"class": "G", "problem": "exit code 1"},
+]
+VERSIONS = {"torch": "2", "transformers": "5"}
+
+
 @pytest.mark.parametrize("level", ["loss", "gradients", "undone"])
 @pytest.mark.parametrize("value", [1e-9, float("inf"), float("nan")])
 def test_every_difference_is_seen(level: str, value: float) -> None:
-    assert not differs(row())
+    assert not row_of(row()).differs
     changed: dict[str, Any] = {level: value}
-    assert differs(row(**changed))
+    assert row_of(row(**changed)).differs
 
 
 def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
@@ -43,24 +56,30 @@ def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
 
 
 def test_the_table_counts_and_says_why() -> None:
-    lines = table(
-        [
-            row("A"),
-            row("B", gradients=1.0),
-            row("C", fused=0, made={"__setitem__": 1}),
-            row("D", fused=0, heads={"D": "its head is no nn.Linear"}),
-            {"class": "E", "problem": "not built: no inputs"},
-        ]
-    )
-    assert lines == [
-        "5 classes: 4 compared, 2 of them without logits",
-        "within 1e-10: 3",
-        "  B: loss 0.0e+00, gradients 1.0e+00",
-        "1 x logits made for __setitem__: C",
-        "1 x its head is no nn.Linear: D",
-        "1 x not built: E",
+    assert table(figures_of(ROWS, VERSIONS, 9).rows) == [
+        "7 classes: 5 compared, 2 of them without logits",
+        "within 1e-10: 4",
+        "  B: 1.0e+00",
+        "1 x logits were made for a part of the loss, or for all of it: for __setitem__: C",
+        "1 x the head, or the loss, was left alone: its head is no nn.Linear: D",
+        "1 x no tiny model of it could be made: E",
+        "1 x the head, or the loss, was left alone: its loss is no cross-entropy: F",
+        "1 x its process ended, or took too long: G",
         "peak, own / long_context, median of those fused: 3.00",
     ]
+
+
+def test_the_page_names_every_class_that_is_not_fused(tmp_path: Path) -> None:
+    figures = figures_of([row("G"), *ROWS], VERSIONS, 9)
+    write_figures(figures, tmp_path / "figures.json")
+    assert read_figures(tmp_path / "figures.json") == figures
+    written = page(figures)
+    assert "7 of 9 classes" in written
+    assert "5 classes were compared" in written
+    assert "In 4 of them nothing differs" in written
+    for name in "BCDEFG":
+        assert f"| `{name}` |" in written
+    assert "`A`" not in written
 
 
 def test_casts_to_float32_are_left_out_only_inside() -> None:

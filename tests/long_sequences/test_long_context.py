@@ -16,10 +16,15 @@ import torch
 from torch import Tensor, nn
 
 import benchmarks.long_context as benchmark
+from benchmarks.long_context_report import row_of
 from ckpt_surgery import SurgeryError, SurgeryWarning, long_context, wrap_blocks
 from ckpt_surgery.distributed.heads import HeadReason
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.mlps import MlpReason
+from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.runtime import checkpointing
+from ckpt_surgery.runtime.offload import Offloader
+from tests.runtime.transports import Recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -71,7 +76,7 @@ def assert_same(ours: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, di
 )
 def test_loss_and_gradients_in_float64_are_those_of_the_models_own_code(name: str) -> None:
     row = benchmark.examine(name)
-    assert not benchmark.differs({"class": name, **row})
+    assert not row_of({"class": name, **row}).differs
     assert (row["fused"], row["made"]) == (1, {})
 
 
@@ -111,6 +116,34 @@ def test_the_most_bytes_alive_are_less() -> None:
     assert own is not None
     assert ours is not None
     assert ours[2] < own[2] / 4
+
+
+LENGTH = 64
+MASK_BYTES = 2 * LENGTH * LENGTH
+"""Of a mask of booleans for two sequences."""
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["as transformers does", "a mask for each layer"])
+def test_masks_and_rotary_tables_are_kept_once_for_all_layers(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Recorded()
+    monkeypatch.setattr(checkpointing, "_offloader", lambda options: Offloader(transport, minimum_bytes=0))
+    held = []
+    for layers in (4, 8):
+        model = llama(num_hidden_layers=layers)
+        for layer in [] if shared else model.model.layers:
+            layer.register_forward_pre_hook(with_a_mask_of_its_own, with_kwargs=True)
+        mask = torch.ones(2, LENGTH, dtype=torch.long)
+        mask[0, :3] = 0
+        with long_context(model), Meter() as meter:
+            loss = model(**batch(LENGTH), attention_mask=mask).loss
+            meter.start_backward(loss)
+        held.append(meter.kept_bytes)
+    more = held[1] - held[0]
+    assert (more == 0) if shared else (more == 4 * MASK_BYTES)
+
+
+def with_a_mask_of_its_own(layer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return args, {**kwargs, "attention_mask": kwargs["attention_mask"].clone()}
 
 
 def test_a_loss_function_of_the_users_is_honoured() -> None:

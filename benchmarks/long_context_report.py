@@ -1,0 +1,156 @@
+"""`long_context` on every causal and conditional class: its figures, and its page. `long_context` measures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "coverage" / "long_context.json"
+"""Where the figures of the page are kept."""
+NOTICE = (
+    "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->"
+)
+CLOSE = 1e-10
+
+
+class Problem(StrEnum):
+    """Why a class was not compared."""
+
+    NOT_BUILT = "no tiny model of it could be made"
+    NO_LOSS = "it computes no loss from its tiny inputs"
+    OWN_STEP = "its own step does not run in float64"
+    REFUSED = "`long_context` refuses it"
+    RAISED = "the step after `long_context` raised"
+    ENDED = "its process ended, or took too long"
+
+
+class Way(StrEnum):
+    """What became of the loss of a class that was compared."""
+
+    FUSED = "the loss was computed without logits"
+    MADE = "logits were made for a part of the loss, or for all of it"
+    ALONE = "the head, or the loss, was left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One class. `far` is the largest relative difference in the loss, the gradients, and the gradients after `undo`.
+
+    With a `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
+    """
+
+    name: str
+    problem: Problem | None
+    way: Way | None
+    far: float
+    why: str
+    tiled: int = 0
+    peak: int = 0
+    own_peak: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether the step was another."""
+        return self.problem is None and not self.far < CLOSE
+
+
+@dataclass(frozen=True, slots=True)
+class LongContextFigures:
+    """What was surveyed: of so many `classes`, those in `rows`; `versions` of torch and transformers."""
+
+    versions: Mapping[str, str]
+    classes: int
+    rows: tuple[Row, ...]
+
+
+def row_of(data: Mapping[str, Any]) -> Row:
+    """One line that `long_context` wrote."""
+    if "loss" not in data:
+        problem = Problem(data["kind"]) if "kind" in data else Problem.ENDED
+        return Row(data["class"], problem, None, 0.0, str(data["problem"]))
+    levels = [float(data[level]) for level in ("loss", "gradients", "undone")]
+    far = next((level for level in levels if level != level), max(levels))
+    sizes = {"tiled": data["tiled"], "peak": data["peak"], "own_peak": data["own_peak"]}
+    if data["made"]:
+        return Row(data["class"], None, Way.MADE, far, f"for {', '.join(data['made'])}", **sizes)
+    if data["fused"]:
+        return Row(data["class"], None, Way.FUSED, far, "", **sizes)
+    reasons = sorted({str(reason) for reason in data["heads"].values() if reason})
+    return Row(data["class"], None, Way.ALONE, far, ", ".join(reasons) or "its loss is no cross-entropy", **sizes)
+
+
+def figures_of(data: Iterable[Mapping[str, Any]], versions: Mapping[str, str], classes: int) -> LongContextFigures:
+    """The figures of what `long_context` wrote; of a class that was examined twice the later counts."""
+    rows = {each["class"]: row_of(each) for each in data}
+    return LongContextFigures(versions, classes, tuple(rows[name] for name in sorted(rows)))
+
+
+def read_figures(path: Path | None = None) -> LongContextFigures:
+    """The figures. Raises OSError, or KeyError or ValueError where they are not such."""
+    data = json.loads((path or FIGURES).read_text(encoding="utf-8"))
+    rows = (
+        Row(
+            **{
+                **row,
+                "problem": row["problem"] and Problem(row["problem"]),
+                "way": row["way"] and Way(row["way"]),
+            }
+        )
+        for row in data["rows"]
+    )
+    return LongContextFigures(data["versions"], data["classes"], tuple(rows))
+
+
+def write_figures(figures: LongContextFigures, path: Path | None = None) -> None:
+    """Keep the figures, one class a line."""
+    rows = ",\n".join(f"  {json.dumps(asdict(row))}" for row in figures.rows)
+    head = json.dumps({"versions": figures.versions, "classes": figures.classes})[:-1]
+    (path or FIGURES).write_text(f'{head}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+
+
+def peak_ratio(rows: Iterable[Row]) -> float | None:
+    """The most bytes alive without `long_context` over those with it, the median of the classes that are fused."""
+    ratios = sorted(row.own_peak / row.peak for row in rows if row.way is Way.FUSED and row.peak)
+    return ratios[len(ratios) // 2] if ratios else None
+
+
+def page(figures: LongContextFigures) -> str:
+    """The page in docs/coverage."""
+    versions = listed([f"{name} {version}" for name, version in figures.versions.items()])
+    compared = [row for row in figures.rows if row.problem is None]
+    differing = [row for row in compared if row.differs]
+    largest = max((row.far for row in compared if not row.differs), default=0.0)
+    counts = [[way, str(sum(row.way is way for row in compared))] for way in Way]
+    tiled = sum(row.tiled > 0 for row in compared)
+    parts = [
+        NOTICE,
+        "# long_context by class",
+        f"A training step after `long_context` held against the step of the model's own code, in float64, for tiny "
+        f"models with random weights ({versions}): {len(figures.rows)} of {figures.classes} classes for causal and "
+        "conditional generation. `python -m benchmarks.long_context` measures it, and goes on where it stopped.",
+        f"{plural(len(compared), 'class was', 'classes were')} compared: loss, every gradient, and every gradient "
+        f"after `undo`. In {len(compared) - len(differing)} of them nothing differs by more than {CLOSE:g}, relative "
+        f"to the loss or the largest gradient; by {largest:.0e} at most. In {tiled}, MLPs were tiled. Tiny models say "
+        "nothing of memory.",
+        markdown_table(["of the classes that were compared", "classes"], counts),
+    ]
+    if differing:
+        rows = [[code(row.name), f"{row.far:.0e}"] for row in differing]
+        parts += ["## Where the step differs", markdown_table(["class", "by"], rows)]
+    for way in (Way.MADE, Way.ALONE):
+        parts += _group(f"## {way[0].upper()}{way[1:]}", [row for row in compared if row.way is way])
+    for problem in Problem:
+        rows_of = [row for row in figures.rows if row.problem is problem]
+        parts += _group(f"## Not compared: {problem}", rows_of)
+    return "\n\n".join(parts) + "\n"
+
+
+def _group(heading: str, rows: Iterable[Row]) -> list[str]:
+    cells = [[code(row.name), prose(row.why)] for row in rows]
+    return [heading, markdown_table(["class", "why"], cells)] if cells else []
