@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.heads import LABELS, Head, heads_of, owners, takes_labels
-from ckpt_surgery.distributed.lazy_logits import HeadCall, LazyLogits, Noted
+from ckpt_surgery.distributed.lazy_logits import Fused, HeadCall, LazyLogits, Made, Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.undo import Undoable
 
@@ -36,8 +37,9 @@ def fuse_loss(model: nn.Module) -> FusedLoss:
     mode, with gradients and `labels`, runs as its own code says, and the head returns a stand-in for its logits, a
     `torch.Tensor` of their shape, dtype and device without memory. Casts, views, slices and masks of tokens, scale,
     softcap and a bias of the vocabulary are followed; `F.cross_entropy` of the stand-in, in the model, in its
-    `loss_function` or in yours, becomes `fused_linear_cross_entropy`. Anything else that is done with it makes the
-    logits, and goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
+    `loss_function` or in yours, becomes `fused_linear_cross_entropy`; with weights of classes, in single precision or
+    more, torch's own `linear_cross_entropy` (2.13 and later). Anything else that is done with it makes the logits, and
+    goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
     for which logits had to be made is a SurgeryWarning, once for each reason.
 
     Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
@@ -76,13 +78,14 @@ class FusedLoss(Undoable):
             f"loss of {head.owner}: {'fused' if head.reason is None else f'not fused: {head.reason}'}"
             for head in self.heads
         ]
+        lines += [f"computed by {name}: {count} x" for name, count in self.state.fused.items()]
         lines += [f"logits were made for {name}: {count} x" for name, count in self.made_logits.items()]
         return "\n".join(lines) + ("\nundone" if self._undone else "")
 
     @property
     def fused_losses(self) -> int:
         """How many losses were computed without logits so far."""
-        return self.state.fused
+        return self.state.fused.total()
 
     @property
     def made_logits(self) -> dict[str, int]:
@@ -123,14 +126,15 @@ class LossState:
 
     model: str
     given: int = 0
-    fused: int = 0
-    made: dict[str, int] = field(default_factory=dict)
+    fused: Counter[Fused] = field(default_factory=Counter)
+    made: Counter[str] = field(default_factory=Counter)
 
-    def note(self, function: str | None) -> None:
-        """A loss was fused, or logits were made for this function; the first time of that is a SurgeryWarning."""
-        if function is None:
-            self.fused += 1
+    def note(self, use: Fused | Made) -> None:
+        """A loss was fused, or logits were made for a function; the first time of that is a SurgeryWarning."""
+        if isinstance(use, Fused):
+            self.fused[use] += 1
             return
+        function = use.function
         if function not in self.made:
             warnings.warn(
                 f"{self.model} makes its logits for {function}, which a fused loss cannot follow: this loss is "
@@ -138,7 +142,7 @@ class LossState:
                 SurgeryWarning,
                 stacklevel=2,
             )
-        self.made[function] = self.made.get(function, 0) + 1
+        self.made[function] += 1
 
 
 class FusedHead:

@@ -11,30 +11,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.errors import SurgeryError
 
 
+class Fused(StrEnum):
+    """What computed a loss without logits."""
+
+    OURS = "fused_linear_cross_entropy"
+    TORCH = "torch.nn.functional.linear_cross_entropy"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Logits that were made, for this function."""
+
+    function: str
+
+
 @dataclass(slots=True, eq=False)
 class HeadCall:
     """One call of a head: what it was given, and what became of its logits.
 
-    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is told whether
-    the first use of the logits was a fused loss: None, or the name of the function for which they were made.
+    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is told of every
+    fused loss, and of logits that were made before one.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None
     autocast: torch.dtype | None
-    notify: Callable[[str | None], None]
+    notify: Callable[[Fused | Made], None]
     made: bool = False
     fused: bool = False
 
@@ -78,6 +93,31 @@ class Noted:
             return replace(self, after=self.after * factor) if self.after == 1.0 and factor > 0 else None
         return replace(self, scale=self.scale * factor, bias=None if self.bias is None else self.bias * factor)
 
+    def weighted_loss(self, targets: Tensor, classes: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
+        """The cross-entropy with a weight for each class, (vocabulary), by torch; None where torch would make logits.
+
+        Torch computes the gradients in the forward, in the dtype of the hidden states, and holds them until the
+        backward: ours has no such weights, and needs less memory.
+        """
+        options: Any = getattr(nn, "LinearCrossEntropyOptions", None)  # since torch 2.13
+        weight, hidden = self.call.weight, self.hidden
+        alike = {hidden.dtype, weight.dtype, classes.dtype, self.dtype} <= {self.dtype} - {torch.bfloat16, torch.half}
+        plain = {type(hidden), type(targets), type(classes)} == {Tensor} and targets.dtype == torch.long
+        together = {hidden.device, targets.device, classes.device} == {weight.device}
+        if options is None or self.capped or self.call.autocast is not None or not (alike and plain and together):
+            return None
+        loss: Tensor = F.linear_cross_entropy(
+            _scaled(hidden, self.scale),
+            weight,
+            targets,
+            linear_bias=self.bias,
+            weight=classes,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            options=options(allow_retain_graph=True),
+        )
+        return loss
+
     def loss(self, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
         """The cross-entropy of the logits, (tokens, vocabulary), against targets, (tokens)."""
         factor = self.scale
@@ -86,9 +126,8 @@ class Noted:
         if softcap is not None:
             factor *= softcap  # the loss divides by it
             bias = None if bias is None else bias * softcap
-        hidden = self.hidden if abs(factor - 1) < 1e-15 else self.hidden * factor
         losses = fused_linear_cross_entropy(
-            hidden,
+            _scaled(self.hidden, factor),
             self.call.weight,
             targets,
             bias,
@@ -100,6 +139,10 @@ class Noted:
             losses = losses / (targets != ignore_index).sum().to(losses.device)
         wide = self.call.autocast is not None and self.dtype != torch.float64
         return losses.to(torch.float32 if wide else self.dtype)
+
+
+def _scaled(hidden: Tensor, factor: float) -> Tensor:
+    return hidden if abs(factor - 1) < 1e-15 else hidden * factor
 
 
 class LazyLogits(Tensor):
@@ -156,8 +199,8 @@ class LazyLogits(Tensor):
                     loss = _loss(noted, *args[1:], **options)
                     if loss is not None:
                         noted.call.fused = True
-                        noted.call.notify(None)
-                        return loss
+                        noted.call.notify(loss[1])
+                        return loss[0]
                 elif func in _FOLLOWED:
                     later = _FOLLOWED[func](noted, args[1:], options)
                     if later is not None:
@@ -229,7 +272,7 @@ def _value(value: Any, name: str) -> Any:
         return value
     call = value._noted.call
     if not call.made and not call.fused:
-        call.notify(name)
+        call.notify(Made(name))
     call.made = True
     return value.computed()
 
@@ -248,15 +291,18 @@ def _loss(
     reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Tensor | None:
+) -> tuple[Tensor, Fused] | None:
     """The arguments are those of F.cross_entropy; None where the loss cannot be fused."""
-    plain = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
+    plain = size_average is None and reduce is None and label_smoothing == 0.0
     classes = type(target) is Tensor and not target.is_floating_point() and target.dtype != torch.bool
     if not plain or not classes or reduction not in ("mean", "sum", "none"):
         return None
     if noted.hidden.dim() != 2 or target.shape != noted.hidden.shape[:1]:
         return None
-    return noted.loss(target, ignore_index, reduction)
+    if weight is None:
+        return noted.loss(target, ignore_index, reduction), Fused.OURS
+    loss = noted.weighted_loss(target, weight, ignore_index, reduction)
+    return None if loss is None else (loss, Fused.TORCH)
 
 
 Follow = Callable[[Noted, tuple[Any, ...], Mapping[str, Any]], Noted | None]

@@ -97,7 +97,7 @@ class LongContext(Undoable):
     @property
     def fused_losses(self) -> int:
         """How many losses were computed without logits so far."""
-        return self._losses.fused
+        return self._losses.fused.total()
 
     @property
     def made_logits(self) -> dict[str, int]:

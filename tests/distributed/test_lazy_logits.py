@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed.lazy_logits import HeadCall, LazyLogits, Noted
+from ckpt_surgery.distributed.lazy_logits import Fused, HeadCall, LazyLogits, Made, Noted
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -55,6 +56,11 @@ FOLLOWED: dict[str, Use] = {
     "a scale": lambda x: F.cross_entropy(flat(x * 0.25 / 2), targets(12)),
     "a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12)),
     "a scale and a softcap": lambda x: F.cross_entropy(flat(capped(2 * x)), targets(12)),
+    "weights of classes": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs()),
+    "weights of classes, summed": lambda x: F.cross_entropy(flat(x / 2), targets(12), OTHER.abs(), reduction="sum"),
+    "weights for each token": lambda x: (
+        F.cross_entropy(flat(x), targets(12), OTHER.abs(), reduction="none") ** 2
+    ).sum(),
     "tanh alone": lambda x: F.cross_entropy(flat(x.tanh()), targets(12)),
     "a bias and a scale": lambda x: F.cross_entropy(flat((x + OTHER) * 0.5), targets(12)),
     "a bias and a softcap": lambda x: F.cross_entropy(flat(capped(x + OTHER)), targets(12)),
@@ -62,7 +68,7 @@ FOLLOWED: dict[str, Use] = {
 MADE: dict[str, Use] = {
     "logsumexp": lambda x: x.logsumexp(-1).pow(2).mean(),
     "label smoothing": lambda x: F.cross_entropy(flat(x), targets(12), label_smoothing=0.1),
-    "weights of classes": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs()),
+    "weights of classes after a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12), OTHER.abs()),
     "probabilities": lambda x: F.cross_entropy(flat(x), F.softmax(x.detach().reshape(-1, VOCABULARY), -1)),
     "a part of the vocabulary": lambda x: x[..., 3].sum() + x[:, :, 2:4].sum(),
     "a scale after a softcap": lambda x: F.cross_entropy(flat(capped(x) * 2), targets(12)),
@@ -85,12 +91,13 @@ def _written(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "fused"), [*((n, True) for n in FOLLOWED), *((n, False) for n in MADE)])
 def test_loss_and_gradients_are_those_of_real_logits(name: str, fused: bool, biased: bool) -> None:
     use = (FOLLOWED if fused else MADE)[name]
-    told: list[str | None] = []
+    told: list[Fused | Made] = []
     real = outcome(use, biased, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
     lazy = outcome(use, biased, lambda hidden, weight, bias: lazily(hidden, weight, bias, told))
     for ours, theirs in zip(lazy, real, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
-    assert (set(told) == {None}) is fused
+    way = Fused.TORCH if "weights" in name else Fused.OURS
+    assert (set(told) == {way}) is fused
 
 
 def outcome(use: Use, biased: bool, head: Callable[..., Tensor]) -> list[Tensor]:
@@ -108,15 +115,28 @@ def given() -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, bias
 
 
-def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[str | None]) -> LazyLogits:
+def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[Fused | Made]) -> LazyLogits:
     return LazyLogits.of(Noted(HeadCall(hidden, weight, bias, None, told.append), (), hidden, bias, hidden.dtype))
 
 
-def lazy() -> tuple[LazyLogits, Tensor, list[str | None]]:
+def lazy() -> tuple[LazyLogits, Tensor, list[Fused | Made]]:
     """Lazy logits, the real ones, and what is told of them."""
-    told: list[str | None] = []
+    told: list[Fused | Made] = []
     hidden, weight, _ = given()
     return lazily(hidden, weight, None, told), F.linear(hidden, weight), told
+
+
+@pytest.mark.parametrize("why", ["torch has no such loss", "half precision", "other weights"])
+def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Fused | Made] = []
+    dtype = torch.bfloat16 if why == "half precision" else torch.float64
+    hidden, weight, _ = (tensor.detach().to(dtype).requires_grad_() for tensor in given())
+    classes = OTHER.abs().to(torch.float32 if why == "other weights" else dtype)
+    if why == "torch has no such loss":
+        monkeypatch.delattr(nn, "LinearCrossEntropyOptions", raising=False)
+    with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
+        F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
+    assert told == [Made("cross_entropy")]
 
 
 def test_questions_about_them_make_nothing() -> None:
@@ -141,7 +161,7 @@ def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
     F.cross_entropy(flat(logits), targets(12))
     with torch.no_grad():
         assert torch.equal(logits.argmax(-1), real.argmax(-1))
-    assert told == [None]
+    assert told == [Fused.OURS]
 
 
 def test_a_view_sees_what_is_written_later() -> None:
@@ -197,7 +217,7 @@ def test_a_hook_on_them_gets_their_gradient() -> None:
     logits.register_hook(seen.append)  # type: ignore[no-untyped-call]
     torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
     assert [gradient.shape for gradient in seen] == [logits.shape]
-    assert told == ["register_hook"]
+    assert told == [Made("register_hook")]
 
 
 def test_all_labels_ignored_is_nan_without_gradients_as_in_torch() -> None:
