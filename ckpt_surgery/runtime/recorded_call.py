@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState, Entry, Key
-from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
+from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature, name_at
 from ckpt_surgery.runtime.containers import NOTHING, PLAIN, SPECS, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.contents import CannotRestore, Contents
 from ckpt_surgery.runtime.tensors import versions
 
 Result = TypeVar("Result")
+_requires_gradient: Callable[[Tensor], bool] = attrgetter("requires_grad")
 
 
 class RecordedCall:
@@ -52,23 +54,20 @@ class RecordedCall:
     ) -> None:
         args, kwargs = arguments
         flattener = Flattener(_requires_gradient)
-        specs, past = [], signature.past
-        for name, value in signature.named(args, kwargs):
-            kind = type(value)
-            if kind in PLAIN:
-                specs.append(value)
-            elif name in past:
-                specs.append(flattener.flatten(_own_copy(value), name))
-            else:
-                specs.append(flattener.take(value, name) if kind is Tensor else flattener.flatten(value, name))
+
+        def spec(name: str, value: Any) -> Any:
+            return flattener.flatten(_own_copy(value) if name in signature.past else value, name)
+
+        self._specs: Arguments = (
+            tuple([spec(name_at(signature.names, place), value) for place, value in enumerate(args)]),
+            {name: value if type(value) in PLAIN else spec(name, value) for name, value in kwargs.items()},
+        )
         self.block = block
         self.forward = forward
         self.signature = signature
         self.state = state
         self.tensors = flattener.tensors
         self.writable = flattener.writable
-        named = dict(zip(kwargs, specs[len(args) :], strict=True))
-        self._specs: tuple[tuple[Any, ...], dict[str, Any]] = tuple(specs[: len(args)]), named
         self.constants = [tensor for _, tensor in flattener.constants]
         self._constant_names = [name for name, _ in flattener.constants]
         self._versions = versions(self.constants)
@@ -195,10 +194,6 @@ class RecordedCall:
                 f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "
                 "forward; leave the block out, or give it a copy"
             )
-
-
-def _requires_gradient(tensor: Tensor) -> bool:
-    return tensor.requires_grad
 
 
 def _own_copy(value: Any) -> Any:

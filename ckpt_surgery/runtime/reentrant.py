@@ -329,8 +329,8 @@ def _trainable(block: nn.Module) -> Iterator[nn.Parameter]:
 
 def _is_result(tensor: Tensor, excluded: Collection[int], entry: Entry) -> bool:
     """Whether a tensor was made in the call: no parameter, none of the `excluded`, and not there at its entry."""
-    if not is_differentiable(tensor) or isinstance(tensor, nn.Parameter):
-        return False
+    if not is_differentiable(tensor) or (type(tensor) is not Tensor and isinstance(tensor, nn.Parameter)):
+        return False  # to ask whether something is a Parameter takes long
     return id(tensor) not in excluded and not entry.is_there(tensor)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
 
@@ -70,9 +70,8 @@ def _bytes(tensor: Tensor) -> Tensor:
 _version_of: Callable[[Tensor], int] = attrgetter("_version")
 
 
-def versions(tensors: Iterable[Tensor]) -> list[int]:
+def versions(tensors: Sequence[Tensor]) -> list[int]:
     """The `version` of each tensor."""
-    tensors = tuple(tensors)
     try:
         return list(map(_version_of, tensors))
     except RuntimeError:  # there are inference tensors
