@@ -167,7 +167,7 @@ def timed(
 ) -> dict[Way, tuple[float, ...]]:
     """The host's seconds of `rounds` steps of each model; every round has one of each, in another order.
 
-    A model whose step follows one of its own finds the caches warm: in a fixed order that would always be the same one.
+    A step right after one of the same model finds warm caches: in a fixed order that would always be the same models.
 
     On a GPU a step starts when the device is idle and ends when the host has queued it all.
     """
