@@ -28,7 +28,7 @@ from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
 from ckpt_surgery.runtime.self_check import SEES_SAVED_TENSORS, SelfCheck
-from ckpt_surgery.runtime.tensors import is_parameter, version
+from ckpt_surgery.runtime.tensors import is_parameter, versions
 
 
 class Computation:
@@ -76,7 +76,7 @@ class Computation:
         arguments, self._arguments = self._arguments, None
         assert arguments is not None
         self._call.tensors = []
-        before = [version(tensor) for tensor in given]
+        before = versions(given)
         self._mode = self._mode_of_first_run()
         try:
             return self._mode.first(arguments, given)
@@ -94,13 +94,14 @@ class Computation:
         return ReentrantMode(self._call, self._check)
 
     def _refuse_written(self, arguments: Arguments, given: tuple[Tensor, ...], before: Sequence[int]) -> None:
-        for tensor, written in zip(given, before, strict=True):
-            if version(tensor) != written:
-                name = _name_of(tensor, self._call.signature.named(*arguments))
-                raise SurgeryError(
-                    f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
-                    "block out, or give it a copy"
-                )
+        now = versions(given)
+        if now != before:
+            written = next(tensor for tensor, old, new in zip(given, before, now, strict=True) if old != new)
+            name = _name_of(written, self._call.signature.named(*arguments))
+            raise SurgeryError(
+                f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
+                "block out, or give it a copy"
+            )
 
     def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         try:
