@@ -31,6 +31,7 @@ from tests.runtime.test_kept_results import (
     equal,
     image,
     layers_of_named,
+    without,
 )
 from tests.runtime.transports import Deferred, Recorded
 from tests.zoo.tiny_models import LENGTH, llama, tokens
@@ -146,7 +147,7 @@ def test_what_the_caller_writes_before_it_has_left_is_refused(bias: bool, use: C
 
 def test_a_graph_is_walked_twice_and_leaves_nothing(use: Callable[[Any], None]) -> None:
     use(transport := Deferred(1))
-    model, plain = llama(BLOCKS), llama(BLOCKS)
+    model, plain = llama(BLOCKS), without(llama(BLOCKS))
     wrapped(model)
     gradients: list[list[Tensor | None]] = []
     for each in (model, plain):
