@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,8 @@ def examine(name: str) -> Mapping[str, Any]:
             return {"kind": Problem.OWN_STEP, "problem": f"{type(error).__name__}: {error}"}
         if own is None:
             return {"kind": Problem.NO_LOSS, "problem": ""}
+        if not isfinite(own[0]):
+            return {"kind": Problem.OWN_STEP, "problem": f"its loss is {own[0]}"}
         try:
             context = long_context(model, tokens=TOKENS)
         except CkptSurgeryError as error:
