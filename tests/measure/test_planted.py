@@ -49,6 +49,8 @@ WITH_CACHE = (  # the others give their blocks no cache while they train
     "OPTForCausalLM",
     "Gemma2ForCausalLM",
 )
+WITH_OTHER_MASK = ("LlamaForCausalLM", "BertForMaskedLM")
+"""Those that get their mask by name, and by position."""
 OPTIONS = {"WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1}}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -60,6 +62,8 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
     planted.StaleWeights: ("loop", {LoopKind.STEPS}, CLASSES),
     planted.GradientOverwritten: ("loop", {LoopKind.ACCUMULATION, LoopKind.TWO_FORWARDS}, CLASSES),
     planted.LatestArguments: ("loop", {LoopKind.TWO_FORWARDS}, CLASSES),
+    planted.FirstMask: ("loop", {LoopKind.STEPS, LoopKind.TWO_FORWARDS, LoopKind.RETAINED_GRAPH}, WITH_OTHER_MASK),
+    planted.LatestMask: ("loop", {LoopKind.TWO_FORWARDS}, WITH_OTHER_MASK),
     planted.SecondBackward: ("loop", {LoopKind.RETAINED_GRAPH}, CLASSES),
     planted.FrozenBase: ("loop", {LoopKind.ADAPTERS}, CLASSES),
     planted.RecomputedHeld: ("loop", {FaultKind.LEFT_BYTES, FaultKind.RECOMPUTED_BYTES}, CLASSES),

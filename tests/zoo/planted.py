@@ -85,6 +85,38 @@ class MaskDropped(Fault):
         return mask if mask is None else (torch.zeros if mask.is_floating_point() else torch.ones)(mask.shape).to(mask)
 
 
+class _OtherMask(Fault):
+    """The recompute uses the mask of another forward."""
+
+    mask: Tensor | None = None
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.handles.append(block.register_forward_pre_hook(self.look, with_kwargs=True))
+
+    def look(self, block: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.mask = self.chosen(keywords.get("attention_mask", args[1] if len(args) > 1 else None))
+
+    def chosen(self, mask: Tensor | None) -> Tensor | None:
+        return mask
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        if len(args) > 1:
+            return function(args[0], self.mask, *args[2:])
+        return function(*args, attention_mask=self.mask)
+
+
+class FirstMask(_OtherMask):
+    """The recompute uses the mask of the first forward."""
+
+    def chosen(self, mask: Tensor | None) -> Tensor | None:
+        return mask if self.mask is None else self.mask
+
+
+class LatestMask(_OtherMask):
+    """The recompute uses the mask of the latest forward."""
+
+
 class OtherDropout(Fault):
     """The recompute draws other dropout masks."""
 
@@ -175,6 +207,32 @@ class LatestArguments(Fault):
         if not self.waiting:
             self.latest = None
         return function(args[0] if latest is None else args[0] + (latest - args[0]).detach(), *args[1:])
+
+
+class OffAfterEvaluation(Fault):
+    """The recompute is off once the block has run in evaluation mode."""
+
+    evaluated = False
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.handles.append(block.register_forward_pre_hook(self.look))
+
+    def look(self, block: nn.Module, args: tuple[Any, ...]) -> None:
+        self.evaluated = self.evaluated or not block.training
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        return function(args[0] * 1.01 if self.evaluated else args[0], *args[1:])
+
+
+class CheckpointLost(Fault):
+    """Only the first forward is checkpointed."""
+
+    forwards = 0
+
+    def __call__(self, function: Function, *args: Any) -> Any:
+        self.forwards += 1
+        return function(*args) if self.forwards > 1 else super().__call__(function, *args)
 
 
 class SecondBackward(Fault):
