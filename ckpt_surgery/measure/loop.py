@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
 from ckpt_surgery.measure.compare import LEAST_SAVING, WORTH_SAVING, Floor
@@ -27,6 +27,7 @@ from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, run_training
 from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
+from ckpt_surgery.runtime.containers import tensors
 
 _STEP = 0.01
 """What the first step of the optimizer moves the parameter with the largest gradient by."""
@@ -193,9 +194,10 @@ def _adapters(training: Training) -> None:
     training.backward(training.forward(inputs_require_gradient=True))
 
 
-def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-    if output.is_leaf:
-        output.requires_grad_()
+def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    for tensor in tensors(output):
+        if tensor.is_leaf and tensor.is_floating_point():
+            tensor.requires_grad_()
 
 
 def _linear_layers(block: nn.Module) -> Iterator[tuple[nn.Module, str]]:

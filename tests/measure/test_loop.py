@@ -18,7 +18,7 @@ from ckpt_surgery.measure.results import MODES, ModeReport
 from ckpt_surgery.measure.switch import Switch, switch_checkpointing
 from ckpt_surgery.measure.training import reversed_samples
 from ckpt_surgery.measure.verify import Examination, verify
-from tests.measure.toys import Layer, Model, model_of, values
+from tests.measure.toys import BATCH, WIDTH, Layer, Model, model_of, values
 from tests.zoo import planted
 from tests.zoo.planted import switch_with
 
@@ -46,6 +46,22 @@ class TrainedOnly(Model):
         if not self.training:
             raise NotImplementedError
         return super().forward(values)
+
+
+class Positions(nn.Embedding):
+    """Returns the positions besides, as ProphetNet's does."""
+
+    def forward(self, positions: Tensor) -> Any:
+        return super().forward(positions), positions
+
+
+class WithPositions(Model):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.positions = Positions(BATCH, WIDTH)
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values + self.positions(torch.arange(BATCH))[0])
 
 
 class AfterAStep(planted.Fault):
@@ -131,6 +147,11 @@ def test_samples_are_reversed_where_every_tensor_has_one_in_each_row() -> None:
     assert (reversed_["noise"], reversed_["cache"]) == (noise, None)
     given = {"samples": samples, "starts": torch.arange(4)}
     assert reversed_samples(given) is given
+
+
+def test_adapters_are_trained_behind_an_embedding_that_returns_a_tuple() -> None:
+    mode = run(WithPositions)
+    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
 
 
 def test_a_mode_that_is_examined_again_is_run_again() -> None:

@@ -51,7 +51,10 @@ WITH_CACHE = (  # the others give their blocks no cache while they train
 )
 WITH_OTHER_MASK = ("LlamaForCausalLM", "BertForMaskedLM")
 """Those that get their mask by name, and by position."""
-OPTIONS = {"WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1}}
+OPTIONS = {
+    "T5ForConditionalGeneration": {"num_layers": 1, "num_decoder_layers": 2},
+    "WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1},
+}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = {
