@@ -275,12 +275,21 @@ class MethodReader:
         )
 
     def _runs_several(self, callee: ast.expr, env: Env) -> bool:
-        """Whether a local function, or what one makes, calls several modules, or some in a loop."""
+        """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""
         match callee:
-            case ast.Call(func=ast.Name(id=name), args=given) if name in self.functions:
-                return sum(bool(value_of(node, env).paths) for node in given) > 1
+            case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords) if name != "partial":
+                values = [value_of(node, env) for node in (*positional, *(keyword.value for keyword in keywords))]
+                if sum(bool(value.paths) for value in values) > 1:
+                    return True
+                maker = self.functions.get(name)
+                if maker is None:
+                    return False
+                names = [parameter.arg for parameter in maker.args.args][: len(positional)]
+                names += [keyword.arg or "" for keyword in keywords]
+                given = dict(zip(names, values, strict=False))
+                return calls_several(maker, env, self.functions, given)
             case ast.Name(id=name) if name in self.functions:
-                return calls_several(self.functions[name], env)
+                return calls_several(self.functions[name], env, self.functions)
         return False
 
     def _given_on(self, call: ast.Call) -> tuple[Argument, ...]:
