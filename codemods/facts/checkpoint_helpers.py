@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 TORCH = "torch.utils.checkpoint"
 _MODULES = frozenset({TORCH, "deepspeed.checkpointing"})
@@ -78,7 +78,7 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            nodes = list(ast.walk(function))
+            nodes = list(walk(function))
             names = self.names | self.functions
             if _hands_on(function, nodes, names):
                 self.functions.add(function.name)
@@ -88,7 +88,7 @@ class CheckpointHelpers:
     def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
         """The methods and attributes of a class that checkpoint what they are given."""
         for method in methods:
-            nodes = list(ast.walk(method))
+            nodes = list(walk(method))
             names = self.names | self.functions
             if _hands_on(method, nodes, names):
                 yield method.name
@@ -143,7 +143,7 @@ def _run(node: ast.expr) -> Iterator[str]:
 
 
 def _called(function: ast.Lambda | ast.FunctionDef) -> Iterator[str]:
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return (called.id for called in calls if isinstance(called, ast.Name))
 
 

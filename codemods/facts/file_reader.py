@@ -28,7 +28,7 @@ from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
 from ckpt_surgery.codemods.facts.own_switches import may_switch, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of, walk
 
 _FLAGS = {
     "supports_gradient_checkpointing",
@@ -39,9 +39,9 @@ _FLAGS = {
     "config_class",
     "config",
 }
-_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
+_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
-_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
+_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.")
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
@@ -252,8 +252,10 @@ class FileReader:
         if "Copied from" not in self.source:
             return
         starts = dict(_objects(tree.body))
-        for match in _COPIED.finditer(self.source):
-            line = self.source.count("\n", 0, match.start()) + 1
+        for line, text in enumerate(self.lines, 1):
+            match = _COPIED.match(text) if "Copied from" in text else None
+            if match is None:
+                continue
             below = line + 1
             while below <= len(self.lines) and self.lines[below - 1].lstrip().startswith("#"):
                 below += 1
@@ -271,7 +273,7 @@ def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
-    return "for " in text and _LOOP.search(text) is not None
+    return "for " in text and any(_LOOP.search(line) for line in text.split("\n") if "for " in line)
 
 
 def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
@@ -334,7 +336,7 @@ def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
 
 
 def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
-    for inner in ast.walk(node):
+    for inner in walk(node):
         match inner:
             case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]):
                 yield name

@@ -26,7 +26,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of, walk
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -219,7 +219,7 @@ class MethodReader:
     def _made_by(self, function: ast.FunctionDef, env: Env) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
         reader = MethodReader(self.method, self.direct, self.checkpoint_names, self.accessors, self.may_checkpoint)
-        inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
+        inner = [node for node in walk(function) if isinstance(node, ast.FunctionDef)]
         reader._block([statement for node in inner for statement in node.body], dict(env))
         paths = {path for call in reader.calls for path in call.paths if path[0] != LOCAL}
         if paths:
@@ -228,7 +228,7 @@ class MethodReader:
     # -- inline branches
 
     def _checkpoints(self, parts: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
-        nodes = (inner for part in parts for inner in ast.walk(part))
+        nodes = (inner for part in parts for inner in walk(part))
         return [
             inner
             for inner in nodes
@@ -310,7 +310,7 @@ class MethodReader:
     ) -> InlineBranch:
         inner_env = dict(env)
         for inner in statement.body:
-            for node in ast.walk(inner):
+            for node in walk(inner):
                 if isinstance(node, ast.For):
                     bind_loop(node.target, node.iter, inner_env)
         guard = next((name for inner in statement.body if (name := guarded_name(inner))), None)
@@ -330,7 +330,7 @@ class MethodReader:
 
     def _choice(self, choice: ast.IfExp, head: list[ast.Call], env: Env, calls: list[ModuleCall]) -> None:
         """Record an inline branch that is a conditional expression; `calls` are those of the whole statement."""
-        other = {span_of(node) for node in ast.walk(choice.orelse) if isinstance(node, ast.Call)}
+        other = {span_of(node) for node in walk(choice.orelse) if isinstance(node, ast.Call)}
         self.inlines.append(
             InlineBranch(
                 method=self.method,
@@ -378,7 +378,7 @@ class MethodReader:
 def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
     """Where a function calls its first parameter, as in `module(*inputs, mask)`; None where it is called otherwise."""
     names = [node.arg for node in function.args.args[:1]]
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
+    calls = [node for node in walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
     match calls:
         case [ast.Call(args=[ast.Starred(), *_]) as call]:
             return call

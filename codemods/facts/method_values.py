@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Path
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _SAME_ELEMENTS = {"reversed", "list", "tuple", "sorted", "iter", "tqdm", "enumerate", "islice"}
 _VIEWS = {"children", "values", "modules"}
@@ -125,9 +125,9 @@ def calls_several(
 
 def _alternatives(branch: ast.AST, calls: Collection[int]) -> Iterator[ast.AST]:
     """What runs in place of some of the calls: the other side of a test."""
-    if isinstance(branch, ast.If) and any(id(node) in calls for part in branch.body for node in ast.walk(part)):
+    if isinstance(branch, ast.If) and any(id(node) in calls for part in branch.body for node in walk(part)):
         for statement in branch.orelse:
-            yield from ast.walk(statement)
+            yield from walk(statement)
 
 
 def _repeated(node: ast.AST) -> list[ast.AST]:
@@ -145,12 +145,12 @@ def _keyword_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.
 
 def _with_called(part: ast.AST, functions: Mapping[str, ast.FunctionDef]) -> list[ast.AST]:
     """Every node of some code, and of the local functions that it calls, each once."""
-    nodes = list(ast.walk(part))
+    nodes = list(walk(part))
     seen = {id(part)}
     for node in nodes:  # grows while it is read
         if isinstance(node, ast.Name) and node.id in functions and id(functions[node.id]) not in seen:
             seen.add(id(functions[node.id]))
-            nodes += ast.walk(functions[node.id])
+            nodes += walk(functions[node.id])
     return nodes
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import OwnSwitch
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _FLAG = "gradient_checkpointing"
 _FUNCTION = "_gradient_checkpointing_func"
@@ -28,7 +28,7 @@ def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:
     for function in functions:
         if function.name in _METHODS and not _is_old(function) and not _hands_over(function):
             yield OwnSwitch(f"self.{function.name}", "")
-        for node in ast.walk(function):
+        for node in walk(function):
             match node:
                 case (
                     ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
@@ -46,5 +46,5 @@ def _is_old(function: ast.FunctionDef) -> bool:
 
 def _hands_over(function: ast.FunctionDef) -> bool:
     """Whether a method calls that of another class or module: `super()`, `self.model`."""
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Attribute) and called.attr in _METHODS for called in calls)

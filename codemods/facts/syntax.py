@@ -42,6 +42,24 @@ def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
+def walk(node: ast.AST) -> list[ast.AST]:
+    """Every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
+
+    What is inside a name is left out: whether it is read or bound is its `ctx`.
+    """
+    nodes = [node]
+    for inner in nodes:  # grows while it is read
+        if inner.__class__ is ast.Name or inner.__class__ is ast.Constant:
+            continue
+        for name in inner._fields:
+            value = getattr(inner, name, None)
+            if value.__class__ is list:
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return nodes
+
+
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
     """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
     for inner in ast.iter_child_nodes(node):
