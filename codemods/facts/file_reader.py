@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
@@ -19,6 +20,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     Import,
     Maker,
     Method,
+    OwnSwitch,
     Parameter,
     ParameterKind,
 )
@@ -26,7 +28,7 @@ from ckpt_surgery.codemods.facts.forward_patches import forward_patches
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
-from ckpt_surgery.codemods.facts.own_switches import may_switch, own_switches
+from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of, walk
 
@@ -63,7 +65,9 @@ class FileReader:
         self.checkpoint_names = checkpoint_names(source)
         self.local_layers: set[str] = set()
         self.replaced: list[str] = []
+        self.switched: list[tuple[str, OwnSwitch]] = []
         self.helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
+        self.aliases: frozenset[str] = frozenset()
 
     def facts(self, tree: ast.Module, script: ScriptFacts | None) -> FileFacts:
         """The facts of the file, given its tree and what it says as a training script."""
@@ -72,11 +76,12 @@ class FileReader:
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         if "checkpoint" in self.source:
             self.helpers.read(function for function in functions if self.helpers.may_be_in(self._text(function)))
+            self.aliases = self.helpers.aliases(tree.body)
         self._read(tree.body, guard="")
         generated = _GENERATED.search(self.source[:2000])
         return FileFacts(
             imports=tuple(self.imports),
-            classes=tuple(self.classes),
+            classes=tuple(map(self._with_switches, self.classes)),
             values=tuple(self.values),
             makers=tuple(self.makers),
             cleared=self._cleared(tree),
@@ -108,6 +113,8 @@ class FileReader:
                 case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
                     if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
                         self.replaced.append(dotted(owner))
+                case ast.Assign(targets=[ast.Attribute(value=owner, attr=attribute)]) if attribute in SWITCHES:
+                    self.switched.append((dotted(owner), OwnSwitch(f"self.{attribute}", "")))
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._value(name, value)
                 case ast.If(test=test, body=body, orelse=orelse):
@@ -144,12 +151,18 @@ class FileReader:
 
     # -- classes
 
+    def _with_switches(self, cls: Class) -> Class:
+        """A class with the switches that the module gives it: `FooModel._set_gradient_checkpointing = switch`."""
+        given = [switch for name, switch in self.switched if name == cls.name]
+        return replace(cls, own_switches=(*cls.own_switches, *given)) if given else cls
+
     def _class(self, node: ast.ClassDef, guard: str) -> Class:
         bases = tuple(dotted(base) or ast.unparse(base) for base in node.bases)
         if any(base.endswith("GradientCheckpointingLayer") for base in bases):
             self.local_layers.add(node.name)
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
+        switches: list[OwnSwitch] = []
         makers: list[Maker] = []
         builder = Builder()
         functions = [inner for inner in _own(node.body) if isinstance(inner, ast.FunctionDef)]
@@ -161,6 +174,8 @@ class FileReader:
                 ):
                     if name == "forward":
                         self.replaced.append(node.name)
+                    if name in SWITCHES:
+                        switches.append(OwnSwitch(f"self.{name}", ""))
                     if name in _FLAGS:
                         flags.append((name, ast.unparse(value)))
                     elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
@@ -195,9 +210,10 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
-            own_switches=tuple(own_switches(inner for inner in functions if may_switch(self._text(inner)))),
+            own_switches=(*switches, *own_switches(inner for inner in functions if may_switch(self._text(inner)))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
+            decorators=tuple(name for function in functions for name in _decorators(function)),
         )
 
     def _checkpointers(self, functions: list[ast.FunctionDef]) -> tuple[str, ...]:
@@ -229,7 +245,9 @@ class FileReader:
                 continue
             text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
-                reader = MethodReader(function.name, direct, self.helpers.names, returned, "checkpoint" in text)
+                may_checkpoint = "checkpoint" in text or any(alias in text for alias in self.aliases)
+                names = self.helpers.names
+                reader = MethodReader(function.name, direct, names, returned, may_checkpoint, set(self.aliases))
                 reader.read(function)
                 if reader.calls and "cache" in text:
                     reader.calls = list(with_cache_flow(function, reader.calls))
@@ -262,6 +280,13 @@ class FileReader:
             span = starts.get(below)
             if span:
                 yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
+
+
+def _decorators(function: ast.FunctionDef) -> Iterator[str]:
+    """The names of what decorates a forward, as called or as they are."""
+    if function.name in ("forward", "__call__"):
+        for node in function.decorator_list:
+            yield dotted(node.func if isinstance(node, ast.Call) else node)
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef) -> int:

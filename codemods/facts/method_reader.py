@@ -10,7 +10,12 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint, is_given
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    is_checkpoint,
+    is_checkpoint_function,
+    is_given,
+    runs_what_it_is_given,
+)
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
@@ -45,6 +50,8 @@ class MethodReader:
     """What methods of the class return, and do nothing else."""
     may_checkpoint: bool
     """Whether a test of the method may be about checkpointing."""
+    given: set[str] = field(default_factory=set)
+    """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
     calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
     handed_on: list[HandedOn] = field(default_factory=list)
@@ -91,6 +98,8 @@ class MethodReader:
                 self.functions[statement.name] = statement
             case ast.Assign(targets=targets, value=value):
                 self._expressions(value, statement, env)
+                if self.may_checkpoint and is_checkpoint_function(value, self.checkpoint_names):
+                    self.given.update(target.id for target in targets if isinstance(target, ast.Name))
                 for target in targets:
                     bind(target, value, env)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -121,10 +130,12 @@ class MethodReader:
         inline = self._inline_head(statement.test, statement.body)
         self._expressions(statement.test, statement, env)
         before = dict(env)
-        first = len(self.calls)
+        first, first_handed = len(self.calls), len(self.handed_on)
         self._block(statement.body, env)
         if inline:
             del self.calls[first:]
+        elif self._asks(statement.test):
+            self.handed_on[first_handed:] = [handed._replace(function="") for handed in self.handed_on[first_handed:]]
         other = before
         first = len(self.calls)
         self._block(statement.orelse, other)
@@ -183,8 +194,14 @@ class MethodReader:
         """Record the modules among a call's arguments: what is called may checkpoint them."""
         values = (*call.args, *(keyword.value for keyword in call.keywords))
         modules = [v for v in values if isinstance(v, ast.Name | ast.Attribute | ast.Subscript)]
-        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
         name = dotted(call.func)
+        if name in self.given or (self.may_checkpoint and runs_what_it_is_given(call, self.checkpoint_names)):
+            reached = [path for module in modules for path in value_of(_uncalled(module), env).paths if path]
+            if reached:
+                elements = [(*path, ELEMENT) for path in reached if path[-1] != ELEMENT]
+                self.handed_on.append(HandedOn("", tuple(sorted([*reached, *elements]))))
+            return
+        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
         if paths and name:
             self.handed_on.append(HandedOn(name, tuple(sorted(paths))))
 
@@ -237,11 +254,15 @@ class MethodReader:
 
     def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
-        if not self.may_checkpoint or "checkpoint" not in ast.unparse(test):
+        if not self._asks(test):
             return []
         calls = [call for call in self._checkpoints(body) if id(call) not in self._taken]
         self._taken.update(map(id, calls))
         return calls
+
+    def _asks(self, test: ast.expr) -> bool:
+        """Whether a test is about checkpointing."""
+        return self.may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
         if id(call) in self._taken:

@@ -54,8 +54,9 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
+from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branch_arguments import Disagreement, disagreements
-from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, paths_behind, runs_functions
+from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
