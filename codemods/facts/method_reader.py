@@ -31,7 +31,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -161,7 +161,7 @@ class MethodReader:
 
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
-        calls, loops, named, choices = _calls_and_loops(node)
+        calls, loops, named, choices = calls_and_loops(node)
         heads = [self._inline_head(choice.test, [choice.body]) for choice in choices]
         first = len(self.calls)
         for walrus in named:
@@ -404,40 +404,6 @@ def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
         case [ast.Call(args=[ast.Starred(), *_]) as call]:
             return call
     return None
-
-
-def _calls_and_loops(
-    node: ast.expr,
-) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr], list[ast.IfExp]]:
-    """Every call, comprehension, `:=` and conditional expression inside an expression, outer calls first.
-
-    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
-    """
-    calls: list[ast.Call] = []
-    loops: list[ast.comprehension] = []
-    named: list[ast.NamedExpr] = []
-    choices: list[ast.IfExp] = []
-    waiting: list[ast.AST | None] = [node]
-    while waiting:
-        inner = waiting.pop()
-        kind = inner.__class__
-        if inner is None or kind is ast.Name or kind is ast.Constant:
-            continue  # a dict display has None for the key of `**other`
-        if isinstance(inner, ast.Call):
-            calls.append(inner)
-        elif isinstance(inner, ast.comprehension):
-            loops.append(inner)
-        elif isinstance(inner, ast.NamedExpr):
-            named.append(inner)
-        elif isinstance(inner, ast.IfExp):
-            choices.append(inner)
-        for name in inner._fields:
-            value = getattr(inner, name)
-            if value.__class__ is list:
-                waiting.extend(value)
-            elif isinstance(value, ast.expr):
-                waiting.append(value)
-    return calls, loops, named, choices
 
 
 def _is_getattr(function: ast.expr) -> bool:
