@@ -286,7 +286,8 @@ def _decorators(function: ast.FunctionDef) -> Iterator[str]:
     """The names of what decorates a forward, as called or as they are."""
     if function.name in ("forward", "__call__"):
         for node in function.decorator_list:
-            yield dotted(node.func if isinstance(node, ast.Call) else node)
+            if name := dotted(node.func if isinstance(node, ast.Call) else node):
+                yield name
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef) -> int:

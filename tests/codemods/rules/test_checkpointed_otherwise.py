@@ -143,6 +143,12 @@ def test_a_block_by_the_decorator_of_its_forward(tmp_path: Path) -> None:
     assert not codes(tmp_path, model(layer=layer, imports=imports))
 
 
+def test_another_decorator_says_nothing(tmp_path: Path) -> None:
+    layer = LAYER.replace(FORWARD, "    @torch.no_grad()\n    @DECORATORS[0]\n" + FORWARD)
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    assert codes(tmp_path, model(layer=layer, imports=imports)) == {"CKPT001"}
+
+
 @pytest.mark.parametrize(("method", "found"), [("__call__", set()), ("forward", {"CKPT001"})])
 def test_a_block_inherits_the_call_that_checkpoints_it(tmp_path: Path, method: str, found: set[str]) -> None:
     base = f"""\
