@@ -97,6 +97,7 @@ _NO_TENSORS = (
     "_shape",
     "_shapes",
 )
+_TABLES = ("position", "pos_emb", "rotary", "alibi", "freqs", "cos", "sin", "length", "seqlens")
 _PLAIN_TYPES = frozenset({"bool", "int", "float", "str"})
 _TYPE_FORMS = frozenset({"Optional", "Union", "None", "typing", "list", "List", "tuple", "Tuple", "Sequence"})
 
@@ -123,6 +124,11 @@ def is_switch(name: str, annotation: str = "") -> bool:
     if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
         return True
     return name.startswith(_SWITCHES) or name.endswith(_NO_TENSORS)
+
+
+def may_carry_gradient(name: str, annotation: str = "") -> bool:
+    """Whether a parameter may carry gradient, for all its name tells: it is no option, mask, size or table."""
+    return not is_switch(name, annotation) and not any(word in name for word in _TABLES)
 
 
 def may_be_state(name: str) -> bool:

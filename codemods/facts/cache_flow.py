@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ModuleCall
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
 _SWITCH_OFF = {"check_model_inputs", "merge_with_config_defaults"}
@@ -77,7 +77,7 @@ class _Flow:
                 if not any(isinstance(target, ast.Starred) for target in targets):
                     self._reads(name, tests)
             case ast.For(target=target, iter=iterable):
-                for inner in ast.walk(target):
+                for inner in walk(target):
                     if isinstance(inner, ast.Name):
                         self.assigned.setdefault(inner.id, []).append(_GivenValue(iterable, tests, is_item=True))
             case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Load()):
@@ -93,7 +93,7 @@ class _Flow:
         if isinstance(value, ast.Call):
             self.results.setdefault(name, []).append((value.lineno, value.col_offset))
         is_false = isinstance(value, ast.Constant) and value.value in (False, None)
-        parts = (inner for inner in ast.walk(value) if isinstance(inner, ast.expr))
+        parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
         if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
             self.off.setdefault(name, value.lineno)
         elif any(map(_is_false_in_training, parts)):
@@ -185,7 +185,7 @@ def _is_false_in_training(test: ast.expr) -> bool:
 
 def _holds_none_alone(value: ast.expr) -> bool:
     """`[None] * n`, `tuple([None] * n)`: as many places as there are blocks, and nothing in them."""
-    lists = [inner for inner in ast.walk(value) if isinstance(inner, ast.List | ast.ListComp | ast.Tuple | ast.Dict)]
+    lists = [inner for inner in walk(value) if isinstance(inner, ast.List | ast.ListComp | ast.Tuple | ast.Dict)]
     return bool(lists) and all(
         isinstance(inner, ast.List) and [ast.unparse(item) for item in inner.elts] == ["None"] for inner in lists
     )
@@ -195,10 +195,10 @@ def _names(expressions: Iterable[ast.expr]) -> set[str]:
     """The names and attributes that expressions mention, what they call left out."""
     found: set[str] = set()
     for expression in expressions:
-        called = {id(node.func) for node in ast.walk(expression) if isinstance(node, ast.Call)}
+        called = {id(node.func) for node in walk(expression) if isinstance(node, ast.Call)}
         found.update(
             text
-            for node in ast.walk(expression)
+            for node in walk(expression)
             if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called and (text := dotted(node))
         )
     return found

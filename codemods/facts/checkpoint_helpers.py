@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 TORCH = "torch.utils.checkpoint"
 _MODULES = frozenset({TORCH, "deepspeed.checkpointing"})
@@ -61,6 +61,36 @@ def is_given(function: ast.expr) -> bool:
     return isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES
 
 
+def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Collection[str] = ()) -> bool:
+    """Whether a value is, or may be, a checkpoint function, or one with some arguments filled in.
+
+    `makers` are functions that return one.
+    """
+    match value:
+        case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+            return is_checkpoint_function(inner, names, makers)
+        case ast.Call(func=ast.Name(id=name)):
+            return name in makers
+        case ast.BoolOp(values=values):
+            return any(is_checkpoint_function(inner, names, makers) for inner in values)
+        case ast.IfExp(body=body, orelse=orelse):
+            return any(is_checkpoint_function(inner, names, makers) for inner in (body, orelse))
+        case ast.Name() | ast.Attribute():
+            return is_checkpoint(value, names)
+    return False
+
+
+def runs_what_it_is_given(call: ast.Call, names: Collection[str]) -> bool:
+    """Whether a call checkpoints the modules that it is given in a form of its own.
+
+    `checkpoint_sequential(self.layers, 2, x)`, `partial(checkpoint, layer)`, `OffloadedCheckpoint.apply(layer, x)`.
+    """
+    owner, _, name = dotted(call.func).rpartition(".")
+    if name == "apply":
+        return owner.rpartition(".")[2][:1].isupper()
+    return name == "checkpoint_sequential" or (name == "partial" and is_checkpoint_function(call, names))
+
+
 @dataclass(slots=True)
 class CheckpointHelpers:
     """The helpers of one file. `names` are those that the file has for a checkpoint function."""
@@ -78,17 +108,23 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            nodes = list(ast.walk(function))
+            nodes = list(walk(function))
             names = self.names | self.functions
             if _hands_on(function, nodes, names):
                 self.functions.add(function.name)
             elif any(self._is_function(value, names) for value in _returned(nodes)):
                 self.makers.add(function.name)
 
+    def aliases(self, statements: Iterable[ast.stmt]) -> frozenset[str]:
+        """The names that a module binds to checkpoint functions, as in `remat = partial(checkpoint, ...)`."""
+        assigned = [statement for statement in statements if isinstance(statement, ast.Assign)]
+        found = [assign for assign in assigned if self._is_function(assign.value, self.names)]
+        return frozenset(target.id for assign in found for target in assign.targets if isinstance(target, ast.Name))
+
     def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
         """The methods and attributes of a class that checkpoint what they are given."""
         for method in methods:
-            nodes = list(ast.walk(method))
+            nodes = list(walk(method))
             names = self.names | self.functions
             if _hands_on(method, nodes, names):
                 yield method.name
@@ -101,19 +137,7 @@ class CheckpointHelpers:
                         yield name
 
     def _is_function(self, value: ast.expr, names: Collection[str]) -> bool:
-        """Whether a value is a checkpoint function, or one with some arguments filled in."""
-        match value:
-            case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
-                return self._is_function(inner, names)
-            case ast.Call(func=ast.Name(id=name)):
-                return name in self.makers
-            case ast.BoolOp(values=values):
-                return any(self._is_function(inner, names) for inner in values)
-            case ast.IfExp(body=body, orelse=orelse):
-                return self._is_function(body, names) or self._is_function(orelse, names)
-            case ast.Name() | ast.Attribute():
-                return is_checkpoint(value, names)
-        return False
+        return is_checkpoint_function(value, names, self.makers)
 
 
 def _hands_on(function: ast.FunctionDef, nodes: Iterable[ast.AST], names: Collection[str]) -> bool:
@@ -143,7 +167,7 @@ def _run(node: ast.expr) -> Iterator[str]:
 
 
 def _called(function: ast.Lambda | ast.FunctionDef) -> Iterator[str]:
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return (called.id for called in calls if isinstance(called, ast.Name))
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
 from ckpt_surgery.codemods.facts.file_facts import Capture, CheckpointedFunction, ReentrantOption
 from ckpt_surgery.codemods.facts.result_flow import Held, ResultFlow
-from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of, walk
 
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
@@ -160,7 +160,7 @@ class _Reader:
                 continue
             inner = (*loops, statement) if isinstance(statement, ast.For | ast.While) else loops
             for node in _expressions(statement):
-                for call in ast.walk(node):
+                for call in walk(node):
                     if isinstance(call, ast.Call) and call.args and self._is_checkpoint(call.func):
                         yield _Place(call, statement, loops)
             yield from self._places(_inner_statements(statement), inner)
@@ -287,7 +287,7 @@ def _rebound(place: _Place) -> set[str]:
         before = len(names)
         for statement in statements:
             if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) and statement.value:
-                nodes = list(ast.walk(statement.value))
+                nodes = list(walk(statement.value))
                 read = {node.id for node in nodes if isinstance(node, ast.Name)}
                 if isinstance(statement, ast.AugAssign) or place.call in nodes or read & names:
                     names |= _stored(statement)
@@ -295,13 +295,13 @@ def _rebound(place: _Place) -> set[str]:
 
 
 def _runs_backward(loop: ast.For | ast.While) -> bool:
-    calls = (dotted(node.func) for node in ast.walk(loop) if isinstance(node, ast.Call))
+    calls = (dotted(node.func) for node in walk(loop) if isinstance(node, ast.Call))
     return any(name.endswith(("backward", "autograd.grad")) for name in calls)
 
 
 def _walk(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
     for statement in statements:
-        yield from ast.walk(statement)
+        yield from walk(statement)
 
 
 def _parameters(arguments: ast.arguments) -> set[str]:
@@ -310,7 +310,7 @@ def _parameters(arguments: ast.arguments) -> set[str]:
 
 
 def _stored(statement: ast.stmt) -> set[str]:
-    nodes = ast.walk(statement)
+    nodes = walk(statement)
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 

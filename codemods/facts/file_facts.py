@@ -274,6 +274,8 @@ class Class:
     handed_on: tuple[HandedOn, ...]
     checkpointers: tuple[str, ...]
     """Its methods and attributes that checkpoint what they are given."""
+    decorators: tuple[str, ...]
+    """Those of its forward, by name."""
 
 
 @dataclass(frozen=True, slots=True)

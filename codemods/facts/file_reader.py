@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
@@ -19,6 +20,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     Import,
     Maker,
     Method,
+    OwnSwitch,
     Parameter,
     ParameterKind,
 )
@@ -26,9 +28,9 @@ from ckpt_surgery.codemods.facts.forward_patches import forward_patches
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
-from ckpt_surgery.codemods.facts.own_switches import may_switch, own_switches
+from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_switches
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of, walk
 
 _FLAGS = {
     "supports_gradient_checkpointing",
@@ -39,9 +41,9 @@ _FLAGS = {
     "config_class",
     "config",
 }
-_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$", re.M)
+_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
-_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
+_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.")
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
@@ -63,7 +65,9 @@ class FileReader:
         self.checkpoint_names = checkpoint_names(source)
         self.local_layers: set[str] = set()
         self.replaced: list[str] = []
+        self.switched: list[tuple[str, OwnSwitch]] = []
         self.helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
+        self.aliases: frozenset[str] = frozenset()
 
     def facts(self, tree: ast.Module, script: ScriptFacts | None) -> FileFacts:
         """The facts of the file, given its tree and what it says as a training script."""
@@ -72,11 +76,12 @@ class FileReader:
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         if "checkpoint" in self.source:
             self.helpers.read(function for function in functions if self.helpers.may_be_in(self._text(function)))
+            self.aliases = self.helpers.aliases(tree.body)
         self._read(tree.body, guard="")
         generated = _GENERATED.search(self.source[:2000])
         return FileFacts(
             imports=tuple(self.imports),
-            classes=tuple(self.classes),
+            classes=tuple(map(self._with_switches, self.classes)),
             values=tuple(self.values),
             makers=tuple(self.makers),
             cleared=self._cleared(tree),
@@ -108,6 +113,8 @@ class FileReader:
                 case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
                     if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
                         self.replaced.append(dotted(owner))
+                case ast.Assign(targets=[ast.Attribute(value=owner, attr=attribute)]) if attribute in SWITCHES:
+                    self.switched.append((dotted(owner), OwnSwitch(f"self.{attribute}", "")))
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._value(name, value)
                 case ast.If(test=test, body=body, orelse=orelse):
@@ -144,12 +151,18 @@ class FileReader:
 
     # -- classes
 
+    def _with_switches(self, cls: Class) -> Class:
+        """A class with the switches that the module gives it: `FooModel._set_gradient_checkpointing = switch`."""
+        given = [switch for name, switch in self.switched if name == cls.name]
+        return replace(cls, own_switches=(*cls.own_switches, *given)) if given else cls
+
     def _class(self, node: ast.ClassDef, guard: str) -> Class:
         bases = tuple(dotted(base) or ast.unparse(base) for base in node.bases)
         if any(base.endswith("GradientCheckpointingLayer") for base in bases):
             self.local_layers.add(node.name)
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
+        switches: list[OwnSwitch] = []
         makers: list[Maker] = []
         builder = Builder()
         functions = [inner for inner in _own(node.body) if isinstance(inner, ast.FunctionDef)]
@@ -161,6 +174,8 @@ class FileReader:
                 ):
                     if name == "forward":
                         self.replaced.append(node.name)
+                    if name in SWITCHES:
+                        switches.append(OwnSwitch(f"self.{name}", ""))
                     if name in _FLAGS:
                         flags.append((name, ast.unparse(value)))
                     elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
@@ -195,9 +210,10 @@ class FileReader:
             calls=tuple(call for reader in readers for call in reader.calls),
             inlines=tuple(inline for reader in readers for inline in reader.inlines),
             old_switch=old_switch(node),
-            own_switches=tuple(own_switches(inner for inner in functions if may_switch(self._text(inner)))),
+            own_switches=(*switches, *own_switches(inner for inner in functions if may_switch(self._text(inner)))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
+            decorators=tuple(name for function in functions for name in _decorators(function)),
         )
 
     def _checkpointers(self, functions: list[ast.FunctionDef]) -> tuple[str, ...]:
@@ -229,7 +245,9 @@ class FileReader:
                 continue
             text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
-                reader = MethodReader(function.name, direct, self.helpers.names, returned, "checkpoint" in text)
+                may_checkpoint = "checkpoint" in text or any(alias in text for alias in self.aliases)
+                names = self.helpers.names
+                reader = MethodReader(function.name, direct, names, returned, may_checkpoint, set(self.aliases))
                 reader.read(function)
                 if reader.calls and "cache" in text:
                     reader.calls = list(with_cache_flow(function, reader.calls))
@@ -252,14 +270,24 @@ class FileReader:
         if "Copied from" not in self.source:
             return
         starts = dict(_objects(tree.body))
-        for match in _COPIED.finditer(self.source):
-            line = self.source.count("\n", 0, match.start()) + 1
+        for line, text in enumerate(self.lines, 1):
+            match = _COPIED.match(text) if "Copied from" in text else None
+            if match is None:
+                continue
             below = line + 1
             while below <= len(self.lines) and self.lines[below - 1].lstrip().startswith("#"):
                 below += 1
             span = starts.get(below)
             if span:
                 yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
+
+
+def _decorators(function: ast.FunctionDef) -> Iterator[str]:
+    """The names of what decorates a forward, as called or as they are."""
+    if function.name in ("forward", "__call__"):
+        for node in function.decorator_list:
+            if name := dotted(node.func if isinstance(node, ast.Call) else node):
+                yield name
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef) -> int:
@@ -271,7 +299,7 @@ def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
-    return "for " in text and _LOOP.search(text) is not None
+    return "for " in text and any(_LOOP.search(line) for line in text.split("\n") if "for " in line)
 
 
 def _objects(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, Span]]:
@@ -334,7 +362,7 @@ def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
 
 
 def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
-    for inner in ast.walk(node):
+    for inner in walk(node):
         match inner:
             case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In()], comparators=[ast.Name(id="kwargs")]):
                 yield name

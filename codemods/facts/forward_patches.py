@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
 
-_WORTH_READING = re.compile(r"\.forward\s*=[^=]|setattr\(")
+_ASSIGNED = re.compile(r"\.forward\s*=[^=]")
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
 
 
@@ -31,7 +31,9 @@ class ForwardPatch:
 
 def forward_patches(tree: ast.Module, source: str) -> tuple[ForwardPatch, ...]:
     """The patches in a file that has to do with transformers."""
-    if ("transformers" not in source and "modeling_" not in source) or not _WORTH_READING.search(source):
+    if "transformers" not in source and "modeling_" not in source:
+        return ()
+    if "setattr(" not in source and not _ASSIGNED.search(source):
         return ()
     reader = _PatchReader()
     reader.visit(tree)

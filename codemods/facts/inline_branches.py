@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.syntax import statements_below
+from ckpt_surgery.codemods.facts.syntax import statements_below, walk
 
 
 def conditions(test: ast.expr) -> Iterator[str]:
@@ -24,7 +24,7 @@ def conditions(test: ast.expr) -> Iterator[str]:
 def guarded_name(statement: ast.stmt) -> str | None:
     """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; None for any other statement."""
     if isinstance(statement, ast.If) and not statement.orelse:
-        asked = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
+        asked = {node.id for node in walk(statement.test) if isinstance(node, ast.Name)}
         for inner in statement.body:
             match inner:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=False | None)) if name in asked:
@@ -36,7 +36,7 @@ def read_later(function: ast.FunctionDef, branch: ast.If, name: str) -> bool:
     """Whether `name` is read after the branch, and no guard before the branch has switched it off already."""
     end = branch.end_lineno or branch.lineno
     read = False
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.If) and node.lineno < branch.lineno and "checkpoint" in ast.unparse(node.test):
             if any(guarded_name(inner) == name for inner in (node, *node.body)):
                 return False

@@ -10,7 +10,12 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import is_checkpoint, is_given
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    is_checkpoint,
+    is_checkpoint_function,
+    is_given,
+    runs_what_it_is_given,
+)
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
@@ -26,7 +31,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -45,6 +50,8 @@ class MethodReader:
     """What methods of the class return, and do nothing else."""
     may_checkpoint: bool
     """Whether a test of the method may be about checkpointing."""
+    given: set[str] = field(default_factory=set)
+    """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
     calls: list[ModuleCall] = field(default_factory=list)
     inlines: list[InlineBranch] = field(default_factory=list)
     handed_on: list[HandedOn] = field(default_factory=list)
@@ -91,6 +98,8 @@ class MethodReader:
                 self.functions[statement.name] = statement
             case ast.Assign(targets=targets, value=value):
                 self._expressions(value, statement, env)
+                if self.may_checkpoint and is_checkpoint_function(value, self.checkpoint_names):
+                    self.given.update(target.id for target in targets if isinstance(target, ast.Name))
                 for target in targets:
                     bind(target, value, env)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -121,10 +130,12 @@ class MethodReader:
         inline = self._inline_head(statement.test, statement.body)
         self._expressions(statement.test, statement, env)
         before = dict(env)
-        first = len(self.calls)
+        first, first_handed = len(self.calls), len(self.handed_on)
         self._block(statement.body, env)
         if inline:
             del self.calls[first:]
+        elif self._asks(statement.test):
+            self.handed_on[first_handed:] = [handed._replace(function="") for handed in self.handed_on[first_handed:]]
         other = before
         first = len(self.calls)
         self._block(statement.orelse, other)
@@ -150,7 +161,7 @@ class MethodReader:
 
     def _expressions(self, node: ast.expr, statement: ast.stmt, env: Env) -> None:
         """Record the calls inside an expression that reach an element of a container or a wanted attribute."""
-        calls, loops, named, choices = _calls_and_loops(node)
+        calls, loops, named, choices = calls_and_loops(node)
         heads = [self._inline_head(choice.test, [choice.body]) for choice in choices]
         first = len(self.calls)
         for walrus in named:
@@ -183,8 +194,14 @@ class MethodReader:
         """Record the modules among a call's arguments: what is called may checkpoint them."""
         values = (*call.args, *(keyword.value for keyword in call.keywords))
         modules = [v for v in values if isinstance(v, ast.Name | ast.Attribute | ast.Subscript)]
-        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
         name = dotted(call.func)
+        if name in self.given or (self.may_checkpoint and runs_what_it_is_given(call, self.checkpoint_names)):
+            reached = [path for module in modules for path in value_of(_uncalled(module), env).paths if path]
+            if reached:
+                elements = [(*path, ELEMENT) for path in reached if path[-1] != ELEMENT]
+                self.handed_on.append(HandedOn("", tuple(sorted([*reached, *elements]))))
+            return
+        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
         if paths and name:
             self.handed_on.append(HandedOn(name, tuple(sorted(paths))))
 
@@ -219,7 +236,7 @@ class MethodReader:
     def _made_by(self, function: ast.FunctionDef, env: Env) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
         reader = MethodReader(self.method, self.direct, self.checkpoint_names, self.accessors, self.may_checkpoint)
-        inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
+        inner = [node for node in walk(function) if isinstance(node, ast.FunctionDef)]
         reader._block([statement for node in inner for statement in node.body], dict(env))
         paths = {path for call in reader.calls for path in call.paths if path[0] != LOCAL}
         if paths:
@@ -228,7 +245,7 @@ class MethodReader:
     # -- inline branches
 
     def _checkpoints(self, parts: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
-        nodes = (inner for part in parts for inner in ast.walk(part))
+        nodes = (inner for part in parts for inner in walk(part))
         return [
             inner
             for inner in nodes
@@ -237,11 +254,15 @@ class MethodReader:
 
     def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
-        if not self.may_checkpoint or "checkpoint" not in ast.unparse(test):
+        if not self._asks(test):
             return []
         calls = [call for call in self._checkpoints(body) if id(call) not in self._taken]
         self._taken.update(map(id, calls))
         return calls
+
+    def _asks(self, test: ast.expr) -> bool:
+        """Whether a test is about checkpointing."""
+        return self.may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
         if id(call) in self._taken:
@@ -275,12 +296,21 @@ class MethodReader:
         )
 
     def _runs_several(self, callee: ast.expr, env: Env) -> bool:
-        """Whether a local function, or what one makes, calls several modules, or some in a loop."""
+        """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""
         match callee:
-            case ast.Call(func=ast.Name(id=name), args=given) if name in self.functions:
-                return sum(bool(value_of(node, env).paths) for node in given) > 1
+            case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords) if name != "partial":
+                values = [value_of(node, env) for node in (*positional, *(keyword.value for keyword in keywords))]
+                if sum(bool(value.paths) for value in values) > 1:
+                    return True
+                maker = self.functions.get(name)
+                if maker is None:
+                    return False
+                names = [parameter.arg for parameter in maker.args.args][: len(positional)]
+                names += [keyword.arg or "" for keyword in keywords]
+                given = dict(zip(names, values, strict=False))
+                return calls_several(maker, env, self.functions, given)
             case ast.Name(id=name) if name in self.functions:
-                return calls_several(self.functions[name], env)
+                return calls_several(self.functions[name], env, self.functions)
         return False
 
     def _given_on(self, call: ast.Call) -> tuple[Argument, ...]:
@@ -301,7 +331,7 @@ class MethodReader:
     ) -> InlineBranch:
         inner_env = dict(env)
         for inner in statement.body:
-            for node in ast.walk(inner):
+            for node in walk(inner):
                 if isinstance(node, ast.For):
                     bind_loop(node.target, node.iter, inner_env)
         guard = next((name for inner in statement.body if (name := guarded_name(inner))), None)
@@ -321,7 +351,7 @@ class MethodReader:
 
     def _choice(self, choice: ast.IfExp, head: list[ast.Call], env: Env, calls: list[ModuleCall]) -> None:
         """Record an inline branch that is a conditional expression; `calls` are those of the whole statement."""
-        other = {span_of(node) for node in ast.walk(choice.orelse) if isinstance(node, ast.Call)}
+        other = {span_of(node) for node in walk(choice.orelse) if isinstance(node, ast.Call)}
         self.inlines.append(
             InlineBranch(
                 method=self.method,
@@ -369,45 +399,11 @@ class MethodReader:
 def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
     """Where a function calls its first parameter, as in `module(*inputs, mask)`; None where it is called otherwise."""
     names = [node.arg for node in function.args.args[:1]]
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
+    calls = [node for node in walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
     match calls:
         case [ast.Call(args=[ast.Starred(), *_]) as call]:
             return call
     return None
-
-
-def _calls_and_loops(
-    node: ast.expr,
-) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr], list[ast.IfExp]]:
-    """Every call, comprehension, `:=` and conditional expression inside an expression, outer calls first.
-
-    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
-    """
-    calls: list[ast.Call] = []
-    loops: list[ast.comprehension] = []
-    named: list[ast.NamedExpr] = []
-    choices: list[ast.IfExp] = []
-    waiting: list[ast.AST | None] = [node]
-    while waiting:
-        inner = waiting.pop()
-        kind = inner.__class__
-        if inner is None or kind is ast.Name or kind is ast.Constant:
-            continue  # a dict display has None for the key of `**other`
-        if isinstance(inner, ast.Call):
-            calls.append(inner)
-        elif isinstance(inner, ast.comprehension):
-            loops.append(inner)
-        elif isinstance(inner, ast.NamedExpr):
-            named.append(inner)
-        elif isinstance(inner, ast.IfExp):
-            choices.append(inner)
-        for name in inner._fields:
-            value = getattr(inner, name)
-            if value.__class__ is list:
-                waiting.extend(value)
-            elif isinstance(value, ast.expr):
-                waiting.append(value)
-    return calls, loops, named, choices
 
 
 def _is_getattr(function: ast.expr) -> bool:

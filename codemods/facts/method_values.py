@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Path
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _SAME_ELEMENTS = {"reversed", "list", "tuple", "sorted", "iter", "tqdm", "enumerate", "islice"}
 _VIEWS = {"children", "values", "modules"}
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +89,69 @@ def accessors(functions: Iterable[ast.FunctionDef]) -> Env:
     return found
 
 
-def calls_several(function: ast.FunctionDef, env: Env) -> bool:
-    """Whether a local function calls more than one module, or one in a loop."""
+def calls_several(
+    function: ast.FunctionDef, env: Env, functions: Mapping[str, ast.FunctionDef], given: Env | None = None
+) -> bool:
+    """Whether a local function calls other than one module once: several, one in a loop, or none that is understood.
+
+    Local `functions` that it calls count with what they call. `given` are the values of its parameters. Modules that
+    it is handed with the checkpoint call are not counted, as in Idefics of transformers 4.52.
+    """
+    nodes = _with_called(function, functions)
     inner = dict(env)
-    names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
-    for name, default in zip(reversed(names), reversed(function.args.defaults), strict=False):
-        inner[name] = value_of(default, env)
-    nodes = list(ast.walk(function))
-    loops = [node for node in nodes if isinstance(node, ast.For)]
     for node in nodes:
-        if isinstance(node, ast.For):
+        if isinstance(node, ast.FunctionDef):
+            names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
+            inner.update(dict.fromkeys(names, NOTHING))
+            defaults = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
+            defaults += [(parameter.arg, value) for parameter, value in _keyword_defaults(node)]
+            inner.update((name, value_of(default, env)) for name, default in defaults)
+    inner.update(given or {})
+    repeated = [part for node in nodes for part in _repeated(node)]
+    for node in nodes:
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             bind_loop(node.target, node.iter, inner)
         elif isinstance(node, ast.Assign):
             bind(node.targets[0], node.value, inner)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            bind(node.target, node.value, inner)
     calls = {id(node) for node in nodes if isinstance(node, ast.Call) and value_of(node.func, inner).paths}
-    return len(calls) > 1 or any(id(node) in calls for loop in loops for node in ast.walk(loop))
+    calls -= {id(node) for branch in nodes for node in _alternatives(branch, calls)}
+    handed = {node.arg for node in function.args.args if not inner[node.arg].paths}
+    if not calls and any(isinstance(node, ast.Call) and dotted(node.func) in handed for node in nodes):
+        return False
+    return len(calls) != 1 or any(id(node) in calls for part in repeated for node in _with_called(part, functions))
+
+
+def _alternatives(branch: ast.AST, calls: Collection[int]) -> Iterator[ast.AST]:
+    """What runs in place of some of the calls: the other side of a test."""
+    if isinstance(branch, ast.If) and any(id(node) in calls for part in branch.body for node in walk(part)):
+        for statement in branch.orelse:
+            yield from walk(statement)
+
+
+def _repeated(node: ast.AST) -> list[ast.AST]:
+    """What of a node may run more than once: a loop, and a lambda that a call is given, as `reduce` is."""
+    if isinstance(node, ast.Call):
+        return [argument for argument in node.args if isinstance(argument, ast.Lambda)]
+    return [node] if isinstance(node, _LOOPS) else []
+
+
+def _keyword_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr]]:
+    """The parameters that are passed by keyword alone and have a default, with it."""
+    pairs = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return ((parameter, default) for parameter, default in pairs if default is not None)
+
+
+def _with_called(part: ast.AST, functions: Mapping[str, ast.FunctionDef]) -> list[ast.AST]:
+    """Every node of some code, and of the local functions that it calls, each once."""
+    nodes = list(walk(part))
+    seen = {id(part)}
+    for node in nodes:  # grows while it is read
+        if isinstance(node, ast.Name) and node.id in functions and id(functions[node.id]) not in seen:
+            seen.add(id(functions[node.id]))
+            nodes += walk(functions[node.id])
+    return nodes
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -7,15 +7,16 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import OwnSwitch
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _FLAG = "gradient_checkpointing"
 _FUNCTION = "_gradient_checkpointing_func"
-_METHODS = frozenset(
+SWITCHES = frozenset(
     {"gradient_checkpointing_enable", "activation_checkpointing_enable", "_set_gradient_checkpointing"}
 )
+"""The methods by which transformers switches a model's checkpointing on."""
 _OFF = ("False", "None")
-_SIGN = re.compile(rf"{_FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted(_METHODS))})\b")
+_SIGN = re.compile(rf"{_FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({_FLAG, *SWITCHES}))})\b")
 
 
 def may_switch(text: str) -> bool:
@@ -26,9 +27,11 @@ def may_switch(text: str) -> bool:
 def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them take the place of those of transformers."""
     for function in functions:
-        if function.name in _METHODS and not _is_old(function) and not _hands_over(function):
+        if function.name == _FLAG:  # a property
+            yield OwnSwitch(f"self.{_FLAG}", "")
+        if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
             yield OwnSwitch(f"self.{function.name}", "")
-        for node in ast.walk(function):
+        for node in walk(function):
             match node:
                 case (
                     ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
@@ -46,5 +49,5 @@ def _is_old(function: ast.FunctionDef) -> bool:
 
 def _hands_over(function: ast.FunctionDef) -> bool:
     """Whether a method calls that of another class or module: `super()`, `self.model`."""
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Attribute) and called.attr in _METHODS for called in calls)
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)

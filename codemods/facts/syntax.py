@@ -42,6 +42,58 @@ def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
+def walk(node: ast.AST) -> list[ast.AST]:
+    """Every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
+
+    What is inside a name is left out: whether it is read or bound is its `ctx`.
+    """
+    nodes = [node]
+    for inner in nodes:  # grows while it is read
+        if inner.__class__ is ast.Name or inner.__class__ is ast.Constant:
+            continue
+        for name in inner._fields:
+            value = getattr(inner, name, None)
+            if value.__class__ is list:
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return nodes
+
+
+def calls_and_loops(
+    node: ast.expr,
+) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr], list[ast.IfExp]]:
+    """Every call, comprehension, `:=` and conditional expression inside an expression, outer calls first.
+
+    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
+    """
+    calls: list[ast.Call] = []
+    loops: list[ast.comprehension] = []
+    named: list[ast.NamedExpr] = []
+    choices: list[ast.IfExp] = []
+    waiting: list[ast.AST | None] = [node]
+    while waiting:
+        inner = waiting.pop()
+        kind = inner.__class__
+        if inner is None or kind is ast.Name or kind is ast.Constant:
+            continue  # a dict display has None for the key of `**other`
+        if isinstance(inner, ast.Call):
+            calls.append(inner)
+        elif isinstance(inner, ast.comprehension):
+            loops.append(inner)
+        elif isinstance(inner, ast.NamedExpr):
+            named.append(inner)
+        elif isinstance(inner, ast.IfExp):
+            choices.append(inner)
+        for name in inner._fields:
+            value = getattr(inner, name)
+            if value.__class__ is list:
+                waiting.extend(value)
+            elif isinstance(value, ast.expr):
+                waiting.append(value)
+    return calls, loops, named, choices
+
+
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
     """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
     for inner in ast.iter_child_nodes(node):

@@ -170,7 +170,7 @@ def _past_state(
         for owner, call in tree.blocks.callers.get(layer, ()):
             site = tree.calls.of(owner, call, layers)
             plan = tree.calls.plan_of_past_state(site, repairs) if site else None
-            if plan and plan.repair is None:
+            if plan and not plan.is_safe:
                 return PastStateDoubt(owner.name, layer.name, plan)
     return None
 

@@ -15,7 +15,12 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
     models = (ref for path in sorted(paths.intersection(tree.checked)) for ref in tree.names.classes(path))
-    return (ref for ref in models if ref.cls.old_switch and tree.bases.is_pretrained(ref))
+    return (ref for ref in models if ref.cls.old_switch and switches_a_model(tree, ref))
+
+
+def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether a class is a model of transformers, or a mixin of one."""
+    return any(map(tree.bases.is_pretrained, (ref, *tree.bases.heirs(ref))))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:

@@ -28,10 +28,10 @@ as `if use_cache: ... use_cache = False` stays if later code reads the name. Uns
 if the direct call needs another signature first (CKPT005), if a call elsewhere needs one that passes past state by
 position to a block which the repair makes a layer, if the branch goes without what may be past state under another
 name, if a function that works checkpoints several modules as one, which keeps less than each of them checkpointed by
-itself, or if the model reads more outputs of the block where its `use_cache` is True, and does not set that to False
-under checkpointing (CKPT001 says why). Unsafe, too, if the direct call is one of `layer.forward`, which leads round a
-layer up to transformers 5.0, if the test asks a configuration that transformers does not read, or if something else
-leads round the layer (see CKPT001).
+itself (modules that it is handed with the checkpoint call are not counted), or if the model reads more outputs of the
+block where its `use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why). Unsafe,
+too, if the direct call is one of `layer.forward`, which leads round a layer up to transformers 5.0, if the test asks a
+configuration that transformers does not read, or if something else leads round the layer (see CKPT001).
 
 The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
 would switch a layer on: no model of transformers holds the class, the model does not say
@@ -54,8 +54,9 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
+from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branch_arguments import Disagreement, disagreements
-from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, paths_behind, runs_functions
+from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import OutputRead, failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch

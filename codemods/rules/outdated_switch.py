@@ -39,7 +39,7 @@ from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKi
 from ckpt_surgery.codemods.facts.file_facts import OldSwitch
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.old_switches import without_switch
+from ckpt_surgery.codemods.repairs.old_switches import switches_a_model, without_switch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(
@@ -58,7 +58,7 @@ RULE = Declaration(
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for each class with such a method."""
     for ref in context.tree.names.checked_classes():
-        if ref.cls.old_switch is not None and context.tree.bases.is_pretrained(ref):
+        if ref.cls.old_switch is not None and switches_a_model(context.tree, ref):
             yield _finding(context, ref, ref.cls.old_switch)
 
 

@@ -32,9 +32,13 @@ Unsafe where something would lead round the layer: a `__call__` or `__init_subcl
 Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
 models that import transformers under a condition hold the block.
 
-Blocks that a method or function of the tree checkpoints (`self._run(block, x)`) are left alone. Nothing is decided
-where another forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class
-`forward = Bar.forward`.
+Blocks that are checkpointed in another form are left alone: by a method or function of the tree (`self._run(block,
+x)`, a decorator of their forward), by one that is not at hand but named after checkpointing or called where the model
+checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segments (`checkpoint_sequential`), by a
+function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by torch's or fairscale's
+wrappers; also where a model checkpoints something of which nothing shows what it is. Nothing is decided where another
+forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class `forward =
+Bar.forward`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ outputs = layer(
 
 ## Fix safety
 Safe: the same values reach the same parameters. If a gradient parameter comes after the past state in the block's
-signature, no call can pass both correctly; the finding then refers to CKPT005.
+signature, no call can pass both correctly; the finding then refers to CKPT005. Unsafe if what would become a keyword
+with it may be a tensor with a gradient: its name tells nothing, and with `use_reentrant=True` training would stop.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     message = f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
     if plan.blocked:
         message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
-    applicability = Applicability.SAFE if plan.repair else Applicability.UNSAFE
+    if plan.loosened:
+        message += f"; {quoted(plan.loosened)} would be by keyword, too: unsafe where it carries a gradient"
+    applicability = Applicability.SAFE if plan.is_safe else Applicability.UNSAFE
     span = site.call.args[first].span
     yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)

@@ -82,6 +82,8 @@ def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
         holder = waiting.pop()
         if any(ancestor.cls.inlines for ancestor in context.tree.bases.lineage(holder)):
             return Answer.YES
+        if context.tree.blocks.wraps(holder):
+            return Answer.YES
         for part in context.tree.containers.all_parts(holder):
             if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True

@@ -60,18 +60,18 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     if not (around or ranks or loads or checkpoints):
         return None
     names = Names(tree)
-    losses = LossReader(names)
+    losses = LossReader(names) if around else None
     reader = CheckpointReader(names) if checkpoints else None
     facts = ScriptFacts(
         signs=(),
-        bypasses=tuple(losses.read()) if around else (),
+        bypasses=tuple(losses.read()) if losses else (),
         collectives=tuple(collectives(names)) if ranks else (),
         loads=tuple(split_loads(names)) if loads else (),
         modes=tuple(reader.modes) if reader else (),
         switches=tuple(reader.switches) if reader else (),
         launches=(),
         trainers=(),
-        gave_up=losses.gave_up,
+        gave_up=losses is not None and losses.gave_up,
     )
     launched = tuple(launches(names, text)) if reader else ()
     if not any(facts) and not any(launch.checkpointing for launch in launched):

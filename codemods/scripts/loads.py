@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.script_facts import SplitLoad, Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import (
     Function,
     Names,
@@ -31,7 +31,7 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
     for scope, body in scopes(names):
         statements = list(_statements(body))
         for statement in statements:
-            for call in ast.walk(statement):
+            for call in walk(statement):
                 if isinstance(call, ast.Call) and tail(call.func) == "from_pretrained":
                     value = _device_map(call, statements)
                     placement = _constant(value, statements) or _constant(value, module)
@@ -48,7 +48,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             continue
         if isinstance(statement, ast.If) and _DECIDES.search(ast.unparse(statement.test)):
             # A name assigned there is not constant any more; a load there is the script's own decision.
-            yield from (_forgotten(inner) for inner in ast.walk(statement) if isinstance(inner, ast.Assign))
+            yield from (_forgotten(inner) for inner in walk(statement) if isinstance(inner, ast.Assign))
             continue
         inner = inner_statements(statement)
         if inner:
@@ -145,10 +145,10 @@ def _default(value: ast.expr) -> ast.expr | None:
 
 def _is_not_trained(names: Names, statement: ast.stmt, statements: Sequence[ast.stmt]) -> bool:
     """Whether the loaded model is only merged or evaluated, and not trained."""
-    uses = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+    uses = {node.attr for node in walk(statement) if isinstance(node, ast.Attribute)}
     targets = [target for target in getattr(statement, "targets", ()) if isinstance(target, ast.Name)]
     name = targets[0].id if targets else None
-    for call in (node for other in statements for node in ast.walk(other) if isinstance(node, ast.Call)):
+    for call in (node for other in statements for node in walk(other) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Attribute) and dotted(call.func.value) == name:
             uses.add(call.func.attr)
         elif any(dotted(value) == name for value in (*call.args, *(keyword.value for keyword in call.keywords))):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.flow import Flow, Frame
 from ckpt_surgery.codemods.scripts.names import (
     Function,
@@ -81,13 +81,13 @@ class LossReader(Flow):
         """
         units: dict[str, ast.AST] = {**self.names.functions, **self.names.classes}
         calls = {
-            name: {tail(node.func) for node in ast.walk(unit) if isinstance(node, ast.Call)}
+            name: {tail(node.func) for node in walk(unit) if isinstance(node, ast.Call)}
             for name, unit in units.items()
         }
-        relevant = {name for name, unit in units.items() if any(map(self._is_sign, ast.walk(unit)))}
+        relevant = {name for name, unit in units.items() if any(map(self._is_sign, walk(unit)))}
         relevant |= {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
         top = [statement for statement in self.names.tree.body if not isinstance(statement, Function | ast.ClassDef)]
-        if any(self._is_sign(node) for statement in top for node in ast.walk(statement)):
+        if any(self._is_sign(node) for statement in top for node in walk(statement)):
             return set(units)
         while more := {name for name, called in calls.items() if name not in relevant and called & relevant}:
             relevant |= more
@@ -333,4 +333,4 @@ def _prepares(func: ast.expr) -> bool:
 
 
 def _has_gradients(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in ast.walk(node))
+    return any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(node))

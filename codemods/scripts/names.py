@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -16,7 +16,7 @@ class Names:
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self.nodes = list(ast.walk(tree))
+        self.nodes = list(walk(tree))
         self.imported = dict(_imported(self.nodes))
         self.functions = {function.name: function for function in _top(tree.body) if isinstance(function, Function)}
         self.classes = {cls.name: cls for cls in _top(tree.body) if isinstance(cls, ast.ClassDef)}
@@ -109,7 +109,7 @@ def takes_training_arguments(call: ast.Call) -> bool:
 def is_test(node: ast.AST) -> bool:
     """Whether what is inside a node may run or not; `if __name__ == "__main__"` does not count."""
     return isinstance(node, ast.If | ast.IfExp) and not any(
-        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+        isinstance(part, ast.Name) and part.id == "__name__" for part in walk(node.test)
     )
 
 

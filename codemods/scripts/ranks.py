@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.codemods.scripts.names import Names, tail, words
 
 _RANKS = words(
@@ -50,7 +50,7 @@ class RankTests:
         self.ranks: set[str] = set()
         self.answers: dict[str, bool] = {}
         targets = [node.target for node in names.nodes if isinstance(node, ast.For)]
-        self.looped = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
         assigned: dict[str, list[ast.expr]] = {}
         for node in names.nodes:
             if isinstance(node, ast.Assign):

@@ -7,7 +7,7 @@ stays so unless past state is among it; then everything behind the prefix is by 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -16,7 +16,14 @@ from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.repair import NewArgument
 from ckpt_surgery.model_patches.family import FamilyFacts
-from ckpt_surgery.model_patches.vocabulary import is_container, is_gradient, is_past_state, is_switch, may_be_state
+from ckpt_surgery.model_patches.vocabulary import (
+    is_container,
+    is_gradient,
+    is_past_state,
+    is_switch,
+    may_be_state,
+    may_carry_gradient,
+)
 
 
 class ArgumentRepair(Enum):
@@ -128,7 +135,14 @@ class ArgumentPlan:
     """Gradient parameters that an unpacked `**` argument may hold."""
     arguments: tuple[NewArgument, ...] | None = None
     """The new argument list; None where nothing is to be changed, or no list is right."""
+    loosened: tuple[str, ...] = ()
+    """Arguments that become keywords with past state, and of which nothing tells whether they carry gradient."""
     unknown: Unknown | None = None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the new argument list puts everything right, and surely loses no gradient."""
+        return self.repair is not None and not self.loosened
 
     @property
     def repair(self) -> tuple[NewArgument, ...] | None:
@@ -191,7 +205,25 @@ def plan_arguments(
         ),
         hidden=tuple(p.name for p in params if unpacked and p.name in gradient_names and p.name not in bound),
         arguments=new,
+        loosened=tuple(_loosened(arguments, params, bound, new or (), meaning)),
     )
+
+
+def _loosened(
+    arguments: Sequence[Argument],
+    params: Sequence[Parameter],
+    bound: Mapping[str, int],
+    new: Sequence[NewArgument],
+    meaning: Meaning,
+) -> Iterator[str]:
+    keywords = {argument.source for argument in new if argument.keyword is not None}
+    for parameter in params:
+        position = bound.get(parameter.name, -1)
+        if position in keywords and arguments[position].name is None and arguments[position].is_value:
+            number = parameter.default not in (None, "None")
+            known = meaning.past(parameter) or parameter.name in meaning.family.not_gradient
+            if not (number or known) and may_carry_gradient(parameter.name, parameter.annotation):
+                yield parameter.name
 
 
 def reordered(

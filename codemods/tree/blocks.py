@@ -11,13 +11,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Build, ModuleCall
+from ckpt_surgery.codemods.facts.file_facts import (
+    DYNAMIC,
+    ELEMENT,
+    LOCAL,
+    Build,
+    CheckpointCall,
+    InlineBranch,
+    ModuleCall,
+    Path,
+)
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
+
+_CHECKPOINT = "checkpoint"
+"""What the name of a function that is not at hand says of it."""
+_WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
+"""Functions of torch and fairscale that put modules into ones that checkpoint them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +99,84 @@ class Blocks:
             missing = self.switches.of_branches(owner) if switched else None
             for inline in owner.cls.inlines if missing is None or not missing.is_certain else ():
                 for checkpoint in inline.checkpoints:
-                    for path in checkpoint.paths:
-                        classes.update(t for t in self.containers.reached(owner, path) if isinstance(t, ClassRef))
+                    classes.update(self.containers.classes_at(owner, checkpoint.paths))
+                    if not switched:
+                        classes.update(self._with_method(owner, checkpoint.paths))
         return frozenset(classes)
+
+    def _with_method(self, owner: ClassRef, paths: Iterable[Path]) -> Iterator[ClassRef]:
+        """The classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
+        for path in paths:
+            for ref in self.containers.classes_at(owner, [path[:-1]]):
+                if any(method.name == path[-1] for base in self.bases.lineage(ref) for method in base.cls.methods):
+                    yield ref
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
         """The classes of the tree that a method gives to a function, method or attribute which checkpoints them.
 
-        Among them are those that checkpoint a function of their own forward: they are their own helper.
+        Among them are those that checkpoint a function or method of their own: they are their own helper.
         """
-        classes: set[ClassRef] = {
-            ref
-            for ref in self.with_inlines
-            if any(call.wrapping == "closure" for inline in ref.cls.inlines for call in inline.checkpoints)
-        }
+        classes = {*self._checkpointing_themselves(), *self._perhaps_checkpointed()}
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
                 if self._is_checkpointer(owner, handed.function):
                     classes.update(self.containers.classes_at(owner, handed.paths))
+            if self.wraps(owner):
+                classes.update(self.containers.parts(owner))
         return frozenset(classes)
 
+    def _checkpointing_themselves(self) -> Iterator[ClassRef]:
+        """The classes that checkpoint a function or method of their own, and what inherits that."""
+        for ref in self.with_inlines:
+            for inline in ref.cls.inlines:
+                for call in inline.checkpoints:
+                    if call.wrapping == "closure" or self._is_own(ref, call):
+                        yield ref
+                        for heir in self.bases.heirs(ref):
+                            if all(method.name != inline.method for method in heir.cls.methods):
+                                yield heir
+        for ref in self.bases.names.checked_classes():
+            if any(self._is_checkpointer(ref, decorator) for decorator in ref.cls.decorators):
+                yield ref
+
+    def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
+        """What stands in the stacks of classes that checkpoint something of which nothing shows what it is."""
+        for ref in self.with_inlines:
+            calls = [(inline, call) for inline in ref.cls.inlines for call in inline.checkpoints]
+            if any(not self.containers.classes_at(ref, paths_behind(ref, *call)) for call in calls):
+                for holder in (ref, *self.bases.heirs(ref)):
+                    yield from self._stacked(holder)
+
+    def _stacked(self, holder: ClassRef) -> tuple[ClassRef, ...]:
+        stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
+        depths = ((ELEMENT,), (ELEMENT, ELEMENT))
+        return self.containers.classes_at(holder, [(name, *depth) for name in stacks for depth in depths])
+
+    def _is_own(self, ref: ClassRef, call: CheckpointCall) -> bool:
+        """Whether a checkpoint call runs a method of its own class: `self._forward`, `super().forward`."""
+        owner, _, name = call.callee.rpartition(".")
+        methods = (method.name for ancestor in self.bases.lineage(ref) for method in ancestor.cls.methods)
+        return owner == "super()" or (owner == "self" and (name == "__call__" or name in methods))
+
+    def wraps(self, owner: ClassRef) -> bool:
+        """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
+        facts = self.bases.names.facts(owner.path)
+        return facts is not None and any(imported.original in _WRAPPERS for imported in facts.imports)
+
     def _is_checkpointer(self, owner: ClassRef, name: str) -> bool:
+        if not name:
+            return True
         base, _, attribute = name.rpartition(".")
         if base == "self":
-            return any(attribute in ancestor.cls.checkpointers for ancestor in self.bases.lineage(owner))
+            lineage = tuple(self.bases.lineage(owner))
+            if any(attribute in ancestor.cls.checkpointers for ancestor in lineage):
+                return True
+            at_hand = any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods)
+            return not at_hand and _CHECKPOINT in attribute
         place = self.bases.names.function(owner.path, name)
         facts = self.bases.names.facts(place[0]) if place else None
-        return not name or (place is not None and facts is not None and place[1] in facts.checkpointers)
+        return place[1] in facts.checkpointers if place and facts else _CHECKPOINT in attribute
 
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
         """The stack elements in these parts of models that are not layers, outermost only."""
@@ -120,7 +184,8 @@ class Blocks:
             elements = [element for holder in parts for element in self._of_holder(holder)]
             blocks = {element.element for element in elements if element.is_block}
             layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
-            inner = self.inside(blocks) | self.inside(layers) | blocks | layers
+            roots = blocks | layers | self.checkpointed_inline
+            inner = self.inside(roots) | roots
             self._elements[parts] = tuple(element for element in elements if element.holder not in inner)
         return self._elements[parts]
 
@@ -205,3 +270,11 @@ def holds_several(built: Build) -> bool:
     return built.kind in ("choice", "element", "attribute", "class") and (
         (built.kind == "class" and built.name.lstrip("_")[:1].islower()) or any(map(holds_several, built.items))
     )
+
+
+def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
+    """The paths to what a checkpoint call runs; for a local function, to all that its method calls."""
+    if checkpoint.wrapping != "closure":
+        return checkpoint.paths
+    calls = (call for call in owner.cls.calls if call.method == inline.method)
+    return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.file_facts import LOCAL, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-
-
-def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
-    """The paths to what a checkpoint call runs; for a local function, to all that its method calls."""
-    if checkpoint.wrapping != "closure":
-        return checkpoint.paths
-    calls = (call for call in owner.cls.calls if call.method == inline.method)
-    return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
 
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:

@@ -24,6 +24,13 @@ HELD = """
         self.encoder = FooEncoder(config)
 """
 MODEL = "class FooModel(PreTrainedModel):\n"
+OLD = "_set_gradient_checkpointing"
+PROPERTY = """
+    @property
+    def gradient_checkpointing(self):
+        return self.config.recompute
+
+    def forward(self, hidden_states, attention"""
 ENABLE = "\n    def gradient_checkpointing_enable(self):\n        {}\n\n    def forward(self, hidden_states, attention"
 
 
@@ -77,6 +84,12 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
             "(`gradient_checkpointing_enable`)",
         ),
         (
+            DIRECT.replace("\n    def forward(self, hidden_states, attention", PROPERTY, 2),
+            "FooModel switches its checkpointing by itself (`gradient_checkpointing`)",
+        ),
+        (DIRECT.replace(CLAIM, f"{CLAIM}    {OLD} = switch\n"), f"itself (`{OLD}`)"),
+        (f"{DIRECT}\nFooModel.{OLD} = switch\n", f"itself (`{OLD}`)"),
+        (
             encoder().rstrip() + "\n        self.encoder.gradient_checkpointing = True\n",
             "FooModel switches its checkpointing by itself (`self.encoder.gradient_checkpointing = True`)",
         ),
@@ -91,6 +104,9 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
         "from the configuration",
         "an own function",
         "an own method",
+        "a property",
+        "a method that is assigned",
+        "a method that is assigned below the class",
         "set from outside",
         "another library",
     ],

@@ -1,0 +1,182 @@
+"""Blocks that a model checkpoints in a form of its own: none of them is called never checkpointed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.static.check import check
+from tests.codemods.snippets import CALL, HEAD, LAYER, MODEL, PLAIN
+from tests.codemods.tools import tree
+
+FILE = "models/foo/modeling_foo.py"
+IMPORTS = """\
+import functools
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+"""
+HELPERS = """\
+REMAT = functools.partial(checkpoint, use_reentrant=False)
+
+
+def call(function, *args):
+    return function(*args)
+
+
+def checkpointed(function):
+    def run(self, *args):
+        return checkpoint(function, self, *args, use_reentrant=False)
+
+    return run
+
+
+class Recomputed(torch.autograd.Function): ...
+
+
+"""
+RUN = "    def run(self, layer, hidden_states):\n        return layer(hidden_states)\n\n"
+SEGMENT = """\
+    def segment(self, hidden_states, start):
+        for layer in self.layers[start : start + 2]:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+"""
+CUSTOM = """\
+    def custom(self, module):
+        def custom_forward(*inputs):
+            return module(*inputs)
+
+        return custom_forward
+
+"""
+LOOP = f"        for layer in self.layers:\n            hidden_states = {CALL}\n"
+FORWARD = "    def forward("
+
+
+def model(body: str = LOOP, *, layer: str = LAYER, methods: str = "", imports: str = IMPORTS) -> str:
+    """A model with this loop, this block and these methods."""
+    looped = MODEL.replace(LOOP, body).replace(FORWARD, methods + FORWARD, 1)
+    attention = PLAIN[len(HEAD) : PLAIN.index("class FooLayer")]
+    return imports + HEAD + HELPERS + attention + layer + looped
+
+
+def each(call: str) -> str:
+    """A loop that runs its blocks by this call."""
+    return LOOP.replace(CALL, call)
+
+
+def branch(call: str) -> str:
+    """A loop that does so where the model checkpoints."""
+    return f"""\
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = {call}
+            else:
+                hidden_states = {CALL}
+"""
+
+
+LOOPS = {
+    "a function for stacks": "        hidden_states = checkpoint_sequential(self.layers, 2, hidden_states)\n",
+    "the whole stack": branch("checkpoint(self.layers, hidden_states)").replace("for layer in self.layers", "if True"),
+    "a function of autograd": branch("Recomputed.apply(layer, hidden_states)"),
+    "a bound method to a function of autograd": branch("Recomputed.apply(layer.forward, hidden_states)"),
+    "a name of the module": branch("REMAT(layer, hidden_states)"),
+    "a name that is bound before the loop": (
+        "        run = checkpoint if self.gradient_checkpointing else call\n" + each("run(layer, hidden_states)")
+    ),
+    "a partial of both": each("functools.partial(checkpoint, layer, use_reentrant=False)(hidden_states)"),
+    "another method of the block": each("checkpoint(layer.step, hidden_states)"),
+    "a lambda": each("checkpoint(lambda states, layer=layer: layer(states), hidden_states)"),
+    "a method that runs it": each("checkpoint(self.run, layer, hidden_states)"),
+    "a method that runs some": each("checkpoint(self.segment, hidden_states, 0)"),
+    "a method that makes a function": each("checkpoint(self.custom(layer), hidden_states)"),
+    "a function of elsewhere, by its name": each("maybe_checkpoint(layer, hidden_states)"),
+    "a function of elsewhere, by the test": branch("elsewhere(layer, hidden_states)"),
+}
+OWN = (
+    "    def _inner(self, hidden_states):\n        return self.self_attn(hidden_states)\n\n    def step(self): ...\n\n"
+)
+LAYERS = {
+    "a method of its own": "checkpoint(self._inner, hidden_states)",
+    "the forward of its base": "checkpoint(super().forward, hidden_states)",
+}
+
+
+def codes(root: Path, text: str) -> set[str]:
+    """The codes of what is found in a file, information included."""
+    tree(root, {FILE: text})
+    return {finding.code for finding in check([root], jobs=1).findings}
+
+
+def test_a_plain_loop_beside_the_same_helpers_is_found(tmp_path: Path) -> None:
+    without = IMPORTS.replace(
+        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import", "from x import"
+    )
+    text = model(methods=RUN + SEGMENT + CUSTOM, imports=without.replace("checkpoint_wrapper", "wrapper"))
+    assert codes(tmp_path, text) == {"CKPT001"}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop(tmp_path: Path, name: str) -> None:
+    layer = LAYER.replace(FORWARD, OWN + FORWARD)
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    text = model(LOOPS[name], layer=layer, methods=RUN + SEGMENT + CUSTOM, imports=imports)
+    assert not codes(tmp_path, text) & {"CKPT001", "CKPT009"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_block(tmp_path: Path, name: str) -> None:
+    layer = LAYER.replace(FORWARD, OWN + FORWARD).replace("return self.self_attn(hidden_states)\n", "{}\n")
+    layer = layer.replace("{}", "return self.self_attn(hidden_states)", 1).replace("{}", f"return {LAYERS[name]}")
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    assert "CKPT001" not in codes(tmp_path, model(layer=layer, imports=imports))
+
+
+def test_a_block_by_the_decorator_of_its_forward(tmp_path: Path) -> None:
+    layer = LAYER.replace(FORWARD, "    @checkpointed\n" + FORWARD)
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    assert not codes(tmp_path, model(layer=layer, imports=imports))
+
+
+def test_another_decorator_says_nothing(tmp_path: Path) -> None:
+    layer = LAYER.replace(FORWARD, "    @torch.no_grad()\n    @DECORATORS[0]\n" + FORWARD)
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    assert codes(tmp_path, model(layer=layer, imports=imports)) == {"CKPT001"}
+
+
+@pytest.mark.parametrize(("method", "found"), [("__call__", set()), ("forward", {"CKPT001"})])
+def test_a_block_inherits_the_call_that_checkpoints_it(tmp_path: Path, method: str, found: set[str]) -> None:
+    base = f"""\
+class Recomputing(nn.Module):
+    def {method}(self, *args):
+        return checkpoint(super().{method}, *args, use_reentrant=False)
+
+
+"""
+    layer = base + LAYER.replace("nn.Module", "Recomputing")
+    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
+    assert codes(tmp_path, model(layer=layer, imports=imports)) & {"CKPT001"} == found
+
+
+def test_blocks_inside_wrappers_of_torch(tmp_path: Path) -> None:
+    assert not codes(tmp_path, model(methods=RUN))
+    wrapped = model().replace("[FooLayer(config) ", "[checkpoint_wrapper(FooLayer(config)) ")
+    assert not codes(tmp_path, wrapped)
+
+
+def test_blocks_inside_a_part_that_is_checkpointed_as_one(tmp_path: Path) -> None:
+    encoder = MODEL.replace("FooModel(PreTrainedModel)", "FooEncoder(nn.Module)").replace(
+        "__init__(config)", "__init__()"
+    )
+    start = MODEL.index("        self.layers")
+    whole = MODEL[:start] + "        self.encoder = FooEncoder(config)\n\n" + MODEL[MODEL.index(FORWARD) :]
+    once = branch("checkpoint(self.encoder, hidden_states)").replace("for layer in self.layers", "if True")
+    whole = whole.replace(LOOP, once.replace(CALL, "self.encoder(hidden_states)"))
+    text = IMPORTS.replace("checkpoint_wrapper", "wrapper") + HEAD + PLAIN[len(HEAD) : PLAIN.index("class FooModel")]
+    text += encoder.replace("    supports_gradient_checkpointing = True\n\n", "") + "\n\n" + whole
+    assert "CKPT001" not in codes(tmp_path, text)
