@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
 from ckpt_surgery.runtime.tensors import unseen_for
 
@@ -26,14 +27,6 @@ OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).pa
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
 """What stands between the call of an operator and its dispatch."""
 _DEVICE = torch.ops.prim.device.default
-
-
-class StepPhase(StrEnum):
-    """The part of a step in which an operator ran."""
-
-    FORWARD = "forward"
-    RECOMPUTE = "recompute"
-    BACKWARD = "backward"
 
 
 class Kind(StrEnum):
@@ -136,6 +129,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
         self._work: list[OperatorWork] = []
+        self._running: tuple[ModulePlace, bool] | None = None  # where the present operator runs, once somebody asked
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -148,6 +142,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             draft.keeper = _name(func)
         self._unassigned.clear()
         self._latest = (func, _call_site())
+        self._running = None
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def saved(self, tensor: Tensor) -> Tensor:
@@ -194,15 +189,11 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         super()._count(func, args, options, result)
         flops, moved = self.forward_flops + self.backward_flops - before, moved_bytes(func, args, options, result)
         if flops or moved:
-            forward = not self._backward_began
-            module = self._here()[0].module if forward else ""
-            self._work.append(OperatorWork(module, forward, flops, moved))
+            place, phase = self._running_now()
+            self._work.append(OperatorWork(place.module, phase, flops, moved))
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
-        place, recomputed = self._here()
-        phase = StepPhase.FORWARD
-        if self._backward_began:
-            phase = StepPhase.RECOMPUTE if recomputed else StepPhase.BACKWARD
+        place, phase = self._running_now()
         if phase is StepPhase.BACKWARD:
             place = self._forward_place()
         else:
@@ -211,6 +202,15 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._drafts[record.serial] = _Draft(
             record.bytes, dtype, tuple(tensor.shape), _name(func), place, phase, self._operators
         )
+
+    def _running_now(self) -> tuple[ModulePlace, StepPhase]:
+        """Where the operator that is being counted runs, and in which part of the step."""
+        if self._running is None:
+            self._running = self._here()
+        place, in_module = self._running
+        if not self._backward_began:
+            return place, StepPhase.FORWARD
+        return place, StepPhase.RECOMPUTE if in_module else StepPhase.BACKWARD
 
     def _freed(self, record: StorageRecord) -> None:
         self._drafts[record.serial].last = self._operators

@@ -37,7 +37,7 @@ class Plan:
         explanation: of a step with it.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
-        unavailable: why `fuse_loss` or `tile_mlp` cannot be applied to this model, by their names.
+        unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
     """
 
     model: str
@@ -48,7 +48,6 @@ class Plan:
     explanation: Explanation
     front: tuple[PlanRow, ...]
     step_seconds: float
-
     unavailable: Mapping[str, str]
 
     @property
@@ -95,13 +94,15 @@ def plan(
     device: str = "H100",
     offload: bool = True,
     changes: bool = True,
+    save: bool = True,
     loss: Callable[[Any], Tensor] | None = None,
 ) -> Plan:
     """Choose what to do to `model` so that a step of it fits into `memory` at the least extra time.
 
     Nothing is run: steps are metered on shapes, as `explain` does, the one that is chosen too, so that what is
     promised is what was seen. The first blocks of each stack are checkpointed, as many as needed; the backward begins
-    with the others, and frees what they keep before anything is recomputed.
+    with the others, and frees what they keep before anything is recomputed. Those that are checkpointed may keep the
+    results of attention, matrix products, convolutions or norms, where the model runs them.
 
     Args:
         model: as it will be trained, in training mode; a surgery on it is left out of account. It is only read.
@@ -116,6 +117,8 @@ def plan(
         offload: whether the inputs of checkpointed blocks may go to host memory where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
             where `loss` is given.
+        save: whether checkpointed blocks may keep the results of a few operators instead of running them again
+            (`save` of `wrap_blocks`).
         loss: as in `explain`.
 
     Raises:
@@ -141,6 +144,7 @@ def plan(
         training=training,
         offload=offload,
         changes=changes,
+        save=save,
         own_loss=loss is None,
     )
 
@@ -153,6 +157,7 @@ def plan_on_shapes(
     training: TrainingSetup,
     offload: bool,
     changes: bool,
+    save: bool = True,
     own_loss: bool = True,
 ) -> Plan:
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
@@ -161,7 +166,7 @@ def plan_on_shapes(
         ways: list[PlanRow] = []
         chosen, explained = planner.nothing()
     else:
-        ways = planner.ways(offload=offload, changes=changes, own_loss=own_loss)
+        ways = planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss)
         chosen, explained = planner.fastest(ways)
     return Plan(
         model=type(model).__name__,

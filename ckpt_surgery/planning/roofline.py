@@ -14,16 +14,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ckpt_surgery.planning.devices import Device
+from ckpt_surgery.planning.phases import StepPhase
 
 _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorWork:
-    """One operator: its module, whether it is of the forward, its floating-point operations and the bytes it moves."""
+    """One operator: its module, the part of the step, its floating-point operations and the bytes it moves.
+
+    `module` is empty in the backward, but for what is recomputed there.
+    """
 
     module: str
-    forward: bool
+    phase: StepPhase
     flops: int
     bytes: int
 

@@ -19,7 +19,7 @@ def planned(place: Path, memory: str, *options: str) -> int:
 
 
 def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes") == 0
+    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--no-save") == 0
     output = capsys.readouterr()
     assert "LlamaForCausalLM within 3.7 MiB: a step needs" in output.out
     assert "    wrap_blocks(model, first={'model.layers': 2})" in output.out
@@ -29,7 +29,7 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
 
 
 def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--ranks", "8", "--fsdp") == 0
+    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
     assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
 
 
