@@ -67,6 +67,9 @@ def plan_command(
     html: Annotated[
         Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
     ] = None,
+    yaml: Annotated[
+        Path | None, typer.Option("--yaml", readable=False, metavar="FILE", help="Also write the calls as YAML.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
@@ -76,8 +79,8 @@ def plan_command(
     """
 
     def body() -> int:
-        if html is not None:
-            check_writable(html)
+        for place in filter(None, (html, yaml)):
+            check_writable(place)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -107,6 +110,8 @@ def plan_command(
         write_report(_lines(made), None)
         if html is not None:
             write_document(made.to_html(), html)
+        if yaml is not None:
+            write_document(made.to_yaml(), yaml)
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")

@@ -8,8 +8,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -151,7 +152,9 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         Autograd packs what an operator is given before the operator runs, and its results afterwards.
         """
         record = self._tracked(tensor)
-        draft = self._drafts.get(record.serial) if record is not None else None
+        if record is None:
+            return tensor  # a parameter or a view of one, which no operator has just made
+        draft = self._drafts.get(record.serial)
         if draft is not None and not draft.keeper and not self._backward_began:
             draft.kept_at = self._here()[0]
             latest, site = self._latest
@@ -183,6 +186,9 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             backward_flops=self.backward_flops,
             work=tuple(self._work),
         )
+
+    def _find_leaks(self, args: tuple[Any, ...]) -> None:
+        """Blocks are not marked here."""
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         before = self.forward_flops + self.backward_flops
@@ -241,9 +247,10 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         module, line = "", ""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
-            if not line and not code.co_filename.startswith((*OWN_CODE, "<")):
-                line = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
-            if not module and code.co_varnames[:1] == ("self",):
+            file, is_method = _known_code(code)
+            if file and not line:
+                line = f"{file}:{frame.f_lineno}"
+            if is_method and not module:
                 owner = frame.f_locals.get("self")
                 module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
             frame = frame.f_back
@@ -298,6 +305,13 @@ def _call_site() -> tuple[Any, int]:
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+@cache
+def _known_code(code: CodeType) -> tuple[str, bool]:
+    """The name of the file of a model's code, empty for other code; and whether it has a `self`."""
+    file = "" if code.co_filename.startswith((*OWN_CODE, "<")) else os.path.basename(code.co_filename)
+    return file, code.co_varnames[:1] == ("self",)
 
 
 def _itself(tensor: Tensor) -> Tensor:

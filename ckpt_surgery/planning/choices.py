@@ -67,6 +67,20 @@ class PlanChoice:
             calls.append(f"wrap_blocks(model{first}{offload}{save})")
         return "\n".join(calls)
 
+    def arguments(self) -> dict[str, dict[str, Any]]:
+        """The calls that do it, by the names of the functions, with their arguments beside the model."""
+        calls: dict[str, dict[str, Any]] = {}
+        if self.tiled:
+            calls["tile_mlp"] = {"modules": list(self.tiled), "shard_size": self.shard_size}
+        if self.fused_loss:
+            calls["fuse_loss"] = {}
+        if self.checkpoints:
+            offload = {"offload": "cpu"} if self.offload else {}
+            calls["wrap_blocks"] = {"first": dict(self.first), **offload}
+            if self.save:
+                calls["wrap_blocks"]["save"] = list(self.save)
+        return calls
+
     def name(self, blocks: Mapping[str, int]) -> str:
         """What is done in a few words; `blocks` are the numbers of blocks in the stacks."""
         return ", ".join([self.blocks_name(blocks), *self.beside])

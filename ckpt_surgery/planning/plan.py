@@ -16,6 +16,7 @@ from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
+from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
@@ -59,6 +60,24 @@ class Plan:
     def code(self) -> str:
         """The Python that does it, a call on each line; empty where nothing has to be done."""
         return self.chosen.choice.code(self.blocks)
+
+    def to_yaml(self) -> str:
+        """The calls with their arguments, and what was predicted, as YAML."""
+        row = self.chosen
+        return as_yaml(
+            {
+                "model": self.model,
+                "memory": self.memory,
+                "device": self.device.name,
+                "calls": row.choice.arguments(),
+                "predicted": {
+                    "kept_bytes": row.kept_bytes,
+                    "peak_bytes": row.peak_bytes,
+                    "extra_seconds": row.extra_seconds,
+                    "step_seconds": self.step_seconds,
+                },
+            }
+        )
 
     def to_html(self) -> str:
         """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""

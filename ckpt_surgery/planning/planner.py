@@ -284,8 +284,9 @@ class BudgetPlanner:
                 {name: kept[name] if name in inside else bare.kept.get(name, 0) for name in self._names},
                 {name: own[name] if name in inside else bare.moments.blocks[name] for name in own},
             )
-            beside = {"offload": moved is not None, "save": saving.names} if inside else {}
-            choice = replace(changed.choice, first=first, **beside)
+            choice = replace(changed.choice, first=first)
+            if inside:
+                choice = replace(choice, offload=moved is not None, save=saving.names)
             held, spent = solution.kept + outside, solution.seconds + changed.seconds
             rows.append(PlanRow(choice, held, peak, spent, measured=False))
         return rows
