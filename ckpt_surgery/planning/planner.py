@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,11 @@ from itertools import accumulate
 
 from torch import nn
 
-from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
+from ckpt_surgery.distributed.fused_head import FusedLoss
+from ckpt_surgery.distributed.mlps import mlps_of
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
-from ckpt_surgery.planning.choices import PlanChoice, tileable, width_of
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
@@ -186,7 +189,9 @@ class BudgetPlanner:
                     block: wrapped.recomputed.get(block, 0.0) - saved.recomputed.get(block, 0.0)
                     for block in self._names
                 }
-                own = {block: held - wrapped.moments.blocks[block] for block, held in saved.moments.blocks.items()}
+                own = {
+                    block: held - wrapped.moments.blocks.get(block, 0) for block, held in saved.moments.blocks.items()
+                }
                 savings.append(Saving((name,), kept, spared, own))
         return savings
 
@@ -201,8 +206,10 @@ class BudgetPlanner:
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
-        mlps = tileable(block for blocks in self.stacks.values() for block in blocks)
-        tiled = PlanChoice(tiled=tuple(mlps), shard_size=width_of(mlps.values()))
+        blocks = [block.module for blocks in self.stacks.values() for block in blocks]
+        mlps = [mlp for mlp in mlps_of(self.model, blocks) if mlp.reason is None]
+        shard_size = max((mlp.width for mlp in mlps), default=0)
+        tiled = PlanChoice(tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
         ways = [PlanChoice(), *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
@@ -231,9 +238,13 @@ class BudgetPlanner:
         return self._known[key]
 
     def _run(self, choice: PlanChoice) -> _Metered:
-        with choice.apply(self.model, self_check="never"):
+        with choice.apply(self.model, self_check="never") as applied, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for below
             on_host_without_data(self.model)
             step, drawn = self._step()
+            for part in applied.parts:
+                if isinstance(part, FusedLoss):
+                    part.check()
             explained = explanation_of(self.model, step, drawn, self._training)
         kept: Counter[str] = Counter()
         for allocation in step.allocations:
@@ -259,7 +270,7 @@ class BudgetPlanner:
         after = moved or full
         kept = {name: after.kept.get(name, 0) + saving.bytes.get(name, 0) for name in self._names}
         own = {
-            name: held + saving.own.get(name, 0) + after.moments.blocks[name] - full.moments.blocks[name]
+            name: held + saving.own.get(name, 0) + after.moments.blocks.get(name, 0) - full.moments.blocks.get(name, 0)
             for name, held in full.moments.blocks.items()
         }
 
@@ -282,7 +293,7 @@ class BudgetPlanner:
             inside = {block.name for name, blocks in self.stacks.items() for block in blocks[: first[name]]}
             peak = full.moments.peak(
                 {name: kept[name] if name in inside else bare.kept.get(name, 0) for name in self._names},
-                {name: own[name] if name in inside else bare.moments.blocks[name] for name in own},
+                {name: own[name] if name in inside else bare.moments.blocks.get(name, 0) for name in own},
             )
             choice = replace(changed.choice, first=first)
             if inside:
