@@ -269,10 +269,10 @@ class BudgetPlanner:
         bare, full = changed.bare, changed.full
         after = moved or full
         kept = {name: after.kept.get(name, 0) + saving.bytes.get(name, 0) for name in self._names}
-        own = {
-            name: held + saving.own.get(name, 0) + after.moments.blocks.get(name, 0) - full.moments.blocks.get(name, 0)
-            for name, held in full.moments.blocks.items()
-        }
+        own = {name: held + saving.own.get(name, 0) for name, held in full.moments.blocks.items()}
+        if moved is not None:
+            for name in own:
+                own[name] += moved.moments.blocks.get(name, 0) - wrapped.moments.blocks.get(name, 0)
 
         def seconds(block: str) -> float:
             recomputed = max(wrapped.recomputed.get(block, 0.0) - saving.seconds.get(block, 0.0), 0.0)

@@ -87,6 +87,10 @@ def test_no_other_choice_is_faster_by_trying_all() -> None:
         assert time == pytest.approx(min(fitting)[0], rel=1e-9), "no other is faster"
         assert made.chosen.extra_seconds == pytest.approx(time - least, rel=1e-6, abs=1e-12)
         chosen.add(made.chosen.choice.save)
+        for row in made.front:
+            _, peak, time = tried[row.choice.save, sum(row.choice.first.values())]
+            assert row.peak_bytes == pytest.approx(peak, rel=0.01), "also where it was put together"
+            assert row.extra_seconds == pytest.approx(time - least, rel=0.01, abs=1e-12)
     assert len(chosen) > 1, "and not the same every time"
 
 
