@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate
+from typing import Any
 
 from torch import nn
 
@@ -50,7 +51,8 @@ class PlanRow:
 class _Metered:
     """A step with a choice: what is known of it, what each block keeps, and its least seconds.
 
-    `block_seconds` are those of each block's forward, `recomputed` those of its recompute.
+    `block_seconds` are those of each block's forward, `recomputed` those of its recompute. `handed` are the bytes of
+    what a block makes and another keeps, by block, module, operator, line and shape; `made` is all that is kept.
     """
 
     explained: Explanation
@@ -60,6 +62,8 @@ class _Metered:
     recomputed: Mapping[str, float]
     operators: frozenset[str]
     moments: StepMoments
+    handed: Mapping[tuple[Any, ...], int]
+    made: frozenset[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +251,16 @@ class BudgetPlanner:
                     part.check()
             explained = explanation_of(self.model, step, drawn, self._training)
         kept: Counter[str] = Counter()
+        handed: Counter[tuple[Any, ...]] = Counter()
+        made: set[tuple[Any, ...]] = set()
         for allocation in step.allocations:
             if allocation.kind is Kind.KEPT:
-                kept[self._block_of(allocation.place.module)] += allocation.bytes
+                block, place = self._block_of(allocation.place.module), allocation.place
+                kept[block] += allocation.bytes
+                key = (block, place.module, allocation.operator, place.line, allocation.shape)
+                made.add(key)
+                if self._block_of(allocation.kept_at.module) not in (block, ""):
+                    handed[key] += allocation.bytes
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self.device)
@@ -262,6 +273,8 @@ class BudgetPlanner:
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
             moments_of(own, explained.always_bytes, kept, self._block_of),
+            handed,
+            frozenset(made),
         )
 
     def _rows(self, changed: _Changed, wrapped: _Metered, saving: Saving, moved: _Metered | None) -> list[PlanRow]:
@@ -287,18 +300,29 @@ class BudgetPlanner:
             for blocks in self.stacks.values()
         ]
         outside = full.explained.kept_bytes - sum(full.kept.get(name, 0) for name in self._names)
+        handed: Counter[str] = Counter()  # which a plain block after a checkpointed one does not keep
+        if moved is None:
+            for key, held in wrapped.handed.items():
+                handed[key[0]] += 0 if key in self.plain.made else held
         rows = []
         for solution in front(stacks):
             first = dict(zip(self.stacks, solution.checkpointed, strict=True))
             inside = {block.name for name, blocks in self.stacks.items() for block in blocks[: first[name]]}
+            last = {
+                blocks[first[name] - 1].name for name, blocks in self.stacks.items() if 0 < first[name] < len(blocks)
+            }
+            less = {name: handed[name] for name in last}
             peak = full.moments.peak(
-                {name: kept[name] if name in inside else bare.kept.get(name, 0) for name in self._names},
+                {
+                    name: kept[name] - less.get(name, 0) if name in inside else bare.kept.get(name, 0)
+                    for name in self._names
+                },
                 {name: own[name] if name in inside else bare.moments.blocks.get(name, 0) for name in own},
             )
             choice = replace(changed.choice, first=first)
             if inside:
                 choice = replace(choice, offload=moved is not None, save=saving.names)
-            held, spent = solution.kept + outside, solution.seconds + changed.seconds
+            held, spent = solution.kept + outside - sum(less.values()), solution.seconds + changed.seconds
             rows.append(PlanRow(choice, held, peak, spent, measured=False))
         return rows
 
