@@ -77,6 +77,7 @@ class _Judge:
             blocks=self._counts(run),
             errors=verdict.errors or {},
             cost=verdict.cost,
+            kept_results=run.kept_results,
             timeline=run.timeline,
             seconds=time.perf_counter() - started,
         )
@@ -101,7 +102,7 @@ class _Judge:
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
             else:
-                verdicts[level] = self._reference.deep_verdict(level, self._mode)
+                verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:
