@@ -294,7 +294,7 @@ def plan_and_every(device: Device, steps: int) -> list[Figure]:
         with wrap_blocks(released.model, every_n=every, self_check="never"):
             peaks[every] = explanation_of(released.model, *told()).peak_bytes
     memory = peaks[2]
-    made = plan_on_shapes(released.model, told, memory, training=ALONE, offload=False, changes=False)
+    made = plan_on_shapes(released.model, told, memory, training=ALONE, offload=False, changes=False, save=False)
     model, inputs = real(released, PLANNED, device)
     others = {}
     for every in EVERY:

@@ -69,6 +69,13 @@ def explain_command(
     offload: Annotated[
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With checkpointing, keep results of these operators: attention, matmul:2, ...; may be given again.",
+        ),
+    ] = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
     ranks: Ranks = None,
     fsdp: Fsdp = False,
@@ -95,7 +102,16 @@ def explain_command(
 
         training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
         request = _ExplainRequest(
-            model, tokens, batch or 1, dtype, lora, checkpointing, offload, training, trust_remote_code
+            model,
+            tokens,
+            batch or 1,
+            dtype,
+            lora,
+            checkpointing,
+            offload,
+            tuple(save or ()),
+            training,
+            trust_remote_code,
         )
         with termination_raises(), progress_bar() as progress, quiet():
             released, explanations = _explained(request, progress)
@@ -123,6 +139,7 @@ class _ExplainRequest:
     lora: int | None
     steps: ExplainedSteps
     offload: bool
+    save: tuple[str, ...]
     training: TrainingSetup
     trust_remote_code: bool
 
@@ -161,7 +178,7 @@ def _explained(
     if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 1)
         try:
-            wrap_released(found, offload=request.offload)
+            wrap_released(found, offload=request.offload, save=request.save)
         except SurgeryError as error:
             if not explanations:
                 raise
@@ -174,6 +191,8 @@ def _explained(
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
+    from ckpt_surgery.planning.text import saved_words
+
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
     state = f"optimizer ({request.training.optimizer})"
@@ -185,6 +204,7 @@ def _lines(
         ("gradients", [size(step.gradient_bytes) for step in explanations.values()]),
         (state, [size(step.optimizer_bytes) for step in explanations.values()]),
         ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
+        *([("of that by save", [saved_words(step.saved) for step in explanations.values()])] if request.save else []),
         ("peak", [size(step.peak_bytes) for step in explanations.values()]),
         ("peak in", [_where(step) for step in explanations.values()]),
     ]

@@ -30,7 +30,7 @@ from ckpt_surgery.cli.released import (
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.text import plural, size, text_table
+from ckpt_surgery.text import size, text_table
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.plan import Plan
@@ -61,8 +61,14 @@ def plan_command(
     changes: Annotated[
         bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
     ] = True,
+    save: Annotated[
+        bool, typer.Option("--save/--no-save", help="Whether results of operators may be kept instead of run again.")
+    ] = True,
     html: Annotated[
         Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
+    ] = None,
+    yaml: Annotated[
+        Path | None, typer.Option("--yaml", readable=False, metavar="FILE", help="Also write the calls as YAML.")
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -73,8 +79,8 @@ def plan_command(
     """
 
     def body() -> int:
-        if html is not None:
-            check_writable(html)
+        for place in filter(None, (html, yaml)):
+            check_writable(place)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -97,13 +103,15 @@ def plan_command(
             if progress is not None:
                 progress("metering steps", 1, 2)
             try:
-                made = plan_released(found, budget, training=training, offload=offload, changes=changes)
+                made = plan_released(found, budget, training=training, offload=offload, changes=changes, save=save)
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
         write_report(_lines(made), None)
         if html is not None:
             write_document(made.to_html(), html)
+        if yaml is not None:
+            write_document(made.to_yaml(), yaml)
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")
@@ -141,14 +149,9 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
     chosen = "->" if row == made.chosen else ""
     return [
         chosen,
-        _blocks(row, made),
+        row.choice.blocks_name(made.blocks),
         ", ".join(row.choice.beside),
         size(row.kept_bytes),
         mark + size(row.peak_bytes),
         f"{extra:.1f} %",
     ]
-
-
-def _blocks(row: PlanRow, made: Plan) -> str:
-    number, every = sum(row.choice.first.values()), sum(made.blocks.values())
-    return f"{number} of {plural(every, 'block')}{', offloaded' if row.choice.offload else ''}"

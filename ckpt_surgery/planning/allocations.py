@@ -8,8 +8,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
 from ckpt_surgery.runtime.tensors import unseen_for
 
@@ -26,14 +28,6 @@ OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).pa
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
 """What stands between the call of an operator and its dispatch."""
 _DEVICE = torch.ops.prim.device.default
-
-
-class StepPhase(StrEnum):
-    """The part of a step in which an operator ran."""
-
-    FORWARD = "forward"
-    RECOMPUTE = "recompute"
-    BACKWARD = "backward"
 
 
 class Kind(StrEnum):
@@ -136,6 +130,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
         self._work: list[OperatorWork] = []
+        self._running: tuple[ModulePlace, bool] | None = None  # where the present operator runs, once somebody asked
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -148,6 +143,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             draft.keeper = _name(func)
         self._unassigned.clear()
         self._latest = (func, _call_site())
+        self._running = None
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def saved(self, tensor: Tensor) -> Tensor:
@@ -156,7 +152,9 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         Autograd packs what an operator is given before the operator runs, and its results afterwards.
         """
         record = self._tracked(tensor)
-        draft = self._drafts.get(record.serial) if record is not None else None
+        if record is None:
+            return tensor  # a parameter or a view of one, which no operator has just made
+        draft = self._drafts.get(record.serial)
         if draft is not None and not draft.keeper and not self._backward_began:
             draft.kept_at = self._here()[0]
             latest, site = self._latest
@@ -189,20 +187,19 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             work=tuple(self._work),
         )
 
+    def _find_leaks(self, args: tuple[Any, ...]) -> None:
+        """Blocks are not marked here."""
+
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         before = self.forward_flops + self.backward_flops
         super()._count(func, args, options, result)
         flops, moved = self.forward_flops + self.backward_flops - before, moved_bytes(func, args, options, result)
         if flops or moved:
-            forward = not self._backward_began
-            module = self._here()[0].module if forward else ""
-            self._work.append(OperatorWork(module, forward, flops, moved))
+            place, phase = self._running_now()
+            self._work.append(OperatorWork(place.module, phase, flops, moved))
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
-        place, recomputed = self._here()
-        phase = StepPhase.FORWARD
-        if self._backward_began:
-            phase = StepPhase.RECOMPUTE if recomputed else StepPhase.BACKWARD
+        place, phase = self._running_now()
         if phase is StepPhase.BACKWARD:
             place = self._forward_place()
         else:
@@ -211,6 +208,15 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._drafts[record.serial] = _Draft(
             record.bytes, dtype, tuple(tensor.shape), _name(func), place, phase, self._operators
         )
+
+    def _running_now(self) -> tuple[ModulePlace, StepPhase]:
+        """Where the operator that is being counted runs, and in which part of the step."""
+        if self._running is None:
+            self._running = self._here()
+        place, in_module = self._running
+        if not self._backward_began:
+            return place, StepPhase.FORWARD
+        return place, StepPhase.RECOMPUTE if in_module else StepPhase.BACKWARD
 
     def _freed(self, record: StorageRecord) -> None:
         self._drafts[record.serial].last = self._operators
@@ -241,9 +247,10 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         module, line = "", ""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
-            if not line and not code.co_filename.startswith((*OWN_CODE, "<")):
-                line = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
-            if not module and code.co_varnames[:1] == ("self",):
+            file, is_method = _known_code(code)
+            if file and not line:
+                line = f"{file}:{frame.f_lineno}"
+            if is_method and not module:
                 owner = frame.f_locals.get("self")
                 module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
             frame = frame.f_back
@@ -298,6 +305,13 @@ def _call_site() -> tuple[Any, int]:
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+@cache
+def _known_code(code: CodeType) -> tuple[str, bool]:
+    """The name of the file of a model's code, empty for other code; and whether it has a `self`."""
+    file = "" if code.co_filename.startswith((*OWN_CODE, "<")) else os.path.basename(code.co_filename)
+    return file, code.co_varnames[:1] == ("self",)
 
 
 def _itself(tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from ckpt_surgery.distributed import fuse_loss, tile_mlp
 from ckpt_surgery.runtime.surgery import Surgery
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
-from ckpt_surgery.text import plural
+from ckpt_surgery.text import listed, plural
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 """A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""
@@ -23,8 +23,8 @@ _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 class PlanChoice:
     """What is done: the first blocks of each stack checkpointed, their inputs offloaded, the loss fused, MLPs tiled.
 
-    `tiled` are the full names of the MLPs, `shard_size` the most tokens that they take at a time. A further choice,
-    such as operators of a block that are kept, is a further field here.
+    `tiled` are the full names of the MLPs, `shard_size` the most tokens that they take at a time. `save` names the
+    operators of checkpointed blocks whose results are kept, as in `wrap_blocks`.
     """
 
     first: Mapping[str, int] = field(default_factory=dict)
@@ -32,11 +32,17 @@ class PlanChoice:
     fused_loss: bool = False
     tiled: tuple[str, ...] = ()
     shard_size: int = 0
+    save: tuple[str, ...] = ()
 
     @property
     def checkpoints(self) -> bool:
         """Whether any block is checkpointed."""
         return any(self.first.values())
+
+    @property
+    def beside_numbers(self) -> Hashable:
+        """What choices have in common that differ in the numbers of blocks alone."""
+        return self.offload, self.fused_loss, self.tiled, self.shard_size, self.save
 
     @property
     def is_needed(self) -> bool:
@@ -54,13 +60,33 @@ class PlanChoice:
             whole = all(blocks[stack] == number for stack, number in self.first.items())
             first = "" if whole else f", first={dict(self.first)!r}"
             offload = ', offload="cpu"' if self.offload else ""
-            calls.append(f"wrap_blocks(model{first}{offload})")
+            save = f", save={list(self.save)!r}" if self.save else ""
+            calls.append(f"wrap_blocks(model{first}{offload}{save})")
         return "\n".join(calls)
+
+    def arguments(self) -> dict[str, dict[str, Any]]:
+        """The calls that do it, by the names of the functions, with their arguments beside the model."""
+        calls: dict[str, dict[str, Any]] = {}
+        if self.tiled:
+            calls["tile_mlp"] = {"modules": list(self.tiled), "shard_size": self.shard_size}
+        if self.fused_loss:
+            calls["fuse_loss"] = {}
+        if self.checkpoints:
+            offload = {"offload": "cpu"} if self.offload else {}
+            calls["wrap_blocks"] = {"first": dict(self.first), **offload}
+            if self.save:
+                calls["wrap_blocks"]["save"] = list(self.save)
+        return calls
 
     def name(self, blocks: Mapping[str, int]) -> str:
         """What is done in a few words; `blocks` are the numbers of blocks in the stacks."""
+        return ", ".join([self.blocks_name(blocks), *self.beside])
+
+    def blocks_name(self, blocks: Mapping[str, int]) -> str:
+        """Which blocks are checkpointed, and how, in a few words; `blocks` as in `name`."""
         counted = f"{sum(self.first.values())} of {plural(sum(blocks.values()), 'block')}"
-        return ", ".join([f"{counted}{', offloaded' if self.offload else ''}", *self.beside])
+        saved = [f"{listed(self.save)} saved"] if self.save else []
+        return ", ".join([counted, *(["offloaded"] if self.offload else []), *saved])
 
     @property
     def beside(self) -> list[str]:
@@ -85,7 +111,8 @@ class PlanChoice:
             yield lambda: fuse_loss(model)
         if self.checkpoints:
             offload: Any = "cpu" if self.offload else None
-            yield lambda: wrap_blocks(model, first=dict(self.first), offload=offload, self_check=self_check)
+            save = self.save or None
+            yield lambda: wrap_blocks(model, first=dict(self.first), offload=offload, self_check=self_check, save=save)
 
 
 class AppliedPlan(Undoable):

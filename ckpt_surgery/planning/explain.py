@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -112,6 +113,7 @@ def explanation_of(
         backward_flops=step.backward_flops,
         drawn=drawn,
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
+        saved=_saved_bytes(model),
     )
 
 
@@ -161,6 +163,16 @@ def on_host_without_data(model: nn.Module) -> None:
     for surgery in surgeries_in(model):
         if surgery.offloader is not None:
             surgery.offloader.transport = HostWithoutData()
+
+
+def _saved_bytes(model: nn.Module) -> dict[str, int]:
+    """What the surgeries on a model kept in its last step because of `save`, by the names in it."""
+    sums: Counter[str] = Counter()
+    for surgery in surgeries_in(model):
+        if surgery.policy is not None:
+            for (name, _), count in surgery.policy.kept.items():
+                sums[name] += count.bytes
+    return dict(sums)
 
 
 def _is_checkpointed(block: Block) -> bool:

@@ -33,6 +33,7 @@ class Explanation(StepFigures):
         drawn: how often the step read what weights decide, such as the experts that a router chose, and was given
             values drawn at random: sizes that depend on them are those of one such draw.
         seconds: the least time of the step on the device that was named; 0 where none was.
+        saved: the part of `kept_bytes` that checkpointed blocks keep because of `save`, by its names.
     """
 
     def __str__(self) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, StepPhase
+from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations
+from ckpt_surgery.planning.phases import StepPhase
 
 _MOST_POINTS = 400
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -97,6 +98,7 @@ class StepFigures:
     backward_flops: int
     drawn: int
     seconds: float
+    saved: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
@@ -124,7 +126,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
 def timeline_of(step: StepAllocations) -> MemoryTimeline:
     """How the bytes of each kind come and go over the operators of a step."""
     curves = _curves(step)
-    total = [sum(values) for values in zip(*curves.values(), strict=True)]
+    total = _summed(curves)
     length = -(-len(total) // _MOST_POINTS) or 1
     starts = range(0, len(total), length)
     points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
@@ -135,7 +137,7 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
 def peak_of(step: StepAllocations, always: int) -> Peak:
     """The highest moment of a step; `always` are the bytes that live through all of it."""
     curves = _curves(step)
-    total = [sum(values) for values in zip(*curves.values(), strict=True)]
+    total = _summed(curves)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
     own = [allocation for allocation in alive if allocation.kind is not Kind.GATHERED]
@@ -149,6 +151,15 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
         line=newest.place.line if newest else "",
         holders=holders_of(alive),
     )
+
+
+def alive_bytes(step: StepAllocations) -> list[int]:
+    """The bytes that a step allocated and that are alive after each operator."""
+    return _summed(_curves(step))
+
+
+def _summed(curves: Mapping[Kind, Sequence[int]]) -> list[int]:
+    return [sum(values) for values in zip(*curves.values(), strict=True)]
 
 
 def _curves(step: StepAllocations) -> dict[Kind, Sequence[int]]:

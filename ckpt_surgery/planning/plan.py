@@ -16,6 +16,7 @@ from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
+from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
@@ -37,7 +38,7 @@ class Plan:
         explanation: of a step with it.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
-        unavailable: why `fuse_loss` or `tile_mlp` cannot be applied to this model, by their names.
+        unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
     """
 
     model: str
@@ -48,7 +49,6 @@ class Plan:
     explanation: Explanation
     front: tuple[PlanRow, ...]
     step_seconds: float
-
     unavailable: Mapping[str, str]
 
     @property
@@ -60,6 +60,24 @@ class Plan:
     def code(self) -> str:
         """The Python that does it, a call on each line; empty where nothing has to be done."""
         return self.chosen.choice.code(self.blocks)
+
+    def to_yaml(self) -> str:
+        """The calls with their arguments, and what was predicted, as YAML."""
+        row = self.chosen
+        return as_yaml(
+            {
+                "model": self.model,
+                "memory": self.memory,
+                "device": self.device.name,
+                "calls": row.choice.arguments(),
+                "predicted": {
+                    "kept_bytes": row.kept_bytes,
+                    "peak_bytes": row.peak_bytes,
+                    "extra_seconds": row.extra_seconds,
+                    "step_seconds": self.step_seconds,
+                },
+            }
+        )
 
     def to_html(self) -> str:
         """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""
@@ -95,13 +113,15 @@ def plan(
     device: str = "H100",
     offload: bool = True,
     changes: bool = True,
+    save: bool = True,
     loss: Callable[[Any], Tensor] | None = None,
 ) -> Plan:
     """Choose what to do to `model` so that a step of it fits into `memory` at the least extra time.
 
     Nothing is run: steps are metered on shapes, as `explain` does, the one that is chosen too, so that what is
     promised is what was seen. The first blocks of each stack are checkpointed, as many as needed; the backward begins
-    with the others, and frees what they keep before anything is recomputed.
+    with the others, and frees what they keep before anything is recomputed. Those that are checkpointed may keep the
+    results of attention, matrix products, convolutions or norms, where the model runs them.
 
     Args:
         model: as it will be trained, in training mode; a surgery on it is left out of account. It is only read.
@@ -116,6 +136,8 @@ def plan(
         offload: whether the inputs of checkpointed blocks may go to host memory where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
             where `loss` is given.
+        save: whether checkpointed blocks may keep the results of a few operators instead of running them again
+            (`save` of `wrap_blocks`).
         loss: as in `explain`.
 
     Raises:
@@ -141,6 +163,7 @@ def plan(
         training=training,
         offload=offload,
         changes=changes,
+        save=save,
         own_loss=loss is None,
     )
 
@@ -153,6 +176,7 @@ def plan_on_shapes(
     training: TrainingSetup,
     offload: bool,
     changes: bool,
+    save: bool = True,
     own_loss: bool = True,
 ) -> Plan:
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
@@ -161,7 +185,7 @@ def plan_on_shapes(
         ways: list[PlanRow] = []
         chosen, explained = planner.nothing()
     else:
-        ways = planner.ways(offload=offload, changes=changes, own_loss=own_loss)
+        ways = planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss)
         chosen, explained = planner.fastest(ways)
     return Plan(
         model=type(model).__name__,

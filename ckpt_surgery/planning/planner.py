@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import accumulate
+from typing import Any
 
 from torch import nn
 
@@ -18,10 +20,14 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.moments import StepMoments, moments_of
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import seconds_of
-from ckpt_surgery.planning.solver import Alternative, Solution, front, unbeaten
+from ckpt_surgery.planning.saving import Saving, combined, names_for
+from ckpt_surgery.planning.sharding import sharded
+from ckpt_surgery.planning.solver import Alternative, front, unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
-from ckpt_surgery.runtime.discovery import Block, nearest
+from ckpt_surgery.runtime.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import size
 
@@ -43,17 +49,31 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class _Metered:
-    """A step with a choice: what is known of it, what each block keeps, and its least seconds, all and by block."""
+    """A step with a choice: what is known of it, what each block keeps, and its least seconds.
+
+    `block_seconds` are those of each block's forward, `recomputed` those of its recompute. `handed` are the bytes of
+    what a block makes and another keeps, by block, module, operator, line and shape; `made` is all that is kept.
+    """
 
     explained: Explanation
     kept: Mapping[str, int]
     seconds: float
     block_seconds: Mapping[str, float]
+    recomputed: Mapping[str, float]
+    operators: frozenset[str]
+    moments: StepMoments
+    handed: Mapping[tuple[Any, ...], int]
+    made: frozenset[tuple[Any, ...]]
 
-    @property
-    def above(self) -> int:
-        """What the peak is above what is kept."""
-        return self.explained.peak_bytes - self.explained.kept_bytes
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A change beside checkpointing: a step with it without and with every block checkpointed, and its own seconds."""
+
+    choice: PlanChoice
+    bare: _Metered
+    full: _Metered
+    seconds: float
 
 
 class BudgetPlanner:
@@ -69,9 +89,11 @@ class BudgetPlanner:
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
         self._step, self._training = step, training
+        self._known: dict[Hashable, _Metered] = {}
         with wrap_blocks(model, self_check="never") as surgery:
             self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
         self._names = frozenset(block.name for blocks in self.stacks.values() for block in blocks)
+        self._block_of = cache(partial(nearest, names=self._names))
         self.plain = self._metered(PlanChoice())
         self.all_first = {name: len(blocks) for name, blocks in self.stacks.items()}
 
@@ -86,58 +108,105 @@ class BudgetPlanner:
         none = PlanChoice(dict.fromkeys(self.stacks, 0))
         return PlanRow(none, explained.kept_bytes, explained.peak_bytes, 0.0, True), explained
 
-    def ways(self, *, offload: bool, changes: bool, own_loss: bool = True) -> list[PlanRow]:
+    def ways(self, *, offload: bool, changes: bool, save: bool = True, own_loss: bool = True) -> list[PlanRow]:
         """The ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
 
         With `changes`, MLPs may be tiled and, with `own_loss`, the loss be fused. Each of these is metered with
-        all blocks checkpointed, tiled MLPs without as well; what single blocks keep, and what offload moves, adds up.
+        all blocks checkpointed, tiled MLPs without as well, and so is each name of `save`; what single blocks keep,
+        what names keep, and what offload moves, adds up.
         """
         whole = PlanChoice(self.all_first)
         wrapped = self._metered(whole)
         moved = self._metered(replace(whole, offload=True)) if offload else None
+        savings = combined(self._savings(wrapped)) if save else [Saving()]
         rows: list[PlanRow] = []
-        for change in self._changes(own_loss) if changes else [PlanChoice()]:
-            full = wrapped if change == PlanChoice() else self._tried(replace(change, first=self.all_first))
-            bare = (
-                self._tried(PlanChoice(tiled=change.tiled, shard_size=change.shard_size))
-                if change.tiled
-                else self.plain
-            )
-            if full is None or bare is None:
+        for choice in self._changes(own_loss) if changes else [PlanChoice()]:
+            changed = self._changed(choice, wrapped)
+            if changed is None:
                 continue
-            spent = full.seconds - wrapped.seconds
-            rows += self._rows(change, bare, full, None, spent)
-            if moved is not None:
-                rows += self._rows(change, bare, full, moved, spent)
+            for saving in savings:
+                if choice.tiled and saving.keeps_products:
+                    continue
+                rows += self._rows(changed, wrapped, saving, None)
+                if moved is not None:
+                    rows += self._rows(changed, wrapped, saving, moved)
         nothing, _ = self.nothing()
         rows = [nothing if row.choice == nothing.choice else row for row in rows]
         return unbeaten(rows, lambda row: (row.extra_seconds, row.peak_bytes))
 
     def fastest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
-        """The fastest way whose step fits, metered. Raises DoesNotFitError."""
-        place = next((at for at, row in enumerate(ways) if row.peak_bytes <= self.memory), len(ways) - 1)
-        fits: dict[int, Explanation] = {}
-        least: Explanation | None = None
-        while 0 <= place < len(ways) and place not in fits:
-            explained = self._metered(ways[place].choice).explained
-            least = explained if least is None or explained.peak_bytes < least.peak_bytes else least
-            if explained.peak_bytes <= self.memory:
-                fits[place] = explained
-                place -= 1
-            elif fits:
+        """The fastest way whose step fits, metered. Raises DoesNotFitError.
+
+        What an estimate was off by corrects those of the ways that differ in the number of blocks alone.
+        """
+        told: dict[int, _Metered | None] = {}
+        off: dict[Hashable, int] = {}
+
+        def expected(at: int) -> int:
+            return ways[at].peak_bytes + off.get(ways[at].choice.beside_numbers, 0)
+
+        def fits(at: int) -> bool:
+            if at not in told:
+                told[at] = metered = self._of_way(ways[at].choice)
+                if metered is not None:
+                    off[ways[at].choice.beside_numbers] = metered.explained.peak_bytes - ways[at].peak_bytes
+            metered = told[at]
+            return metered is not None and metered.explained.peak_bytes <= self.memory
+
+        best = len(ways)
+        while True:
+            untried = [at for at in range(best) if at not in told]
+            likely = next((at for at in untried if expected(at) <= self.memory), None)
+            if likely is None and best - 1 in untried:  # its estimate alone says that it does not fit
+                likely = best - 1
+            if likely is None:
                 break
-            else:
-                place += 1
-        if not fits:
-            needed = least.peak_bytes if least else self.plain.explained.peak_bytes
+            best = likely if fits(likely) else best
+        known = {at: metered for at, metered in told.items() if metered is not None}
+        if best not in known:
+            needed = min([self.plain.explained.peak_bytes, *(each.explained.peak_bytes for each in known.values())])
             raise DoesNotFitError(
                 f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
                 f"{size(needed)}, {size(needed - self.memory)} more; take fewer tokens, adapters, or an optimizer "
                 "with a smaller state"
             )
-        best = min(fits)
-        told = fits[best]
-        return replace(ways[best], kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, measured=True), told
+        return self._measured(ways[best], known[best]), known[best].explained
+
+    def _of_way(self, choice: PlanChoice) -> _Metered | None:
+        """A step with a choice; None where its names of `save` match nothing in so few blocks."""
+        return self._tried(choice) if choice.save else self._metered(choice)
+
+    def _measured(self, row: PlanRow, metered: _Metered) -> PlanRow:
+        """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
+        told = metered.explained
+        extra = row.extra_seconds if row.choice.offload else max(metered.seconds - self.plain.seconds, 0.0)
+        return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
+
+    def _savings(self, wrapped: _Metered) -> list[Saving]:
+        """What each name of `save` that the blocks have operators for changes, with all of them checkpointed."""
+        savings = []
+        for name in names_for(self.plain.operators):
+            saved = self._tried(PlanChoice(self.all_first, save=(name,)))
+            if saved is not None:
+                kept = {block: saved.kept.get(block, 0) - wrapped.kept.get(block, 0) for block in self._names}
+                spared = {
+                    block: wrapped.recomputed.get(block, 0.0) - saved.recomputed.get(block, 0.0)
+                    for block in self._names
+                }
+                own = {
+                    block: held - wrapped.moments.blocks.get(block, 0) for block, held in saved.moments.blocks.items()
+                }
+                savings.append(Saving((name,), kept, spared, own))
+        return savings
+
+    def _changed(self, change: PlanChoice, wrapped: _Metered) -> _Changed | None:
+        """A change, metered; None where it cannot be made."""
+        if change == PlanChoice():
+            return _Changed(change, self.plain, wrapped, 0.0)
+        full = self._tried(replace(change, first=self.all_first))
+        alone = PlanChoice(tiled=change.tiled, shard_size=change.shard_size)
+        bare = self._tried(alone) if change.tiled else self.plain
+        return None if full is None or bare is None else _Changed(change, bare, full, full.seconds - wrapped.seconds)
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
@@ -150,16 +219,29 @@ class BudgetPlanner:
 
     def _tried(self, choice: PlanChoice) -> _Metered | None:
         """The step with this choice; None, with its reason, where it cannot be made."""
-        names = [*(["tile_mlp"] if choice.tiled else []), *(["fuse_loss"] if choice.fused_loss else [])]
+        names = [
+            *(["tile_mlp"] if choice.tiled else []),
+            *(["fuse_loss"] if choice.fused_loss else []),
+            *choice.save,
+        ]
         if any(name in self.unavailable for name in names):
             return None
         try:
             return self._metered(choice)
         except (SurgeryError, PlanningError) as error:
-            self.unavailable[names[-1]] = str(error)
+            if choice.first == self.all_first or not choice.save:  # else it is so of these blocks alone
+                own = isinstance(error.__cause__, SurgeryError)
+                self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
 
     def _metered(self, choice: PlanChoice) -> _Metered:
+        """The step with this choice, which is run once."""
+        key = tuple(sorted(choice.first.items())) if choice.checkpoints else (), choice.beside_numbers
+        if key not in self._known:
+            self._known[key] = self._run(choice)
+        return self._known[key]
+
+    def _run(self, choice: PlanChoice) -> _Metered:
         with choice.apply(self.model, self_check="never") as applied, warnings.catch_warnings():
             warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for below
             on_host_without_data(self.model)
@@ -169,46 +251,85 @@ class BudgetPlanner:
                     part.check()
             explained = explanation_of(self.model, step, drawn, self._training)
         kept: Counter[str] = Counter()
+        handed: Counter[tuple[Any, ...]] = Counter()
+        made: set[tuple[Any, ...]] = set()
         for allocation in step.allocations:
             if allocation.kind is Kind.KEPT:
-                kept[nearest(allocation.place.module, self._names)] += allocation.bytes
-        seconds: defaultdict[str, float] = defaultdict(float)
+                block, place = self._block_of(allocation.place.module), allocation.place
+                kept[block] += allocation.bytes
+                key = (block, place.module, allocation.operator, place.line, allocation.shape)
+                made.add(key)
+                if self._block_of(allocation.kept_at.module) not in (block, ""):
+                    handed[key] += allocation.bytes
+        seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
-            if each.forward:
-                seconds[nearest(each.module, self._names)] += seconds_of([each], self.device)
-        return _Metered(explained, kept, seconds_of(step.work, self.device), seconds)
+            seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self.device)
+        own = sharded(step, self.model, [block.name for block in find_blocks(self.model)], self._training)
+        return _Metered(
+            explained,
+            kept,
+            seconds_of(step.work, self.device),
+            seconds[StepPhase.FORWARD],
+            seconds[StepPhase.RECOMPUTE],
+            frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
+            moments_of(own, explained.always_bytes, kept, self._block_of),
+            handed,
+            frozenset(made),
+        )
 
-    def _rows(
-        self, change: PlanChoice, bare: _Metered, full: _Metered, moved: _Metered | None, spent: float
-    ) -> list[PlanRow]:
-        """The front with one change: `bare` without checkpointing, `full` with, `moved` with offload and no change."""
+    def _rows(self, changed: _Changed, wrapped: _Metered, saving: Saving, moved: _Metered | None) -> list[PlanRow]:
+        """The front with one change and what is saved; `moved` is a step with offload and nothing else."""
+        bare, full = changed.bare, changed.full
         after = moved or full
+        kept = {name: after.kept.get(name, 0) + saving.bytes.get(name, 0) for name in self._names}
+        own = {name: held + saving.own.get(name, 0) for name, held in full.moments.blocks.items()}
+        if moved is not None:
+            for name in own:
+                own[name] += moved.moments.blocks.get(name, 0) - wrapped.moments.blocks.get(name, 0)
+
+        def seconds(block: str) -> float:
+            recomputed = max(wrapped.recomputed.get(block, 0.0) - saving.seconds.get(block, 0.0), 0.0)
+            return recomputed + (self._waiting(block, full.kept.get(block, 0)) if moved else 0.0)
+
         stacks = [
             _alternatives(
                 [bare.kept.get(block.name, 0) for block in blocks],
-                [after.kept.get(block.name, 0) for block in blocks],
-                [self._seconds(block, full.kept.get(block.name, 0) if moved else 0) for block in blocks],
+                [kept[block.name] for block in blocks],
+                [seconds(block.name) for block in blocks],
             )
             for blocks in self.stacks.values()
         ]
         outside = full.explained.kept_bytes - sum(full.kept.get(name, 0) for name in self._names)
-        above = full.above
-        return [
-            self._row(change, solution, outside, above, spent, offload=moved is not None) for solution in front(stacks)
-        ]
+        handed: Counter[str] = Counter()  # which a plain block after a checkpointed one does not keep
+        if moved is None:
+            for key, held in wrapped.handed.items():
+                handed[key[0]] += 0 if key in self.plain.made else held
+        rows = []
+        for solution in front(stacks):
+            first = dict(zip(self.stacks, solution.checkpointed, strict=True))
+            inside = {block.name for name, blocks in self.stacks.items() for block in blocks[: first[name]]}
+            last = {
+                blocks[first[name] - 1].name for name, blocks in self.stacks.items() if 0 < first[name] < len(blocks)
+            }
+            less = {name: handed[name] for name in last}
+            peak = full.moments.peak(
+                {
+                    name: kept[name] - less.get(name, 0) if name in inside else bare.kept.get(name, 0)
+                    for name in self._names
+                },
+                {name: own[name] if name in inside else bare.moments.blocks.get(name, 0) for name in own},
+            )
+            choice = replace(changed.choice, first=first)
+            if inside:
+                choice = replace(choice, offload=moved is not None, save=saving.names)
+            held, spent = solution.kept + outside - sum(less.values()), solution.seconds + changed.seconds
+            rows.append(PlanRow(choice, held, peak, spent, measured=False))
+        return rows
 
-    def _row(
-        self, change: PlanChoice, solution: Solution, outside: int, above: int, spent: float, *, offload: bool
-    ) -> PlanRow:
-        first = dict(zip(self.stacks, solution.checkpointed, strict=True))
-        choice = replace(change, first=first, offload=offload and any(solution.checkpointed))
-        kept = solution.kept + outside
-        return PlanRow(choice, kept, kept + above, solution.seconds + spent, measured=False)
-
-    def _seconds(self, block: Block, moved: int) -> float:
-        """The time that it costs to recompute a block, and to wait for its input where that is moved to the host."""
-        compute, transfer = self.plain.block_seconds.get(block.name, 0.0), moved / self.device.link
-        return compute + max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
+    def _waiting(self, block: str, moved: int) -> float:
+        """The time that a block waits for so many bytes of its input, which go to the host and come back."""
+        compute, transfer = self.plain.block_seconds.get(block, 0.0), moved / self.device.link
+        return max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
 
 
 def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ckpt_surgery.planning.devices import Device
+from ckpt_surgery.planning.phases import StepPhase
 
 _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorWork:
-    """One operator: its module, whether it is of the forward, its floating-point operations and the bytes it moves."""
+    """One operator: its module, the part of the step, its floating-point operations and the bytes it moves.
+
+    `module` is empty in the backward, but for what is recomputed there.
+    """
 
     module: str
-    forward: bool
+    phase: StepPhase
     flops: int
     bytes: int
 
@@ -35,11 +40,16 @@ def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:
 
 def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
     """The bytes that an operator reads and writes; 0 for a view, and for one that only makes room."""
-    schema = func._schema
-    is_view = all(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
-    if (is_view and not schema.is_mutable) or str(func._overloadpacket) in _WRITES_NOTHING:
+    if _moves_nothing(func):
         return 0
     return sum(_size(each) for each in tree_leaves((args, dict(options), result)) if isinstance(each, Tensor))
+
+
+@cache
+def _moves_nothing(func: Any) -> bool:
+    schema = func._schema
+    is_view = all(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+    return (is_view and not schema.is_mutable) or str(func._overloadpacket) in _WRITES_NOTHING
 
 
 def _size(tensor: Tensor) -> int:

@@ -13,7 +13,8 @@ from math import prod
 
 from torch import nn
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations, StepPhase
+from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.states import state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.discovery import nearest

@@ -129,7 +129,13 @@ def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -
 
 
 def plan_released(
-    released: ReleasedModel, memory: int, *, training: TrainingSetup, offload: bool, changes: bool
+    released: ReleasedModel,
+    memory: int,
+    *,
+    training: TrainingSetup,
+    offload: bool,
+    changes: bool,
+    save: bool = True,
 ) -> Plan:
     """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
 
@@ -137,12 +143,12 @@ def plan_released(
         with random_state_kept(), CudaOperators():
             return metered(released.model, released.inputs, released.shapes)
 
-    return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes)
+    return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes, save=save)
 
 
-def wrap_released(released: ReleasedModel, *, offload: bool = False) -> None:
-    """Checkpoint every block of a model; with `offload`, their inputs are in host memory. Raises SurgeryError."""
-    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never")
+def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = ()) -> None:
+    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`. Raises SurgeryError."""
+    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
     without_values(released.model)
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, StepPhase, run_metered
+from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.phases import StepPhase
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

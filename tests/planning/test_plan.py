@@ -86,7 +86,7 @@ def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
 def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     model, inputs = build(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, int(least + share * (most - least)), offload=False, changes=False)
+    made = plan(model, inputs, int(least + share * (most - least)), offload=False, changes=False, save=False)
     (stack, number), *_ = made.chosen.choice.first.items()
     assert 0 < number <= made.blocks[stack] == 6
     faster = wrap_blocks(model, first=number - 1)
@@ -101,7 +101,7 @@ def test_plans_for_released_models(name: str) -> None:
     model, inputs = released(name)
     least, most = bounds(model, inputs)
     if least < most:
-        checked(plan(model, inputs, (least + most) // 2, offload=False, changes=False), model, inputs)
+        checked(plan(model, inputs, (least + most) // 2, offload=False, changes=False, save=False), model, inputs)
 
 
 def test_a_budget_that_needs_nothing_changes_nothing() -> None:
@@ -116,13 +116,13 @@ def test_a_budget_that_cannot_be_met_says_what_is_missing() -> None:
     model, inputs = llama(), tokens()
     least, _ = bounds(model, inputs)
     with pytest.raises(PlanningError, match=r"does not fit into .* KiB: at the least a step needs .* more"):
-        plan(model, inputs, least - 1, offload=False, changes=False)
+        plan(model, inputs, least - 1, offload=False, changes=False, save=False)
 
 
 def test_offload_makes_room_for_less() -> None:
     model, inputs = llama(8), tokens(64)
     least, _ = bounds(model, inputs)
-    made = plan(model, inputs, least - 1, changes=False)
+    made = plan(model, inputs, least - 1, changes=False, save=False)
     assert made.chosen.choice.offload
     assert made.code.endswith('offload="cpu")')
     assert made.chosen.peak_bytes < least
@@ -131,7 +131,7 @@ def test_offload_makes_room_for_less() -> None:
 def test_the_code_does_what_apply_does() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False)
+    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False, save=False)
     surgery = eval(made.code, {"wrap_blocks": wrap_blocks, "model": model})
     applied = made.apply(model)
     assert applied is not None
@@ -142,7 +142,7 @@ def test_the_code_does_what_apply_does() -> None:
 def test_the_front_goes_from_fast_to_small() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False)
+    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False, save=False)
     seconds = [row.extra_seconds for row in made.front]
     kept = [row.kept_bytes for row in made.front]
     assert seconds == sorted(seconds)
@@ -170,7 +170,7 @@ def long_texts(vocabulary: int, width: int) -> tuple[Any, dict[str, Any]]:
 def test_a_large_vocabulary_takes_a_fused_loss() -> None:
     model, inputs = long_texts(3000, 32)
     least, _ = bounds(model, inputs)
-    fused = plan(model, inputs, least - 1, offload=False)
+    fused = plan(model, inputs, least - 1, offload=False, save=False)
     assert fused.chosen.choice.fused_loss
     assert "fuse_loss(model)" in fused.code
     checked(fused, model, inputs)
@@ -180,7 +180,7 @@ def test_wide_mlps_are_tiled() -> None:
     model, inputs = long_texts(64, 512)
     with fuse_loss(model), wrap_blocks(model):
         least = explain(model, inputs, optimizer="adamw").peak_bytes
-    tiled = plan(model, inputs, least - 1, offload=False)
+    tiled = plan(model, inputs, least - 1, offload=False, save=False)
     assert tiled.chosen.choice.tiled == tuple(f"model.layers.{number}.mlp" for number in range(3))
     assert tiled.code.splitlines()[0] == "tile_mlp([block.mlp for block in model.model.layers], shard_size=16)"
     checked(tiled, model, inputs)
@@ -193,12 +193,12 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
     model, inputs = long_texts(3000, 32)
     least, _ = bounds(model, inputs)
     with pytest.raises(DoesNotFitError):
-        plan(model, inputs, least - 1, offload=False, changes=False)
+        plan(model, inputs, least - 1, offload=False, changes=False, save=False)
     own = plan(model, inputs, least + 1000, offload=False, loss=lambda output: output.logits.sum())
     assert not any(row.choice.fused_loss for row in own.front)
     model.loss_function = lambda **given: given["logits"].float().mean()
     least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False)
+    made = plan(model, inputs, (least + most) // 2, offload=False, save=False)
     assert not any(row.choice.fused_loss for row in made.front)
     assert "makes its logits for mean" in made.unavailable["fuse_loss"]
 

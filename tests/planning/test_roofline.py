@@ -13,6 +13,7 @@ from torch import nn
 
 from ckpt_surgery import explain
 from ckpt_surgery.planning.devices import DEVICES, Device
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes, seconds_of
 
 pytestmark = pytest.mark.torch
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 
 
 def test_each_operator_takes_the_longer_of_its_two_times() -> None:
-    computes, moves = OperatorWork("", True, 1000, 10), OperatorWork("", True, 10, 1000)
+    computes, moves = (OperatorWork("", StepPhase.FORWARD, *costs) for costs in ((1000, 10), (10, 1000)))
     assert seconds_of([computes], DEVICE) == 10.0
     assert seconds_of([moves], DEVICE) == 100.0
     assert seconds_of([computes, moves], DEVICE) == 110.0, "and not that of their sums"

@@ -13,11 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.allocations import Kind, StepPhase
+from ckpt_surgery.planning.allocations import Kind
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
 from ckpt_surgery.planning.page import explanation_page, stacked, timeline_svg, treemap_svg
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.text import hint_line
 from ckpt_surgery.planning.treemap import Box, treemap
 from tests.report.browser import Browser, running_browser

@@ -1,0 +1,50 @@
+"""YAML that a reader of YAML reads as what was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from ckpt_surgery.planning.choices import PlanChoice
+from ckpt_surgery.planning.plan_yaml import as_yaml
+
+pytestmark = pytest.mark.torch
+
+CHOICE = PlanChoice(
+    first={"model.layers": 3, "a: #b": 1},
+    offload=True,
+    fused_loss=True,
+    tiled=("model.layers.0.mlp",),
+    shard_size=16,
+    save=("attention", "matmul:2"),
+)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"model": "Foo", "calls": {}, "time": 0.25, "small": 1e-07, "none": None},
+        {"calls": CHOICE.arguments()},
+        {"a": {"b": {"c.d": [1, "x: y", {"e": True}]}}},
+    ],
+)
+def test_what_is_written_is_read(document: dict[str, Any]) -> None:
+    assert (yaml.safe_load(as_yaml(document)) or {}) == document
+
+
+def test_a_choice_is_the_calls_with_their_arguments() -> None:
+    assert CHOICE.arguments() == {
+        "tile_mlp": {"modules": ["model.layers.0.mlp"], "shard_size": 16},
+        "fuse_loss": {},
+        "wrap_blocks": {
+            "first": {"model.layers": 3, "a: #b": 1},
+            "offload": "cpu",
+            "save": ["attention", "matmul:2"],
+        },
+    }
+    assert PlanChoice().arguments() == {}
