@@ -1,4 +1,4 @@
-"""Tensors that a block leaves in containers among its arguments, for other blocks: in a shared dictionary, or a list."""
+"""Tensors that a block leaves for others in containers among its arguments: in a shared dictionary, or a list."""
 
 from __future__ import annotations
 

@@ -151,8 +151,7 @@ class BlockWitness:
         if (False, False) in finite.values():  # half precision overflows inside a block, too
             return proof(ProofStatus.NOT_FINITE)
         errors = {
-            name: relative_error(gradients[name], self._gradients[name]) if all(finite[name]) else 1.0
-            for name in both
+            name: relative_error(gradients[name], self._gradients[name]) if all(finite[name]) else 1.0 for name in both
         }
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in gradients if name not in self._gradients and bool(gradients[name].any())}
@@ -284,7 +283,9 @@ class BlockWitness:
             args, kwargs = call.rebuilt(given, stand_ins)
             results = list(tensors(self._block(*args, **kwargs)))
         left = contained((args, kwargs))
-        reached = [(results[n], gradient) for n, gradient in self._output_gradients.items() if results[n].requires_grad]
+        reached = [
+            (results[n], gradient) for n, gradient in self._output_gradients.items() if results[n].requires_grad
+        ]
         reached += [pair for pair in self._handed_on.reached_in(left) if pair[0].requires_grad]
         gradients = torch.autograd.grad(
             [made for made, _ in reached],
@@ -305,7 +306,7 @@ class BlockWitness:
 class _Alone:
     """What the block made without checkpointing: its gradients by name, and the bytes that it kept for them.
 
-    It `hands_on_more` where something that it returns or leaves in its arguments has a graph, and had none in the step.
+    It `hands_on_more` where something that it returns, or leaves in its arguments, had no graph in the step.
     """
 
     gradients: Mapping[str, Tensor]

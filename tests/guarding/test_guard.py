@@ -322,7 +322,7 @@ def test_what_a_block_leaves_where_nothing_can_watch_it_makes_no_fault() -> None
             hidden_states = self.first(values)
             inside: dict[str, Any] = {}
             for place, layer in enumerate(self.layers):
-                layer.inside = [inside]  # the block writes there, past the view of it that it is given
+                vars(layer)["inside"] = [inside]  # the block writes there, past the view of it that it is given
                 hidden_states = layer(hidden_states, shared=MappingProxyType(inside), first=place == 0)
             return self.last(hidden_states)
 
