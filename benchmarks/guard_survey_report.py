@@ -35,7 +35,7 @@ MEANINGS = {
     Comparison.SAME: "no fault in either, and every block is proved",
     Comparison.NOT_PROVED: "no fault in either, and some blocks are not proved: the report says why",
     Comparison.BOTH_BROKEN: "a fault in both, and the guard names parameters that `verify` names",
-    Comparison.NOT_VOUCHED: "`verify` finds a fault, and the guard does not call every block proved: its report says why",
+    Comparison.NOT_VOUCHED: "`verify` finds a fault, and some blocks are not proved: the report says why",
     Comparison.ONLY_VERIFY: "`verify` finds a fault, and every block is proved",
     Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
     Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",

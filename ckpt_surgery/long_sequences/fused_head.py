@@ -179,6 +179,13 @@ def fuse(model: nn.Module, heads: Iterable[Head], state: LossState) -> tuple[lis
     return forwards, hooks
 
 
+def begin_within(model: nn.Module, state: LossState) -> None:
+    """The forward of `model` has begun before its hooks were there: it counts as one with labels."""
+    if takes_labels(model) and any(isinstance(hook, _LabelsDone) for hook in model._forward_hooks.values()):
+        vars(model)[_GIVEN] = True
+        state.given += 1
+
+
 def release(forwards: Iterable[FusedHead]) -> None:
     """Give the heads back the forward of their class. One that another library has put over it since stays."""
     for forward in forwards:

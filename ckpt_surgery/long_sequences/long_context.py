@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.fused_head import Head, LossState, fuse, heads_of, release
+from ckpt_surgery.long_sequences.fused_head import Head, LossState, begin_within, fuse, heads_of, release
 from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery import Surgery, surgeries_in
@@ -131,6 +131,13 @@ class LongContext(Undoable):
             self.undo()
             raise
         vars(self.model)[LONG_CONTEXT] = self
+
+    def begin_within(self) -> None:
+        """Let the forward of the model count that is running already: to be called in it, before a block runs.
+
+        Nobody knows whether that one has labels. Where it has none, its logits are made when they are used.
+        """
+        begin_within(self.model, self.state)
 
     def undo(self) -> None:
         """Hand the model back as it was before `long_context`; a surgery that it had before keeps its options.

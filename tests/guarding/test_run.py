@@ -72,10 +72,13 @@ def script(folder: Path, text: str = TRAIN, end: str = "", name: str = "train.py
     return path
 
 
-def python(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    *arguments: object, cwd: Path = ROOT, said: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
+        input=said,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
@@ -84,8 +87,8 @@ def python(*arguments: object, cwd: Path = ROOT, **environment: str) -> subproce
     )
 
 
-def run(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, **environment)
+def run(*arguments: object, cwd: Path = ROOT, said: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, said=said, **environment)
 
 
 def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
@@ -101,6 +104,13 @@ def test_a_script_knows_its_full_path_wherever_it_goes(tmp_path: Path) -> None:
     path = script(tmp_path, text)
     bare, ran = python(path.name, cwd=tmp_path), run(path.name, cwd=tmp_path)
     assert (ran.stdout, ran.stderr) == (bare.stdout, bare.stderr)
+
+
+def test_what_is_typed_reaches_the_script(tmp_path: Path) -> None:
+    text = "import sys\nprint(input(), sys.stdin.isatty(), sys.stdin.buffer.read())\n"
+    path = script(tmp_path, text)
+    bare, ran = python(path, said="yes\nno\n"), run(path, said="yes\nno\n")
+    assert ran.stdout == bare.stdout == "yes False b'no\\n'\n"
 
 
 def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
@@ -140,6 +150,15 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
     assert "save matmul:2: 3 results in the last step" in saved
     assert "save aten.gelu: 3 results in the last step" in saved
+
+
+def test_blocks_that_are_frozen_and_random_states_are_as_the_options_say(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAIN.replace("optimizer =", "model.blocks[0].requires_grad_(False)\noptimizer ="))
+    once = {0: r"blocks\.\* +Block +2 of 3 ", 1: r"blocks\.\* +Block +3 of 3 "}
+    assert re.search(once[0], run("--wrap", path).stderr)
+    assert re.search(once[1], run("--wrap", "--no-skip-frozen", path).stderr)
+    dropping = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"), name="dropping.py")
+    assert "would draw other numbers" in run("--wrap", "--no-preserve-rng-state", dropping).stderr
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
