@@ -107,10 +107,10 @@ def test_a_script_knows_its_full_path_wherever_it_goes(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_reaches_the_script(tmp_path: Path) -> None:
-    text = "import sys\nprint(input(), sys.stdin.isatty(), sys.stdin.buffer.read())\n"
+    text = "import sys\nprint(input(), sys.stdin.isatty(), sys.stdin.read())\n"
     path = script(tmp_path, text)
     bare, ran = python(path, said="yes\nno\n"), run(path, said="yes\nno\n")
-    assert ran.stdout == bare.stdout == "yes False b'no\\n'\n"
+    assert ran.stdout == bare.stdout == "yes False no\n\n"
 
 
 def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
@@ -152,13 +152,11 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     assert "save aten.gelu: 3 results in the last step" in saved
 
 
-def test_blocks_that_are_frozen_and_random_states_are_as_the_options_say(tmp_path: Path) -> None:
-    path = script(tmp_path, TRAIN.replace("optimizer =", "model.blocks[0].requires_grad_(False)\noptimizer ="))
-    once = {0: r"blocks\.\* +Block +2 of 3 ", 1: r"blocks\.\* +Block +3 of 3 "}
-    assert re.search(once[0], run("--wrap", path).stderr)
-    assert re.search(once[1], run("--wrap", "--no-skip-frozen", path).stderr)
-    dropping = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"), name="dropping.py")
-    assert "would draw other numbers" in run("--wrap", "--no-preserve-rng-state", dropping).stderr
+def test_an_option_that_would_make_gradients_wrong_is_refused_and_the_script_trains(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"))
+    ran = run("--wrap", "--no-preserve-rng-state", path)
+    assert "would draw other numbers" in ran.stderr
+    assert (ran.returncode, len(ran.stdout.split())) == (0, 4)
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
