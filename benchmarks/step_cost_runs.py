@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
@@ -164,7 +165,9 @@ def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[
 def timed(
     models: Mapping[Way, nn.Module], inputs: Mapping[str, Any], rounds: int, device: str = "cpu"
 ) -> dict[Way, tuple[float, ...]]:
-    """The host's seconds of `rounds` steps of each model; every round has one of each, and every other goes back.
+    """The host's seconds of `rounds` steps of each model; every round has one of each, in another order.
+
+    A step right after one of the same model finds warm caches: in a fixed order that would always be the same models.
 
     On a GPU a step starts when the device is idle and ends when the host has queued it all.
     """
@@ -174,8 +177,9 @@ def timed(
         for _ in range(FIRST_STEPS):
             _step(model, inputs)
     gc.collect()
-    for number in range(rounds):
-        for way in tuple(models)[:: -1 if number % 2 else 1]:
+    shuffled = random.Random(0)
+    for _ in range(rounds):
+        for way in shuffled.sample(tuple(models), len(models)):
             if device != "cpu":
                 torch.cuda.synchronize()
             start = clock()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _TABLE_WIDTH = 110
 _LONGEST_ERROR = 300
@@ -34,6 +35,15 @@ def size_unit(largest: float) -> tuple[str, int]:
     while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
     return _UNITS[power], 1024**power
+
+
+def flops(count: int) -> str:
+    """A number of floating-point operations with its unit, such as 1.5 MFLOP (1000 kFLOP) or 200 GFLOP."""
+    power = 0
+    while abs(count) >= 1000 ** (power + 1) and power < len(_THOUSANDS) - 1:
+        power += 1
+    scaled = count / 1000**power
+    return f"{scaled:.{1 if power and abs(scaled) < 100 else 0}f} {_THOUSANDS[power]}FLOP"
 
 
 def size_in_bytes(said: str) -> int | None:

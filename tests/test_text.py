@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.text import error_line, one_line, size, size_in_bytes, size_unit
+from ckpt_surgery.text import error_line, flops, one_line, size, size_in_bytes, size_unit
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,14 @@ from ckpt_surgery.text import error_line, one_line, size, size_in_bytes, size_un
 )
 def test_bytes_have_the_unit_that_fits(count: int, text: str) -> None:
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 FLOP"), (999, "999 FLOP"), (1000, "1.0 kFLOP"), (215 * 10**9, "215 GFLOP"), (10**23, "100000 EFLOP")],
+)
+def test_operations_have_the_unit_that_fits(count: int, text: str) -> None:
+    assert flops(count) == text
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,9 @@ def run_command(
             "can be given again.",
         ),
     ] = None,
+    save_offload: Annotated[
+        bool, typer.Option("--save-offload", help="Let what --save keeps wait where the blocks' inputs do.")
+    ] = False,
     stacks: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Wrap only stacks of this name; may be given again.")
     ] = None,
@@ -182,6 +185,7 @@ def run_command(
             "preserve_rng_state": "unsafe" if unsafe_rng_state else preserve_rng_state,
             "skip_frozen": skip_frozen,
             "save": save,
+            "save_offload": save_offload or None,
             "stacks": stacks,
             "blocks": blocks,
             "first": _first_blocks(first),

@@ -1,159 +1,248 @@
-"""`fuse_loss`: a language model of transformers whose training loss never makes its logits.
+"""`fuse_loss`: a model whose training loss never makes its logits.
 
-Which models can be changed, and what happens in a forward. The loss itself is in `fused_loss`.
+In a training step that was given labels the head returns `lazy_logits`. Which heads may is in `heads`, the loss itself
+in `fused_loss`.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import Parameter
+from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
-from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.distributed.heads import LABELS, Head, heads_of, owners, takes_labels
+from ckpt_surgery.distributed.lazy_logits import HeadCall, LazyLogits, Noted
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.undo import Undoable
 
-_LOSS = "_loss_function"
-_IGNORED = -100
+_PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
+"""What hidden states and a head are made of where its loss is fused."""
 
 
 def fuse_loss(model: nn.Module) -> FusedLoss:
-    """Let `model` compute its own loss with `fused_linear_cross_entropy`, a chunk of tokens at a time.
+    """Let `model` compute its own training loss from hidden states, a chunk of logits at a time.
 
-    `model` is a causal language model of transformers with a linear head whose loss is the library's `ForCausalLMLoss`
-    on the head's own result. In a forward in training mode with gradients on and `labels` given, the head is not run,
-    and the loss is computed from what it was given. `output.logits` is then of its usual shape, takes no memory and is
-    NaN everywhere: what computes anything of it, such as an accuracy in training, sees that. Without labels, in
-    evaluation and under `no_grad` nothing changes.
+    `model` is a model of transformers with a linear language modelling head, or holds one. Its forward, in training
+    mode, with gradients and `labels`, runs as its own code says, and the head returns a stand-in for its logits, a
+    `torch.Tensor` of their shape, dtype and device without memory. Casts, views, slices and masks of tokens, scale,
+    softcap and a bias of the vocabulary are followed; `F.cross_entropy` of the stand-in, in the model, in its
+    `loss_function` or in yours, becomes `fused_linear_cross_entropy`. Anything else that is done with it makes the
+    logits, and goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
+    for which logits had to be made is a SurgeryWarning, once for each reason.
 
-    Loss and gradients are those of the model up to rounding: the products are in the dtype of the head, the loss in
-    float32. Under FSDP2 the head must belong to the model around it and not be sharded by itself.
+    Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
+    itself, heads do what they did. Loss and gradients are those of the model up to rounding: the products are in the
+    dtype of the head, the loss in float32 at least.
 
     Returns:
         The change: `undo()` it, or use it in a `with`.
 
     Raises:
-        SurgeryError: the model has no such head or loss, or is changed already. A forward that scales or caps its
-            logits, runs its head twice or computes its loss in another way raises it too.
+        SurgeryError: the loss of no head can be fused, or it is already.
     """
-    if not isinstance(model, nn.Module):
+    given: object = model
+    if not isinstance(given, nn.Module):
         raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
-    name = type(model).__name__
-    find_head: Any = getattr(model, "get_output_embeddings", None)
-    head = find_head() if find_head is not None else None
-    if type(head) is not nn.Linear:
-        kind = "no head" if head is None else f"a head of class {type(head).__name__}"
-        raise SurgeryError(f"{name} has {kind}: fuse_loss takes models with a head of class Linear")
-    if "forward" in vars(head):
-        raise SurgeryError(f"the head of {name} has a forward of its own on it: undo that first")
-    if not _is_causal(getattr(model, "loss_function", None)):
-        raise SurgeryError(f"{name} has another loss than ForCausalLMLoss: call fused_linear_cross_entropy instead")
-    return FusedLoss(model, head)
+    loss = FusedLoss(model)
+    if all(head.reason is not None for head in loss.heads):
+        reasons = "; ".join(dict.fromkeys(f"{head.owner}: {head.reason}" for head in loss.heads))
+        raise SurgeryError(f"the loss of {type(model).__name__} cannot be fused: {reasons}")
+    return loss
 
 
 class FusedLoss(Undoable):
-    """A model with a fused loss, until `undo`. Made by `fuse_loss`; also a context manager."""
+    """A model with a fused loss, until `undo`. Made by `fuse_loss`; also a context manager.
 
-    def __init__(self, model: nn.Module, head: nn.Linear) -> None:
-        self._model, self._head = model, head
-        self._active = False
-        self._hidden: Tensor | None = None
-        self._logits: Tensor | None = None
-        self._done = False
-        self._had_loss, self._loss_before = _LOSS in vars(model), vars(model).get(_LOSS)
-        self._original: Any = model.loss_function
-        self._parameters = list(inspect.signature(model.forward).parameters)
-        self._handles = [
-            model.register_forward_pre_hook(self._enter, with_kwargs=True),
-            model.register_forward_hook(self._check),
-            model.register_forward_hook(self._leave, always_call=True),
-        ]
-        vars(head)["forward"] = self._run_head
-        vars(model)[_LOSS] = self._loss
+    `heads` are those found, with the reasons of those left alone.
+    """
+
+    def __init__(self, model: nn.Module, state: LossState | None = None) -> None:
+        self.heads = tuple(heads_of(model))
+        self.state = LossState(type(model).__name__) if state is None else state
+        self._forwards, self._hooks = _fuse(model, self.heads, self.state)
 
     def __str__(self) -> str:
-        return f"{type(self._model).__name__} with a fused loss{', undone' if self._undone else ''}"
+        lines = [
+            f"loss of {head.owner}: {'fused' if head.reason is None else f'not fused: {head.reason}'}"
+            for head in self.heads
+        ]
+        lines += [f"logits were made for {name}: {count} x" for name, count in self.made_logits.items()]
+        return "\n".join(lines) + ("\nundone" if self._undone else "")
+
+    @property
+    def fused_losses(self) -> int:
+        """How many losses were computed without logits so far."""
+        return self.state.fused
+
+    @property
+    def made_logits(self) -> dict[str, int]:
+        """For which functions logits were made before a loss, and how often."""
+        return dict(self.state.made)
+
+    def begin_within(self, model: nn.Module) -> None:
+        """Let the forward of `model` count as one with labels that has begun before the hooks were there."""
+        if any(isinstance(hook, _LabelsDone) for hook in model._forward_hooks.values()):
+            vars(model)[_GIVEN] = True
+            self.state.given += 1
+
+    def check(self) -> None:
+        """Raise SurgeryError unless there was a loss, and every one so far was computed without logits."""
+        if self.made_logits:
+            names = ", ".join(self.made_logits)
+            raise SurgeryError(f"{self.state.model} makes its logits for {names}, which a fused loss cannot follow")
+        if not self.fused_losses:
+            raise SurgeryError(f"{self.state.model} computed no loss from the logits of its head")
 
     def undo(self) -> None:
-        """Give the model its loss and its head back. Raises SurgeryError where that was done before."""
+        """Give the heads back the forward of their class. One that was put over it since stays.
+
+        Raises SurgeryError where that was done before.
+        """
         if self._undone:
             raise SurgeryError("the fused loss was undone before: call fuse_loss again for another one")
-        for handle in self._handles:
-            handle.remove()
-        if vars(self._head).get("forward") == self._run_head:
-            del vars(self._head)["forward"]
-        if vars(self._model).get(_LOSS) == self._loss:
-            del vars(self._model)[_LOSS]
-            if self._had_loss:
-                vars(self._model)[_LOSS] = self._loss_before
+        for hook in self._hooks:
+            hook.remove()
+        for forward in self._forwards:
+            forward.retired = True
+            attributes = vars(forward.module)
+            if attributes.get("forward") is forward:
+                del attributes["forward"]
         self._undone = True
 
-    def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
-        self._active = model.training and torch.is_grad_enabled() and given.get("labels") is not None
-        self._hidden, self._logits, self._done = None, None, False
 
-    def _check(self, *_: Any) -> None:
-        if self._hidden is not None and not self._done:
-            self._refuse("computes its loss in another way")
+@dataclass(slots=True, eq=False)
+class LossState:
+    """What the losses of a model's heads have come to: how many were fused, and for which functions logits were made.
 
-    def _leave(self, *_: Any) -> None:
-        self._active, self._hidden, self._logits = False, None, None
+    `given` counts the forwards with labels that are running.
+    """
 
-    def _run_head(self, hidden: Tensor) -> Tensor:
-        """What the head returns: its result, or, in a forward whose loss is fused, a tensor of its shape and NaN."""
-        if not self._active:
-            return functional.linear(hidden, self._head.weight, self._head.bias)
-        if self._hidden is not None:
-            self._refuse("runs its head twice")
-        self._hidden = hidden
-        nothing = torch.full((), float("nan"), dtype=torch.float32, device=hidden.device)
-        self._logits = nothing.expand(*hidden.shape[:-1], self._head.out_features)
-        return self._logits
+    model: str
+    given: int = 0
+    fused: int = 0
+    made: dict[str, int] = field(default_factory=dict)
 
-    def _loss(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        vocab_size: int | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        ignore_index: int = _IGNORED,
-        shift_labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """`ForCausalLMLoss` of transformers, with the head in it."""
-        if self._hidden is None:
-            given = {"num_items_in_batch": num_items_in_batch, "ignore_index": ignore_index}
-            loss: Tensor = self._original(
-                logits=logits, labels=labels, vocab_size=vocab_size, shift_labels=shift_labels, **given, **kwargs
+    def note(self, function: str | None) -> None:
+        """A loss was fused, or logits were made for this function; the first time of that is a SurgeryWarning."""
+        if function is None:
+            self.fused += 1
+            return
+        if function not in self.made:
+            warnings.warn(
+                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: this loss is "
+                "computed as before",
+                SurgeryWarning,
+                stacklevel=2,
             )
-            return loss
-        if logits is not self._logits:
-            self._refuse("changes its logits before the loss")
-        if shift_labels is None:
-            shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-        summed = num_items_in_batch is not None
-        loss = fused_linear_cross_entropy(
-            self._hidden,
-            self._head.weight,
-            shift_labels.to(self._hidden.device).reshape(self._hidden.shape[:-1]),
-            self._head.bias,
-            ignore_index=ignore_index,
-            reduction="sum" if summed else "mean",
-        )
-        self._done = True
-        count = num_items_in_batch.to(loss.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
-        return loss / count if count is not None else loss
-
-    def _refuse(self, why: str) -> None:
-        name = type(self._model).__name__
-        raise SurgeryError(f"{name} {why}: undo fuse_loss, and call fused_linear_cross_entropy yourself")
+        self.made[function] = self.made.get(function, 0) + 1
 
 
-def _is_causal(loss: Any) -> bool:
-    from transformers.loss.loss_utils import ForCausalLMLoss
+class FusedHead:
+    """The `forward` of a linear head, as an attribute of the head itself: what was there, and lazy logits in training.
 
-    return loss is ForCausalLMLoss
+    It lies on the head, and is copied and pickled with it.
+    """
+
+    def __init__(self, module: nn.Linear, state: LossState) -> None:
+        self.module = module
+        self.state = state
+        self.retired = False
+
+    @property
+    def __wrapped__(self) -> Callable[[Tensor], Tensor]:
+        return partial(nn.Linear.forward, self.module)
+
+    @property
+    def __self__(self) -> nn.Module:
+        return self.module
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Logits for hidden states, (..., hidden size); lazy while a forward with labels trains."""
+        if self.retired or not self._fuses(input):
+            return nn.Linear.forward(self.module, input)
+        kind = self.module.weight.device.type
+        autocast = None
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            autocast = torch.get_autocast_dtype(kind)
+        call = HeadCall(input, self.module.weight, self.module.bias, autocast, self.state.note)
+        dtype = input.dtype if autocast is None or input.dtype == torch.float64 else autocast
+        return LazyLogits.of(Noted(call, (), input, self.module.bias, dtype))
+
+    def _fuses(self, hidden: Tensor) -> bool:
+        """Whether this call belongs to a training step with labels, and everything is at hand and plain."""
+        if not self.state.given or not self.module.training or not torch.is_grad_enabled():
+            return False
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        weight, bias = self.module.weight, self.module.bias
+        if not {type(hidden), type(weight), type(bias)} <= _PLAIN or weight.is_meta:
+            return False
+        if hidden.device != weight.device or not hidden.is_floating_point():
+            return False
+        return not _sharded(self.module)
+
+
+class _LabelsGiven:
+    """Runs before the forward of a model: counts it while it has labels."""
+
+    def __init__(self, model: nn.Module, state: LossState) -> None:
+        self.state = state
+        self.names = list(inspect.signature(model.forward).parameters)
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        if not any(given.get(name) is not None for name in LABELS):
+            return
+        vars(model)[_GIVEN] = True
+        self.state.given += 1
+
+
+class _LabelsDone:
+    """Runs after that forward, also where it raises."""
+
+    def __init__(self, state: LossState) -> None:
+        self.state = state
+
+    def __call__(self, model: nn.Module, *_: Any) -> None:
+        if vars(model).pop(_GIVEN, False):
+            self.state.given -= 1
+
+
+_GIVEN = "_ckpt_surgery_labels"
+"""The attribute of a model while its forward runs with labels."""
+
+
+def _fuse(model: nn.Module, heads: Iterable[Head], state: LossState) -> tuple[list[FusedHead], list[RemovableHandle]]:
+    """Give these heads forwards that return lazy logits, and the models around them the hooks that tell when."""
+    forwards: list[FusedHead] = []
+    for head in heads:
+        if isinstance(head.module, nn.Linear) and head.reason is None:
+            forward = FusedHead(head.module, state)
+            vars(head.module)["forward"] = forward
+            forwards.append(forward)
+    fused = {forward.module for forward in forwards}
+    hooks: list[RemovableHandle] = []
+    for _, owner in owners(model):
+        if not fused.isdisjoint(owner.modules()) and takes_labels(owner):
+            hooks.append(owner.register_forward_pre_hook(_LabelsGiven(owner, state), prepend=True, with_kwargs=True))
+            hooks.append(owner.register_forward_hook(_LabelsDone(state), always_call=True))
+    return forwards, hooks
+
+
+def _sharded(head: nn.Module) -> bool:
+    """Whether FSDP2 takes the weight away as soon as the head has run."""
+    if not dist.is_available():
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(head, FSDPModule)

@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpt_surgery.distributed.fused_head import FusedLoss, LossState
+from ckpt_surgery.distributed.heads import Head
+from ckpt_surgery.distributed.mlps import Mlp, mlps_of
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.fused_head import Head, LossState, begin_within, fuse, heads_of, release
-from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.undo import Undoable
@@ -34,16 +34,9 @@ def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
     - Every block is checkpointed, and its inputs wait in host memory: `wrap_blocks(model, offload="cpu")`.
     - The MLPs in the blocks run over shards of their sequence. A shard has as many tokens as the model is wide, so
       that what is between the products of an MLP is no larger than one of its weights.
-    - The loss is computed without logits. A forward in training mode, with gradients and `labels`, runs as the model's
-      own code says, and its head returns a stand-in for them, a `torch.Tensor` of their shape, dtype and device
-      without memory. Casts, views, slices and masks of tokens, scale, softcap and a bias of the vocabulary are
-      followed; `F.cross_entropy` of the stand-in, in the model, in its `loss_function` or in yours, becomes
-      `fused_linear_cross_entropy`. Anything else that is done with it makes the logits, and goes on as without this
-      call. So `outputs.logits` costs memory when it is used, and not before. A loss for which logits had to be made is
-      a SurgeryWarning, once for each reason.
-
-    Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
-    itself, heads do what they did.
+    - The loss is computed without logits, as with `fuse_loss` of `ckpt_surgery.distributed`: inside the model's own
+      forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
+      before.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
@@ -74,41 +67,42 @@ def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
 class LongContext(Undoable):
     """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
 
-    `surgery` is that of `wrap_blocks`, `mlps` and `heads` are those found, with the reasons of those left alone.
+    `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, and `mlps` are those found, with the reasons of
+    those left alone.
     """
 
     surgery: Surgery
+    loss: FusedLoss
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.mlps: tuple[Mlp, ...] = ()
-        self.heads: tuple[Head, ...] = ()
-        self.state = LossState(type(model).__name__)
         self._options: SurgeryOptions | None = None
-        self._tilings: list[Tiling] = []
-        self._forwards: list[Any] = []
-        self._hooks: list[Any] = []
+        self._changes: list[Tiling | FusedLoss] = []
+        self._losses = LossState(type(model).__name__)
 
     def __str__(self) -> str:
         lines = [str(self.surgery)]
         tiled = Counter((type(mlp.module).__name__, mlp.reason) for mlp in self.mlps)
         for (name, mlp_reason), count in tiled.items():
             lines.append(f"{count} x {name}: " + ("tiled" if mlp_reason is None else f"not tiled: {mlp_reason}"))
-        for head in self.heads:
-            words = "fused" if head.reason is None else f"not fused: {head.reason}"
-            lines.append(f"loss of {head.owner}: {words}")
-        lines += [f"logits were made for {name}: {count} x" for name, count in self.state.made.items()]
-        return "\n".join(lines) + ("\nundone" if self._undone else "")
+        lines.append(str(self.loss))
+        return "\n".join(lines)
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads found, with the reasons of those left alone."""
+        return self.loss.heads
 
     @property
     def fused_losses(self) -> int:
         """How many losses were computed without logits so far."""
-        return self.state.fused
+        return self._losses.fused
 
     @property
     def made_logits(self) -> dict[str, int]:
         """For which functions logits were made before a loss, and how often."""
-        return dict(self.state.made)
+        return dict(self._losses.made)
 
     def apply(self, tokens: int | None) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
@@ -122,11 +116,11 @@ class LongContext(Undoable):
             for width in sorted({mlp.width for mlp in self.mlps if mlp.reason is None}):
                 same = [mlp.module for mlp in self.mlps if mlp.reason is None and mlp.width == width]
                 if tokens is None:
-                    self._tilings.append(tile_mlp(same, shard_size=width))
+                    self._changes.append(tile_mlp(same, shard_size=width))
                 else:
-                    self._tilings.append(tile_mlp(same, num_shards=-(-tokens // width)))
-            self.heads = tuple(heads_of(self.model))
-            self._forwards, self._hooks = fuse(self.model, self.heads, self.state)
+                    self._changes.append(tile_mlp(same, num_shards=-(-tokens // width)))
+            self.loss = FusedLoss(self.model, self._losses)
+            self._changes.append(self.loss)
         except BaseException:
             self.undo()
             raise
@@ -137,7 +131,7 @@ class LongContext(Undoable):
 
         Nobody knows whether that one has labels. Where it has none, its logits are made when they are used.
         """
-        begin_within(self.model, self.state)
+        self.loss.begin_within(self.model)
 
     def undo(self) -> None:
         """Hand the model back as it was before `long_context`; a surgery that it had before keeps its options.
@@ -156,9 +150,6 @@ class LongContext(Undoable):
         self._undone = True
 
     def _release(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        release(self._forwards)
-        for tiling in self._tilings:
-            tiling.undo()
-        self._hooks, self._forwards, self._tilings = [], [], []
+        for change in self._changes:
+            change.undo()
+        self._changes = []

@@ -176,7 +176,7 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
         best_kept_bytes=reference.best_kept_bytes + sum(checkpointed.policy_bytes.values()),
         backward_flops=checkpointed.backward_flops,
         reference_backward_flops=reference.backward_flops,
-        best_backward_flops=reference.backward_flops + reference.block_flops,
+        best_backward_flops=reference.backward_flops + reference.block_flops - checkpointed.policy_flops,
         forward_flops=reference.forward_flops,
     )
 

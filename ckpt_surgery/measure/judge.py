@@ -77,6 +77,7 @@ class _Judge:
             blocks=self._counts(run),
             errors=verdict.errors or {},
             cost=verdict.cost,
+            kept_results=run.kept_results,
             timeline=run.timeline,
             seconds=time.perf_counter() - started,
         )

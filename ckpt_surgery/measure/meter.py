@@ -7,7 +7,7 @@ autograd, a closure of the checkpoint, a cache. Nothing is judged here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from ckpt_surgery.measure.results import Timeline
+from ckpt_surgery.runtime.flops import flops_of
 
 _MAX_POINTS = 200
 _aten = torch.ops.aten
@@ -205,10 +205,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
                 self.leaking_blocks.add(storage.block)
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
-        formula = _formula(func)
-        if formula is None:
-            return
-        flops = int(formula(*args, **options, out_val=result))
+        flops = flops_of(func, args, options, result)
         if self._backward_at is not None:
             self.backward_flops += flops
             return
@@ -288,23 +285,3 @@ def _allocates(func: Any, index: int) -> bool:
     """Whether the result with this index is a new tensor and no alias of an argument."""
     returns = func._schema.returns
     return returns[min(index, len(returns) - 1)].alias_info is None
-
-
-def _formula(func: Any) -> Callable[..., Any] | None:
-    packet = func._overloadpacket
-    return _CPU_ATTENTION.get(packet) or flop_registry.get(packet)
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
-
-
-def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    shapes = (gradient.shape, query.shape, key.shape, value.shape)
-    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-
-
-_CPU_ATTENTION: Mapping[Any, Callable[..., Any]] = {  # torch itself counts only those of other devices
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}

@@ -12,6 +12,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Mode, Timeline
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
 
 _LONG = 160  # characters; torch likes to go on after it has said what is wrong
@@ -65,7 +66,8 @@ class RunRecord:
     those of parameters that the step itself wrote into.
     `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
     that would be left if every block kept only what it was given and returned, `held_bytes` what each block made and
-    did not return, of those kept. `policy_bytes` are those that a surgery was told to keep of each block.
+    did not return, of those kept. `policy_bytes` are those that a surgery was told to keep of each block,
+    `kept_results` what they are, and `policy_flops` the work that its recomputes are spared for it.
     `recompute_bytes` are those alive whenever the recompute of a block began, and
     `left_bytes` those after the backward, both without the gradients of parameters and inputs. FLOPs are counted for
     forward and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
@@ -88,6 +90,8 @@ class RunRecord:
     best_kept_bytes: int = 0
     held_bytes: Mapping[str, int] = field(default_factory=dict)
     policy_bytes: Mapping[str, int] = field(default_factory=dict)
+    policy_flops: int = 0
+    kept_results: tuple[KeptSummary, ...] = ()
     recompute_bytes: tuple[int, ...] = ()
     left_bytes: int = 0
     forward_flops: int = 0

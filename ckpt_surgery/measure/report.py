@@ -229,7 +229,8 @@ def _cost_lines(report: Report) -> list[str]:
     if len(rows) == 1:
         return []
     legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
-    return ["", *aligned(rows), f"  ({legend})"]
+    saved = [f"  {title}, {kept}" for title, mode in report.columns(alone=True) if mode for kept in mode.kept_results]
+    return ["", *aligned(rows), f"  ({legend})", *saved]
 
 
 def _surgery_lines(report: Report, width: int) -> list[str]:

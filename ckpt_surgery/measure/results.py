@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.text import listed, some
 
 Mode = Literal["non_reentrant", "reentrant"]
@@ -303,7 +304,8 @@ class ModeReport:
     """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
 
     `skips` tell which levels were not judged, and why. `refused` is the sentence with which a surgery refuses a call
-    that reentrant checkpointing would get wrong: nothing was measured then, and it is no fault.
+    that reentrant checkpointing would get wrong: nothing was measured then, and it is no fault. `kept_results` are
+    those of the option `save` of a surgery that the model had.
     """
 
     mode: Mode
@@ -313,6 +315,7 @@ class ModeReport:
     blocks: tuple[BlockCount, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
     cost: Cost | None = None
+    kept_results: tuple[KeptSummary, ...] = ()
     timeline: Timeline | None = None
     seconds: float = 0.0
     refused: str = ""
@@ -377,6 +380,9 @@ def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
             "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
             "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
             "cost": None if data["cost"] is None else Cost(**data["cost"]),
+            "kept_results": tuple(
+                KeptSummary(**{**kept, "operators": tuple(kept["operators"])}) for kept in data["kept_results"]
+            ),
             "timeline": timeline_of(data["timeline"]),
         }
     )

@@ -24,10 +24,11 @@ from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObser
 from ckpt_surgery.measure.record import LITTLE, RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.switch import Switch, kept_by_policy, switch_checkpointing
+from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
+from ckpt_surgery.runtime.summary import kept_by
 
 _GATE = 1e-3
 
@@ -73,6 +74,7 @@ def run_step(
         if generate is not None and step.error is None:
             step.generate(model, generate)
         gradients = gradients_of(model, step.arguments)
+        policies = [] if checkpointing is None else policies_of(model)
         return RunRecord(
             checkpointing=checkpointing,
             seed=seed,
@@ -84,7 +86,9 @@ def run_step(
             kept_bytes=step.meter.kept_bytes,
             best_kept_bytes=step.meter.best_kept_bytes,
             held_bytes=step.meter.held_bytes,
-            policy_bytes={} if checkpointing is None else kept_by_policy(model),
+            policy_bytes={name: size for policy in policies for name, size in policy.bytes.items()},
+            policy_flops=sum(policy.flops.total() for policy in policies),
+            kept_results=tuple(kept for policy in policies for kept in kept_by(policy)),
             recompute_bytes=step.meter.recompute_bytes(gradients),
             left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,

@@ -18,6 +18,7 @@ from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
+from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
 
 Switch = Callable[[nn.Module, Mode | None], None]
@@ -88,10 +89,10 @@ def has_surgery(model: nn.Module) -> bool:
     return any(_surgical_blocks(model))
 
 
-def kept_by_policy(model: nn.Module) -> dict[str, int]:
-    """The bytes that the option `save` of `wrap_blocks` kept of each block in the last step, by name of the block."""
+def policies_of(model: nn.Module) -> list[SavePolicy]:
+    """What the option `save` of `wrap_blocks` keeps of the blocks of a model: of each surgery on it one."""
     policies = {id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].policy) is not None}
-    return {name: size for policy in policies.values() for name, size in policy.bytes.items()}
+    return list(policies.values())
 
 
 def blocks_of(model: nn.Module) -> dict[str, Block]:

@@ -10,14 +10,11 @@ from typing import Any, Literal
 from torch import nn
 
 from ckpt_surgery.distributed import fuse_loss, tile_mlp
-from ckpt_surgery.planning.lora import LoraLinear
-from ckpt_surgery.runtime.discovery import Block
 from ckpt_surgery.runtime.surgery import Surgery
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import plural
 
-_MLPS = frozenset({"mlp", "feed_forward", "ffn"})
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 """A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""
 
@@ -110,44 +107,6 @@ class AppliedPlan(Undoable):
         for part in reversed(self.parts):
             part.undo()
         self._undone = True
-
-
-def tileable(blocks: Iterable[Block]) -> dict[str, nn.Module]:
-    """The MLPs of some blocks that treat each token by itself, as far as their classes tell, by their full names.
-
-    Those of mixtures of experts are left out: a router sees fewer tokens at a time, and its logits are collected.
-    """
-    return {
-        f"{block.name}.{name}": module
-        for block in blocks
-        for name, module in block.module.named_modules()
-        if name.rpartition(".")[2] in _MLPS and _is_dense(module)
-    }
-
-
-def width_of(mlps: Iterable[nn.Module]) -> int:
-    """The most features that a token has between some MLPs: shards hold as many tokens.
-
-    That is the rule of Arctic Long Sequence Training (arXiv 2506.13996): sequence length over hidden size, rounded up,
-    is the number of shards.
-    """
-    return max(
-        (min(p.shape) for mlp in mlps for p in mlp.parameters() if p.ndim == 2 and not _is_adapter(mlp, p)), default=0
-    )
-
-
-def _is_dense(module: nn.Module) -> bool:
-    parts = list(module.modules())
-    return (
-        any(parameter.ndim == 2 for parameter in module.parameters())
-        and all(parameter.ndim <= 2 for parameter in module.parameters())
-        and not any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in parts)
-    )
-
-
-def _is_adapter(mlp: nn.Module, parameter: nn.Parameter) -> bool:
-    adapters = (part for part in mlp.modules() if isinstance(part, LoraLinear))
-    return any(parameter is part.lora_A.weight or parameter is part.lora_B.weight for part in adapters)
 
 
 def _listed(names: Sequence[str]) -> str:

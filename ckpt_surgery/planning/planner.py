@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,11 @@ from itertools import accumulate
 
 from torch import nn
 
-from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
+from ckpt_surgery.distributed.fused_head import FusedLoss
+from ckpt_surgery.distributed.mlps import mlps_of
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
-from ckpt_surgery.planning.choices import PlanChoice, tileable, width_of
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
@@ -138,8 +141,10 @@ class BudgetPlanner:
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
-        mlps = tileable(block for blocks in self.stacks.values() for block in blocks)
-        tiled = PlanChoice(tiled=tuple(mlps), shard_size=width_of(mlps.values()))
+        blocks = [block.module for blocks in self.stacks.values() for block in blocks]
+        mlps = [mlp for mlp in mlps_of(self.model, blocks) if mlp.reason is None]
+        shard_size = max((mlp.width for mlp in mlps), default=0)
+        tiled = PlanChoice(tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
         ways = [PlanChoice(), *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
@@ -155,9 +160,13 @@ class BudgetPlanner:
             return None
 
     def _metered(self, choice: PlanChoice) -> _Metered:
-        with choice.apply(self.model, self_check="never"):
+        with choice.apply(self.model, self_check="never") as applied, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for below
             on_host_without_data(self.model)
             step, drawn = self._step()
+            for part in applied.parts:
+                if isinstance(part, FusedLoss):
+                    part.check()
             explained = explanation_of(self.model, step, drawn, self._training)
         kept: Counter[str] = Counter()
         for allocation in step.allocations:

@@ -27,7 +27,8 @@ class BlockForward:
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
     later. With `fills_cache` another part of the model reads the cache that the block fills. `schedule` says which of
-    its calls check themselves, and `policy` what they keep, where that is anything.
+    its calls check themselves, and `policy` what they keep, where that is anything; with `moves_kept` that goes where
+    the block's inputs go.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class BlockForward:
         self.fills_cache = fills_cache
         self.skip_frozen = options.skip_frozen
         self.policy = policy
+        self.moves_kept = options.save_offload
         self.schedule = CheckSchedule(options.checks)
         self.original = original
         self.replacement: Callable[..., Any] | None = None
@@ -87,7 +89,9 @@ class BlockForward:
         reentrant = bool(getattr(function, "reentrant", False))
         refuse_transforms(self._signature.place, reentrant=reentrant)
         call = self._signature.without_own_caches(*self._signature.without_use_cache(args, kwargs))
-        kept = None if self.policy is None else KeptResults(self.policy, self.name, self.place)
+        kept = None
+        if self.policy is not None:
+            kept = KeptResults(self.policy, self.name, self.place, moves=self.moves_kept)
         computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule, kept)
         given = computation.tensors
         if not given:

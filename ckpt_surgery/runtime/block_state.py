@@ -39,15 +39,13 @@ from ckpt_surgery.runtime.module_dictionaries import (
 )
 from ckpt_surgery.runtime.outer_variables import outer_variables
 from ckpt_surgery.runtime.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
-from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version
+from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, version, versions
 
 Key = tuple[nn.Module, str]
 """A module of a block, and the name of a parameter, a buffer or an attribute of it."""
 
-Mark = tuple[int, bool]
-"""How often a tensor was written, and whether it requires gradient."""
 _hooks_of = itemgetter("_forward_hooks", "_forward_pre_hooks")
-_mark_of: Callable[[Tensor], Mark] = attrgetter("_version", "requires_grad")
+_trains: Callable[[Tensor], bool] = attrgetter("requires_grad")
 
 _MOST_WATCHED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in the call that is watched, in case the block writes it."""
@@ -87,9 +85,10 @@ class _Watched:
 class Entry:
     """What was there when a call began.
 
-    `attributes` are the dictionaries of all modules, which `spaces` tell apart; `marks` those of the `watched`
-    parameters and buffers; `tensors` copies of those that the block may write, by their places among `watched`;
-    `contents` what `roots`, the objects in attributes, held.
+    `attributes` are the dictionaries of all modules, which `spaces` tell apart; `versions` and `trainable` tell how
+    often each of the `watched` parameters and buffers was written, and whether it requires gradient; `tensors` are
+    copies of those that the block may write, by their places among `watched`; `contents` what `roots`, the objects in
+    attributes, held.
     """
 
     attributes: DictionaryCopies
@@ -97,7 +96,8 @@ class Entry:
     watched: list[_Watched]
     own_tensors: list[Tensor]
     """The parameters and buffers of the block."""
-    marks: list[Mark]
+    versions: list[int]
+    trainable: list[bool]
     tensors: dict[int, Tensor]
     roots: list[tuple[Key, Any]]
     contents: Contents
@@ -182,7 +182,8 @@ class BlockState:
             self._spaces,
             self._watched,
             self._tensors,
-            _marks(self._tensors),
+            versions(self._tensors),
+            list(map(_trains, self._tensors)),
             copied,
             self._roots,
             Contents(self._roots, written=self.written, copy_all=everything) if self._roots else _NOTHING,
@@ -197,13 +198,14 @@ class BlockState:
 
         Drops from the entry what no recompute needs. Raises CannotRestore where the call cannot be run again.
         """
-        entry.contents.check_generators()
-        changed = set(_set_since(entry))
-        entry.writes_nothing = not changed
-        written = {key for key in entry.contents.changed() if isinstance(key, tuple)} | changed
+        written = _set_since(entry)
+        entry.writes_nothing = not written
+        if entry.contents:
+            entry.contents.check_generators()
+            written |= {key for key in entry.contents.changed() if isinstance(key, tuple)}
         for place, copied in entry.tensors.items():
             now = entry.watched[place]
-            if version(now.tensor) != entry.marks[place][0] or (not self.known and not same_bits(copied, now.tensor)):
+            if version(now.tensor) != entry.versions[place] or (not self.known and not same_bits(copied, now.tensor)):
                 written.add(now.key)
         self.written |= written
         entry.tensors = {
@@ -229,7 +231,8 @@ class BlockState:
             and not entry.contents
             and entry.drawn is None
             and entry.attributes.still_hold()
-            and _marks(entry.own_tensors) == entry.marks
+            and versions(entry.own_tensors) == entry.versions
+            and list(map(_trains, entry.own_tensors)) == entry.trainable
             and entry.kernels == attention_kernels()
         )
 
@@ -263,17 +266,17 @@ class BlockState:
 
     def _put_tensors(self, entry: Entry, stack: ExitStack, *, spare: bool) -> None:
         """Put copies in the places of tensors that were written, and let all require gradient as they did."""
-        marks = _marks(entry.own_tensors)
-        if entry.tensors or marks != entry.marks:
+        now = versions(entry.own_tensors)
+        if entry.tensors or now != entry.versions:
             for place, watched in enumerate(entry.watched):
-                was_written = marks[place][0] != entry.marks[place][0]
+                was_written = now[place] != entry.versions[place]
                 kept = entry.tensors.get(place)
                 if kept is not None and (spare or was_written or not self.known or watched.key in self.written):
                     watched.home[watched.key[1]] = _like(watched.tensor, copy_of(kept))
                 elif was_written:
                     self._check_written(watched)
-        if marks != entry.marks:
-            for watched, (_, trainable) in zip(entry.watched, entry.marks, strict=True):
+        if list(map(_trains, entry.own_tensors)) != entry.trainable:
+            for watched, trainable in zip(entry.watched, entry.trainable, strict=True):
                 if watched.tensor.requires_grad != trainable and watched.tensor.is_leaf:
                     stack.callback(watched.tensor.requires_grad_, watched.tensor.requires_grad)
                     watched.tensor.requires_grad_(trainable)
@@ -395,20 +398,17 @@ def held_tensors(keys: Iterable[Key]) -> dict[tuple[Any, ...], Tensor]:
     }
 
 
-def _marks(own: list[Tensor]) -> list[Mark]:
-    try:
-        return list(map(_mark_of, own))
-    except RuntimeError:  # there are inference tensors
-        return [(version(tensor), tensor.requires_grad) for tensor in own]
-
-
-def _set_since(entry: Entry) -> Iterator[Key]:
+def _set_since(entry: Entry) -> set[Key]:
     """The attributes, buffers and parameters that were set, replaced or deleted since."""
     if entry.attributes.still_hold():
-        return
-    for space, kept in zip(entry.spaces, entry.attributes.copies, strict=True):
-        if space.role is not Role.OF_PARAMETER and not identical(space.held, kept):
-            yield from ((space.home, name) for name in differing(space.held, kept) if name not in UNWATCHED)
+        return set()
+    return {
+        (space.home, name)
+        for space, kept in zip(entry.spaces, entry.attributes.copies, strict=True)
+        if space.role is not Role.OF_PARAMETER and not identical(space.held, kept)
+        for name in differing(space.held, kept)
+        if name not in UNWATCHED
+    }
 
 
 def _put_back(attributes: DictionaryCopies, now: list[dict[str, Any]]) -> None:

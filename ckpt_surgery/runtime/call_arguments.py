@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -95,7 +96,7 @@ class BlockSignature:
 
         A block that is not of transformers may do anything with it once it is given a cache.
         """
-        if self.needs_use_cache or self.cache_decides or not any(value is True for value in (*args, *kwargs.values())):
+        if self.needs_use_cache or self.cache_decides or not any(map(is_, (*args, *kwargs.values()), repeat(True))):
             return args, kwargs
         given = dict(self.named(args, kwargs))
         past = {name for name in (*self.names, *given) if name in self.past}
@@ -126,7 +127,7 @@ class BlockSignature:
         Past state that a block can only read, such as a tuple of tensors, stays. Raises SurgeryError where a cache
         already holds something for this layer: without it the block would compute something else.
         """
-        if all(type(value) in _NEVER_PAST for value in (*args, *kwargs.values())):
+        if _NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:

@@ -91,6 +91,10 @@ class _Container:
     contents: tuple[tuple[Any, Any], ...]
 
 
+SPECS = frozenset({Slot, _Container})
+"""The types of specs that are not the value itself."""
+
+
 class Flattener:
     """Splits values into the tensors that are `wanted`, each once, and specs from which `unflatten` rebuilds them.
 

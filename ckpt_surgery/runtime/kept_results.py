@@ -24,6 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.flops import flops_of
+from ckpt_surgery.runtime.offload import MovedResult, keep_result
 from ckpt_surgery.runtime.policies import (
     RANDOM,
     ROUTER,
@@ -50,10 +52,11 @@ _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miope
 
 @dataclass(slots=True)
 class KeptCount:
-    """How many results of one operator were kept, and their bytes."""
+    """How many results of one operator were kept, their bytes, and the work of making them again."""
 
     results: int = 0
     bytes: int = 0
+    flops: int = 0
 
 
 @dataclass
@@ -61,13 +64,14 @@ class SavePolicy:
     """The option `save` of a surgery, and what it kept in the present step: from the first forward after a recompute.
 
     `kept` is by text of `save` and name of an operator; `bytes` by name of a block, memory that two results share
-    counted once.
+    counted once; `flops` are those that the recomputes of a block do less.
     """
 
     save: tuple[str, ...]
     preserve_rng_state: bool
     kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
+    flops: Counter[str] = field(default_factory=Counter)
     _run: Counter[str] = field(default_factory=Counter)
     _waiting: set[str] = field(default_factory=set)
     _matched: set[str] = field(default_factory=set)
@@ -109,6 +113,7 @@ class SavePolicy:
             self._recomputed = False
             self.kept.clear()
             self.bytes.clear()
+            self.flops.clear()
         self._waiting.discard(block)
 
     def ran(self, operator: Any) -> None:
@@ -116,13 +121,14 @@ class SavePolicy:
         if (self._waiting or len(self._matched) < len(self.save)) and not getattr(operator, "is_view", False):
             self._run[operator_name(operator)] += 1
 
-    def note(self, choices: Sequence[Choice], operator: Any, count: int) -> None:
-        """Note a result of so many bytes that these choices keep."""
+    def note(self, choices: Sequence[Choice], operator: Any, count: int, flops: int) -> None:
+        """Note a result of so many bytes, made with so many operations, that these choices keep."""
         for choice in choices:
             self._matched.add(choice.text)
             entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
             entry.results += 1
             entry.bytes += count
+            entry.flops += flops
 
     def recomputed(self) -> None:
         """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""
@@ -149,7 +155,7 @@ class _Result:
     operator: Any
     form: tuple[Any, ...]
     kept: bool = False
-    value: Any = None
+    value: Any = None  # with a MovedResult in place of each tensor that has left the device
     versions: tuple[int, ...] = ()
     aliases: list[Tensor] = field(default_factory=list)
     copied: bool = False
@@ -169,11 +175,25 @@ class _Result:
         self.aliases.append(_alias(alias))
         self.versions = (*self.versions, version(alias))
 
+    def move(self) -> None:
+        """Let leave the device what can. Nothing of it may have been written so far."""
+
+        def moved(leaf: Any) -> Any:
+            kept = keep_result(leaf, self.aliases) if isinstance(leaf, Tensor) else None
+            return leaf if kept is None else kept
+
+        self.value = tree_map(moved, self.value)
+        if not self.tensors():
+            self.aliases = []
+        self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
+
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
         """Whether somebody has written what is kept."""
+        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedResult)):
+            return True
         return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
@@ -183,7 +203,7 @@ class _Result:
         if self.generator is not None:
             self.generator[0].set_state(self.generator[1])
         if self.in_place:
-            return args[0].copy_(self.value)
+            return args[0].copy_(_returned(self.value))
         return tree_map(_copy if self.copied else _alias, self.value)
 
 
@@ -199,11 +219,13 @@ class _Score:
 class KeptResults:
     """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages.
 
-    `show` is given what operators get whose results are kept, in each run of the block.
+    `show` is given what operators get whose results are kept, in each run of the block. With `moves` what is
+    kept goes where the inputs of the block go.
     """
 
-    def __init__(self, policy: SavePolicy, block: str, place: str) -> None:
+    def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
         self._policy = policy
+        self._moves = moves
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
@@ -220,11 +242,13 @@ class KeptResults:
         self._policy.recomputed()
         return _Giving(self)
 
-    def refuse_written(self) -> None:
-        """Raise SurgeryError where the forward has written what is kept."""
+    def end(self) -> None:
+        """Let what is kept leave, after the forward. Raises SurgeryError where that has written it."""
         for results in self._results.values():
             for result in results:
                 self._check_written(result)
+                if self._moves and result.kept:
+                    result.move()
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -239,15 +263,18 @@ class KeptResults:
         self._results.setdefault(operator, []).append(noted)
         return noted
 
-    def keep(self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...]) -> None:
-        """Keep what an operator made, because of these choices."""
+    def keep(
+        self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+    ) -> None:
+        """Keep what an operator made with so many operations, because of these choices."""
         if noted.kept:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
         noted.keep(result, args, copied=copied)
         self._show(noted, args)
         sizes = dict(_memory(tensor) for tensor in noted.tensors())
-        self._policy.note(choices, noted.operator, sum(sizes.values()))
+        self._policy.note(choices, noted.operator, sum(sizes.values()), flops)
+        self._policy.flops[self._block] += flops
         self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages.keys())
         self._storages |= dict.fromkeys(sizes, noted)
 
@@ -331,7 +358,7 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
         if chosen := self._selector.chosen(func, role, args, kwargs, result):
-            self._kept.keep(noted, chosen, result, args)
+            self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
                 self._keep_scores(chosen, args[0])
         elif role.score_of is not None:
@@ -364,8 +391,13 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
         return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
+def _returned(value: Any) -> Any:
+    return value.tensor() if isinstance(value, MovedResult) else value
+
+
 def _alias(value: Any) -> Any:
     """A tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    value = _returned(value)
     if not isinstance(value, Tensor):
         return value
     with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):  # it keeps the count
@@ -373,6 +405,7 @@ def _alias(value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
+    value = _returned(value)
     return value.clone() if isinstance(value, Tensor) else value
 
 

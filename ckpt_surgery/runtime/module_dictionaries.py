@@ -70,7 +70,7 @@ class DictionaryCopies:
     hold.
     """
 
-    __slots__ = ("_filled", "_lengths", "_picks", "_replaced", "_values", "copies", "dicts")
+    __slots__ = ("_empty", "_filled", "_lengths", "_picks", "_replaced", "_values", "copies", "dicts")
 
     def __init__(
         self,
@@ -87,8 +87,9 @@ class DictionaryCopies:
             tuple(copy) if counting is None else (*counting, *_TABLES)
             for copy, counting in zip(copies, names, strict=True)
         ]
-        self._lengths = list(map(len, copies))
-        self._filled = [held for held, names_here in zip(dicts, counted, strict=True) if names_here]
+        self._empty = [held for held, copy in zip(dicts, copies, strict=True) if not copy]
+        self._filled = [held for held, copy in zip(dicts, copies, strict=True) if copy]
+        self._lengths = list(map(len, filter(None, copies)))
         self._picks = [_picker(names_here) for names_here in counted if names_here]
         self._values = list(chain.from_iterable(map(call, self._picks, filter(None, copies))))
 
@@ -101,8 +102,10 @@ class DictionaryCopies:
         if self._replaced:
             return False
         try:
-            return list(map(len, self.dicts)) == self._lengths and all(
-                map(is_, chain.from_iterable(map(call, self._picks, self._filled)), self._values)
+            return (
+                not any(self._empty)
+                and list(map(len, self._filled)) == self._lengths
+                and all(map(is_, chain.from_iterable(map(call, self._picks, self._filled)), self._values))
             )
         except KeyError:  # a name is gone
             return False

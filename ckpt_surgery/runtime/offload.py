@@ -1,6 +1,7 @@
 """Block inputs kept in host memory between forward and backward, through autograd's hooks for saved tensors.
 
-The caller says which tensors are a block's inputs; checkpointing itself is torch's.
+The caller says which tensors are a block's inputs, and which results of it are kept with them; checkpointing itself is
+torch's.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ class Transport(Protocol):
 class OffloadStats:
     """What an offloader has done since it was made.
 
-    Of the block inputs that were saved, `tensors` left the device, `bytes` in total; `deduplicated` were already
-    saved for another block; and `kept` stayed: the last of each forward, parameters, small ones, and those that there
-    was `no_room` for. At most `peak_in_flight` copies were on their way from the device at once. Of what the backward
-    `fetched`, `prefetched` was on its way before it was asked for, and at most `peak_returning` copies at once.
+    Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
+    `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in
+    each forward, parameters, small ones, and those that there was `no_room` for. At most `peak_in_flight` copies were
+    on their way from the device at once. Of what the backward `fetched`, `prefetched` was on its way before it was
+    asked for, and at most `peak_returning` copies at once.
     """
 
     tensors: int = 0
@@ -83,7 +85,8 @@ class Offloader:
         """Use `transport`, by default one to host memory.
 
         Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
-        for before another is sent; and no more than so many are on their way back ahead of their use. Raises
+        for before another is sent, and no more than so many are on their way back ahead of their use. With results,
+        as many more leave at a time as the call that is sent has of them. Raises
         OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
         """
         if in_flight < 1 or minimum_bytes < 0:
@@ -125,11 +128,14 @@ class Offloader:
             return
         with self._lock, torch.no_grad():
             newest = self._newest()
-            self._send(newest.tensors if newest else ())
+            if newest is not None:
+                self._send(newest.tensors, self._in_flight + newest.results)
             if self._step.order:  # its backward has begun
                 self._step = _CallOrder()
             inputs = _Inputs(self._step)
         given = list(tensors)
+        around = getattr(_SAVING, "call", None)
+        _SAVING.call = self, inputs
 
         # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
         # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
@@ -142,7 +148,20 @@ class Offloader:
             with saved_tensors_hooks(pack, self._unpack):
                 yield
         finally:
+            _SAVING.call = around
             given.clear()  # autograd holds `pack` as long as what it has packed
+
+    def keep(self, result: Tensor, aliases: Sequence[Tensor], inputs: _Inputs) -> MovedResult | None:
+        """See `keep_result`; `inputs` are those of the call whose result it is."""
+        with self._lock, torch.no_grad():
+            offloaded = _OffloadedTensor(result, aliases)
+            if offloaded.bytes < self._minimum_bytes:
+                return None
+            self.stats.kept += 1
+            inputs.add(offloaded)
+            inputs.results += 1
+            self._newest = weakref.ref(inputs)
+            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
 
     def _save(self, tensor: Tensor, inputs: _Inputs) -> _Kept | _Reference:
         with self._lock, torch.no_grad():
@@ -161,11 +180,11 @@ class Offloader:
             self._newest = weakref.ref(inputs)
             return _Reference(offloaded, inputs, len(inputs.tensors))
 
-    def _send(self, tensors: Sequence[_OffloadedTensor]) -> None:
+    def _send(self, tensors: Sequence[_OffloadedTensor], most: int) -> None:
         for offloaded in tensors:
             if offloaded.host_copy is not None or offloaded.source is None or offloaded.stays:
                 continue  # an earlier block's as well
-            self._wait_for(self._in_flight - 1)
+            self._wait_for(most - 1)
             offloaded.host_copy = self.transport.put(offloaded.source)
             if offloaded.host_copy is None:
                 offloaded.stays = True
@@ -185,12 +204,14 @@ class Offloader:
             self.transport.finish(offloaded.host_copy)
             # A source that was written to during its copy stays, so that the backward sees it and raises.
             if not offloaded.modified():
-                offloaded.source = None
+                offloaded.source, offloaded.aliases = None, ()
         self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
 
     def _unpack(self, saved: _Kept | _Reference) -> Tensor:
-        if isinstance(saved, _Kept):
-            return saved.tensor()
+        return saved.tensor() if isinstance(saved, _Kept) else self.fetch(saved)
+
+    def fetch(self, saved: _Reference) -> Tensor:
+        """What was moved, on its device, and what the backward is expected to need next on its way there."""
         with self._lock, torch.no_grad():
             following = self._following(saved)
             self._wait_for(0, [saved.offloaded, *following])
@@ -243,6 +264,23 @@ class Offloader:
         self._returning = deque(map(weakref.ref, returning))
 
 
+def keep_result(result: Tensor, aliases: Sequence[Tensor] = ()) -> MovedResult | None:
+    """Move a result of a block along with its inputs: of the call whose `Offloader.saving` runs this.
+
+    `result` is a tensor of any shape and dtype, outside of the graph; the caller gives up what it has of that memory.
+    `aliases` are tensors of the same memory with counts of writes of their own. None where the result stays: it is
+    small or not strided, or no call is running.
+    """
+    call: tuple[Offloader, _Inputs] | None = getattr(_SAVING, "call", None)
+    if call is None or not _is_dense(result):
+        return None
+    return call[0].keep(result, aliases, call[1])
+
+
+_SAVING = threading.local()
+"""The innermost `saving` of a thread: its offloader, and the inputs of its call."""
+
+
 def _none() -> None:
     return None
 
@@ -280,12 +318,13 @@ class _OffloadedTensor:
     """One tensor that was saved: `source` is its memory on the device, until `host_copy` is done.
 
     `stays` is True where the store had no room for it. `device_copy` is a copy back that was started; `ready` is what
-    was fetched and the next block needs again.
+    was fetched and the next block needs again. `aliases` count the writes to the same memory by themselves.
     """
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, aliases: Sequence[Tensor] = ()) -> None:
         self.original = TensorWeakRef(tensor)
         self.version = tensor._version
+        self.aliases = tuple((alias, alias._version) for alias in aliases)
         source, self.view = _compact(tensor.detach())
         self.source: Tensor | None = source
         self.bytes = source.nbytes
@@ -300,8 +339,8 @@ class _OffloadedTensor:
 
     def modified(self) -> bool:
         """Whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
-        aliases = (self.source, self.original())
-        return any(alias is not None and alias._version != self.version for alias in aliases)
+        counted = [(self.source, self.version), (self.original(), self.version), *self.aliases]
+        return any(alias is not None and alias._version != before for alias, before in counted)
 
 
 class _CallOrder:
@@ -336,11 +375,15 @@ class _CallOrder:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Inputs:
-    """The moving inputs of one block's call, which is that of a `number` in its step once there are any."""
+    """The moving inputs of one block's call, which is that of a `number` in its step once there are any.
+
+    So many `results` of the call are among them.
+    """
 
     step: _CallOrder
     number: int = -1
     tensors: list[_OffloadedTensor] = field(default_factory=list)
+    results: int = 0
 
     def add(self, offloaded: _OffloadedTensor) -> None:
         """One more input."""
@@ -356,6 +399,22 @@ class _Reference:
     offloaded: _OffloadedTensor
     inputs: _Inputs
     place: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedResult:
+    """A result of a block that an offloader keeps."""
+
+    _offloader: Offloader
+    _reference: _Reference
+
+    def tensor(self) -> Tensor:
+        """The result, on its device. Raises ModifiedTensorError where it was written before it had left."""
+        return self._offloader.fetch(self._reference)
+
+    def is_written(self) -> bool:
+        """Whether it was written before it had left."""
+        return self._reference.offloaded.modified()
 
 
 class _Kept:
@@ -381,5 +440,9 @@ def _modified(shape: Sequence[int]) -> str:
 
 
 def _can_move(tensor: Tensor) -> bool:
+    return _is_dense(tensor) and tensor.is_floating_point() and not isinstance(tensor._base, nn.Parameter)
+
+
+def _is_dense(tensor: Tensor) -> bool:
     plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
-    return plain and tensor.is_floating_point() and tensor.numel() > 0 and not isinstance(tensor._base, nn.Parameter)
+    return plain and tensor.numel() > 0

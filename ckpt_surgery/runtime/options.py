@@ -39,6 +39,7 @@ class SurgeryOptions:
     context_fn: Callable[[], Any] | None = None
     self_check: SelfCheckOption = "first"
     save: tuple[str, ...] | None = None
+    save_offload: bool = False
 
     def __post_init__(self) -> None:
         if self.offload_pinned is not None and self.offload not in (None, "cpu"):
@@ -70,6 +71,12 @@ class SurgeryOptions:
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
         choices_of(self.save or ())
+        if type(self.save_offload) is not bool:
+            raise SurgeryError(f"save_offload is {self.save_offload!r}: give True or False")
+        if self.save_offload and (self.save is None or self.offload is None):
+            raise SurgeryError(
+                'save_offload=True moves what save names where offload says: give save and offload="cpu" or a folder'
+            )
         if self.use_reentrant and self.save is not None:
             raise SurgeryError("save needs use_reentrant=False: reentrant checkpointing keeps nothing of a block")
 

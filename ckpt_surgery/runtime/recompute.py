@@ -28,7 +28,7 @@ from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.reentrant import ReentrantMode
 from ckpt_surgery.runtime.self_check import SEES_SAVED_TENSORS, SelfCheck
-from ckpt_surgery.runtime.tensors import is_parameter, version
+from ckpt_surgery.runtime.tensors import is_parameter, versions
 
 
 class Computation:
@@ -76,7 +76,7 @@ class Computation:
         arguments, self._arguments = self._arguments, None
         assert arguments is not None
         self._call.tensors = []
-        before = [version(tensor) for tensor in given]
+        before = versions(given)
         self._mode = self._mode_of_first_run()
         try:
             return self._mode.first(arguments, given)
@@ -94,13 +94,14 @@ class Computation:
         return ReentrantMode(self._call, self._check)
 
     def _refuse_written(self, arguments: Arguments, given: tuple[Tensor, ...], before: Sequence[int]) -> None:
-        for tensor, written in zip(given, before, strict=True):
-            if version(tensor) != written:
-                name = _name_of(tensor, self._call.signature.named(*arguments))
-                raise SurgeryError(
-                    f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
-                    "block out, or give it a copy"
-                )
+        now = versions(given)
+        if now != before:
+            written = next(tensor for tensor, old, new in zip(given, before, now, strict=True) if old != new)
+            name = _name_of(written, self._call.signature.named(*arguments))
+            raise SurgeryError(
+                f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
+                "block out, or give it a copy"
+            )
 
     def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         try:
@@ -128,29 +129,32 @@ class Computation:
 class NonReentrantMode(RecomputeMode):
     """The first pass runs with gradients, so that autograd knows what the block made of what."""
 
-    __slots__ = ("_kept", "_output")
+    __slots__ = ("_kept", "_output", "_parameters")
 
     def __init__(self, call: RecordedCall, check: SelfCheck | None, kept: KeptResults | None) -> None:
         super().__init__(call, check)
         self._kept = kept
+        self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
 
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         args, kwargs = arguments
+        self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
         self._call.begin(watching=self._check is not None)
         checking = self._check.forward(saved=SEES_SAVED_TENSORS) if self._check is not None else NOTHING
         with checking, self._kept.forward() if self._kept is not None else NOTHING:
             self._output = self._call.forward(*args, **kwargs)
         self._call.end()
         if self._kept is not None:
-            self._kept.refuse_written()
+            self._kept.end()
         results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
         if self._check is not None and not SEES_SAVED_TENSORS:
             self._check.results(results)
         return results
 
     def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are
-        given = tuple([tensor if is_parameter(tensor) else without_graph(tensor) for tensor in given])
+        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
+        # hooks for saved tensors, as those of offload, give tensors that are none
+        given = tuple([self._parameters.get(place, without_graph(each)) for place, each in enumerate(given)])
 
         def forward(stand_ins: Mapping[int, Any]) -> Any:
             args, kwargs = self._call.rebuilt(given, stand_ins)

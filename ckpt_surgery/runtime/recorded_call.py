@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_state import BlockState, Entry, Key
-from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
-from ckpt_surgery.runtime.containers import NOTHING, PLAIN, Flattener, hidden_tensors, unflatten
+from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature, name_at
+from ckpt_surgery.runtime.containers import NOTHING, PLAIN, SPECS, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.contents import CannotRestore, Contents
-from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.runtime.tensors import versions
 
 Result = TypeVar("Result")
+_requires_gradient: Callable[[Tensor], bool] = attrgetter("requires_grad")
 
 
 class RecordedCall:
     """A call of `forward`, which runs `block`, with `arguments`.
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
-    away, so that they do not live as long as the record. `writable` tells whether an argument holds a container that
-    the call can write into.
+    away, so that they do not live as long as the record. `constants` are the tensors among the arguments that do not.
+    `writable` tells whether an argument holds a container that the call can write into.
     """
 
     __slots__ = (
-        "_constants",
+        "_constant_names",
         "_contents",
         "_entry",
         "_opaque",
         "_specs",
+        "_versions",
         "block",
+        "constants",
         "forward",
         "signature",
         "state",
@@ -50,24 +54,23 @@ class RecordedCall:
     ) -> None:
         args, kwargs = arguments
         flattener = Flattener(_requires_gradient)
-        specs, past = [], signature.past
-        for name, value in signature.named(args, kwargs):
-            kind = type(value)
-            if kind in PLAIN:
-                specs.append(value)
-            elif name in past:
-                specs.append(flattener.flatten(_own_copy(value), name))
-            else:
-                specs.append(flattener.take(value, name) if kind is Tensor else flattener.flatten(value, name))
+
+        def spec(name: str, value: Any) -> Any:
+            return flattener.flatten(_own_copy(value) if name in signature.past else value, name)
+
+        self._specs: Arguments = (
+            tuple([spec(name_at(signature.names, place), value) for place, value in enumerate(args)]),
+            {name: value if type(value) in PLAIN else spec(name, value) for name, value in kwargs.items()},
+        )
         self.block = block
         self.forward = forward
         self.signature = signature
         self.state = state
         self.tensors = flattener.tensors
         self.writable = flattener.writable
-        named = dict(zip(kwargs, specs[len(args) :], strict=True))
-        self._specs: tuple[tuple[Any, ...], dict[str, Any]] = tuple(specs[: len(args)]), named
-        self._constants = [(name, tensor, version(tensor)) for name, tensor in flattener.constants]
+        self.constants = [tensor for _, tensor in flattener.constants]
+        self._constant_names = [name for name, _ in flattener.constants]
+        self._versions = versions(self.constants)
         self._opaque = flattener.opaque
         self._contents: Contents | None = None
         self._entry: Entry | None = None
@@ -76,10 +79,6 @@ class RecordedCall:
     def place(self) -> str:
         """Which block this is, for messages."""
         return self.signature.place
-
-    def constants(self) -> Iterator[Tensor]:
-        """The tensors among the arguments that do not require gradient."""
-        return (tensor for _, tensor, _ in self._constants)
 
     def begin(self, *, watching: bool) -> Entry:
         """Note what is there before the first pass; with `watching`, also what the block seldom depends on."""
@@ -119,7 +118,7 @@ class RecordedCall:
                 stand_ins = stack.enter_context(self._contents.restored()) if self._contents else NOTHING
             except CannotRestore as error:
                 raise self._refusal(error) from None
-            before = self._versions()
+            before = versions(self.constants)
             try:
                 yield stand_ins
             finally:
@@ -133,7 +132,7 @@ class RecordedCall:
         if self._contents or not (trusting and self.state.is_as_at(self._entry)):
             with self.as_at_entry(keeping=keeping, trusting=trusting) as stand_ins:
                 return run(stand_ins)
-        before = self._versions()
+        before = versions(self.constants)
         try:
             return run(NOTHING)
         finally:
@@ -142,7 +141,7 @@ class RecordedCall:
     def release(self) -> None:
         """Forget what only a recompute needs, after the last one: objects noted at entry may lead to results."""
         self._entry = self._contents = None
-        self._specs, self._constants, self._opaque = ((), {}), [], []
+        self._specs, self.constants, self._versions, self._opaque = ((), {}), [], [], []
 
     def state_at_entry(self) -> AbstractContextManager[None]:
         """The same for the block alone and before the first pass: what is written into the arguments stays."""
@@ -166,13 +165,12 @@ class RecordedCall:
 
         Raises SurgeryError where the block would now compute something else.
         """
-        self._check_constants(before for _, _, before in self._constants)
+        self._check_constants(self._versions)
         positional, keywords = self._specs
         args = tuple([unflatten(spec, given, stand_ins) for spec in positional])
-        kwargs = {
-            n: spec if type(spec) in PLAIN else unflatten(spec, given, stand_ins) for n, spec in keywords.items()
-        }
-        return args, kwargs
+        if stand_ins or not SPECS.isdisjoint(map(type, keywords.values())):
+            return args, {name: unflatten(spec, given, stand_ins) for name, spec in keywords.items()}
+        return args, dict(keywords)
 
     def refuse_hidden_gradients(self, besides: Collection[Tensor]) -> None:
         """Raise SurgeryError where an object of unknown structure holds tensors that require gradient.
@@ -186,21 +184,16 @@ class RecordedCall:
                     "with use_reentrant=True their gradient would be lost; use use_reentrant=False"
                 )
 
-    def _versions(self) -> list[int]:
-        return [version(tensor) for _, tensor, _ in self._constants]
-
-    def _check_constants(self, versions: Iterable[int]) -> None:
-        """Raise SurgeryError where a tensor among the arguments was written since it had one of these versions."""
-        for (name, tensor, _), before in zip(self._constants, versions, strict=True):
-            if version(tensor) != before:
-                raise SurgeryError(
-                    f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "
-                    "forward; leave the block out, or give it a copy"
-                )
-
-
-def _requires_gradient(tensor: Tensor) -> bool:
-    return tensor.requires_grad
+    def _check_constants(self, before: Sequence[int]) -> None:
+        """Raise SurgeryError where one of `constants` was written since they had these versions."""
+        now = versions(self.constants)
+        if now != before:
+            pairs = zip(self._constant_names, before, now, strict=True)
+            name = next(name for name, old, new in pairs if old != new)
+            raise SurgeryError(
+                f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "
+                "forward; leave the block out, or give it a copy"
+            )
 
 
 def _own_copy(value: Any) -> Any:

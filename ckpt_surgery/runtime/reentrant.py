@@ -8,7 +8,7 @@ holds such a tensor already holds the right one. In the recompute the same tenso
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from operator import attrgetter
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class ReentrantMode(RecomputeMode):
         """Where in the output its tensors are: the first of the results."""
         self._aside: tuple[Place, ...] = ()
         """Where the other results are: what can be reached besides the output."""
-        self._tables: set[Place] = set()
+        self._tables: Set[Place] = frozenset()
         """Where the first pass gave watched submodules a tensor that it had not made."""
         self._watched: tuple[nn.Module, ...] = ()
         """The submodules at whose calls somebody else may look."""
@@ -65,9 +65,9 @@ class ReentrantMode(RecomputeMode):
         """The modules and parameters that the first pass made: gradients go to these, and not to others like them."""
         self._made: tuple[weakref.ref[Tensor], ...] = ()
         """The results of the first pass."""
-        self._written: set[Key] = set()
+        self._written: Set[Key] = frozenset()
         """What the first pass wrote on the block, without the constants."""
-        self._constant: set[Key] = set()
+        self._constant: Set[Key] = frozenset()
         """What the first pass wrote on the block that holds no tensor with gradient."""
 
     def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -83,7 +83,7 @@ class ReentrantMode(RecomputeMode):
         tracing = self._check is not None or not (state.known and state.traced)
         note_rounded = self._check.rounded if self._check is not None else None
         origins = TensorOrigins((*given, *_trainable(call.block)), note_rounded) if tracing else None
-        excluded = {*map(id, given), *map(id, call.constants()), *state.buffers}
+        excluded = {*map(id, given), *map(id, call.constants), *state.buffers}
         check = self._check.forward(saved=False) if self._check is not None else NOTHING
         with watching(self._watched, weakref.ref) as seen, origins or NOTHING, check:
             try:
@@ -112,13 +112,14 @@ class ReentrantMode(RecomputeMode):
             )
         del output
         written = call.end()
-        self._parts = _parts(written)
+        if written:
+            self._parts = _parts(written)
         self._note_written(written, entry, origins)
         excluded |= {id(tensor) for tensor in flattener.tensors}
         results = (*flattener.tensors, *self._set_aside(arguments, seen, excluded, entry, origins))
         del flattener
         if any(tensor._is_view() for tensor in results):
-            results = writable(results, (*given, *call.constants(), *entry.own_tensors))
+            results = writable(results, (*given, *call.constants, *entry.own_tensors))
         if origins is not None and origins.any_alive_besides((*given, *results, *entry.own_tensors)):
             raise SurgeryError(
                 f"{call.place} keeps a tensor with gradient where nobody can find it, neither in its output nor on "
@@ -213,7 +214,8 @@ class ReentrantMode(RecomputeMode):
                 key for key, values in held.items() if values and not any(map(origins.descends_from_sources, values))
             }
             state.traced = True
-        self._written, self._constant = written - state.constant, written & state.constant
+        if written:
+            self._written, self._constant = written - state.constant, written & state.constant
         for key, tensor in (*entry.cut.values(), *entry.contents.cut.values()):
             tensor.register_hook(_refusal(self._call.place, cast(Key, key), state))  # type: ignore[no-untyped-call]
         for name, tensor in self._call.cut_arguments():
@@ -233,15 +235,18 @@ class ReentrantMode(RecomputeMode):
         """
         state = self._call.state
         aside: dict[int, tuple[Place, Tensor]] = {}
+        tables: set[Place] = set()
         for place, tensor in self._reachable(arguments, seen).items():
             if tensor is None or not _is_result(tensor, excluded, entry):
                 continue
             if place in seen and (place in state.tables if origins is None else not origins.made(tensor)):
-                self._tables.add(place)
+                tables.add(place)
             else:
                 aside.setdefault(id(tensor), (place, tensor))
+        if tables:
+            self._tables = tables
         if origins is not None:
-            state.tables = self._tables
+            state.tables = tables
         self._aside = tuple(place for place, _ in aside.values())
         return [tensor for _, tensor in aside.values()]
 
@@ -324,8 +329,8 @@ def _trainable(block: nn.Module) -> Iterator[nn.Parameter]:
 
 def _is_result(tensor: Tensor, excluded: Collection[int], entry: Entry) -> bool:
     """Whether a tensor was made in the call: no parameter, none of the `excluded`, and not there at its entry."""
-    if not is_differentiable(tensor) or isinstance(tensor, nn.Parameter):
-        return False
+    if not is_differentiable(tensor) or (type(tensor) is not Tensor and isinstance(tensor, nn.Parameter)):
+        return False  # to ask whether something is a Parameter takes long
     return id(tensor) not in excluded and not entry.is_there(tensor)
 
 

@@ -11,8 +11,10 @@ from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
 from ckpt_surgery.runtime.kept_results import SavePolicy
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.runtime.library_switch import has_inline_branch
 from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.policies import in_words
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
 
 
@@ -41,16 +43,6 @@ class StackSummary:
     blocks: int
     repair: BlockRepair | None
     left_alone: tuple[LeftAlone, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSummary:
-    """What one name of `save` kept in the last step: so many results of these operators, of so many bytes."""
-
-    name: str
-    operators: tuple[str, ...]
-    results: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +91,26 @@ def summarise(
         function,
         tuple(summaries),
         dict(left),
-        () if policy is None else tuple(_kept(policy, name) for name in policy.save),
+        () if policy is None else kept_by(policy),
         policy is not None and policy.has_run,
     )
 
 
+def kept_by(policy: SavePolicy) -> tuple[KeptSummary, ...]:
+    """What each name of a policy kept in the last step."""
+    return tuple(_kept(policy, name) for name in policy.save)
+
+
 def _kept(policy: SavePolicy, name: str) -> KeptSummary:
     counts = {operator: count for (text, operator), count in policy.kept.items() if text == name}
-    results = sum(count.results for count in counts.values())
-    return KeptSummary(name, tuple(counts), results, sum(count.bytes for count in counts.values()))
+    return KeptSummary(
+        name,
+        tuple(map(in_words, counts)),
+        sum(count.results for count in counts.values()),
+        sum(count.bytes for count in counts.values()),
+        sum(count.flops for count in counts.values()),
+        matched=name not in policy.unmatched,
+    )
 
 
 def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ckpt_surgery.runtime.checkpointing import Checkpointing
-from ckpt_surgery.runtime.policies import in_words
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.runtime.selection import LeftAlone
-from ckpt_surgery.runtime.summary import BlockRepair, KeptSummary, StackSummary, SurgerySummary
-from ckpt_surgery.text import plural, size, some, text_table
+from ckpt_surgery.runtime.summary import BlockRepair, StackSummary, SurgerySummary
+from ckpt_surgery.text import text_table
 
 _LEFT_ALONE = {
     LeftAlone.BLOCKS: "not among the blocks",
@@ -49,7 +49,7 @@ def surgery_table(summary: SurgerySummary) -> str:
     lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
     left = [f"{count} {name}" for name, count in summary.left_to_library.items()]
     footer = [f"left to their own switch: {', '.join(left)}"] if left else []
-    footer += [_kept(kept, has_run=summary.has_run) for kept in summary.kept]
+    footer += [_kept(kept, summary.function, has_run=summary.has_run) for kept in summary.kept]
     return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines, *footer])
 
 
@@ -59,17 +59,18 @@ def _manner(function: Callable[..., Any] | None) -> str:
     if not isinstance(function, Checkpointing):
         return f"checkpointed by {getattr(function, '__qualname__', type(function).__name__)}"
     manner = "reentrant" if function.options.use_reentrant else "non-reentrant"
-    place = "on the host" if function.options.offload == "cpu" else "on disk"
-    return f"checkpointed, {manner}" + (f", inputs kept {place}" if function.offloader else "")
+    return f"checkpointed, {manner}" + (f", inputs kept {_place(function)}" if function.offloader else "")
 
 
-def _kept(kept: KeptSummary, *, has_run: bool) -> str:
+def _place(function: Checkpointing) -> str:
+    return "on the host" if function.options.offload == "cpu" else "on disk"
+
+
+def _kept(kept: KeptSummary, function: Callable[..., Any] | None, *, has_run: bool) -> str:
     if not has_run:
         return f"save {kept.name}: what it keeps is known after a step"
-    if not kept.results:
-        return f"save {kept.name}: nothing in the last step"
-    operators = some(map(in_words, kept.operators))
-    return f"save {kept.name}: {plural(kept.results, 'result')} in the last step, {size(kept.bytes)}, of {operators}"
+    moves = isinstance(function, Checkpointing) and function.options.save_offload
+    return kept.line(_place(function) if moves and isinstance(function, Checkpointing) else "")
 
 
 def _repair(repair: BlockRepair) -> str:

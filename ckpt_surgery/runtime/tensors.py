@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,17 @@ def _bytes(tensor: Tensor) -> Tensor:
     if flat.numel() and flat.stride(0) != 1:  # one element has any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8)
+
+
+_version_of: Callable[[Tensor], int] = attrgetter("_version")
+
+
+def versions(tensors: Sequence[Tensor]) -> list[int]:
+    """The `version` of each tensor."""
+    try:
+        return list(map(_version_of, tensors))
+    except RuntimeError:  # there are inference tensors
+        return list(map(version, tensors))
 
 
 def version(tensor: Tensor) -> int:

@@ -49,6 +49,7 @@ def wrap_blocks(
     context_fn: Callable[[], Any] | None = None,
     self_check: SelfCheckOption = "first",
     save: str | Iterable[str] | None = None,
+    save_offload: bool = False,
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
@@ -88,6 +89,8 @@ def wrap_blocks(
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
             ":2" behind a name keeps every second of them in a block, beginning with the first. Needs
             `use_reentrant=False`.
+        save_offload: whether what `save` keeps goes to where `offload` says, with the blocks' inputs, and comes back
+            with them.
 
     A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
     its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
@@ -124,6 +127,7 @@ def wrap_blocks(
         context_fn=context_fn,
         self_check=self_check,
         save=saved_names(save),
+        save_offload=save_offload,
     )
     surgery = _existing_surgery(target) or Surgery(target)
     surgery.apply(options)

@@ -62,7 +62,7 @@ def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[A
 
 def test_every_option_of_wrap_blocks_and_of_the_guard_is_one_of_the_command(started: list[tuple[Any, ...]]) -> None:
     options = "--reentrant --offload --save x --stacks x --blocks x --first 1 --every-n 1 --self-check 1 --every 1"
-    options += " --offload-pinned 1KB --preserve-rng-state --skip-frozen --patience 1 --on-fault warn"
+    options += " --offload-pinned 1KB --save-offload --preserve-rng-state --skip-frozen --patience 1 --on-fault warn"
     assert main(["run", *options.split(), "train.py"]) == 0
     arrived = started[0][4]
     assert arrived["wrap_options"].keys() == signature(wrap_blocks).parameters.keys() - {"model", "context_fn"}
@@ -106,7 +106,7 @@ def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None
         (trained,) = takeover.trained
         assert isinstance(trained.surgery, LongContext)
         assert (trained.surgery.fused_losses, trained.surgery.made_logits) == (2, {})
-        assert trained.surgery.state.given == 0
+        assert trained.surgery.loss.state.given == 0
         torch.testing.assert_close(torch.stack(losses), torch.stack([bare, bare]))
     finally:
         takeover.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +13,13 @@ pytest.importorskip("transformers")
 import torch
 import torch.distributed as dist
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ckpt_surgery import SurgeryError, explain, wrap_blocks
-from ckpt_surgery.distributed import fuse_loss
+from ckpt_surgery import SurgeryError, SurgeryWarning, explain, wrap_blocks
+from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy, lazy_logits
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -67,25 +67,31 @@ def test_a_head_with_a_bias_and_labels_by_position() -> None:
     assert loss.item() == pytest.approx(expected[0])
 
 
-def test_labels_that_are_not_shifted_make_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_loss_in_its_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     expected = step(model, **inputs())
-    monkeypatch.setattr(functional, "pad", lambda labels, *_, **__: labels.roll(1, -1).repeat(1, 2))
-    with fuse_loss(model), pytest.raises((AssertionError, RuntimeError)):
-        assert same(step(model, **inputs()), expected)
+
+    def of_other_labels(hidden: Tensor, weight: Tensor, labels: Tensor, *args: Any, **options: Any) -> Tensor:
+        return fused_linear_cross_entropy(hidden, weight, labels.roll(1), *args, **options)
+
+    monkeypatch.setattr(lazy_logits, "fused_linear_cross_entropy", of_other_labels)
+    with fuse_loss(model):
+        assert not same(step(model, **inputs()), expected)
 
 
-def test_logits_are_never_made_and_say_so() -> None:
+def test_logits_are_never_made_and_there_when_used() -> None:
     config = llama_config(2)
     config.vocab_size = 5000
     model = transformers.LlamaForCausalLM(config).train()
     before = explain(model, tokens(8))
-    with fuse_loss(model):
+    expected = model(**tokens(2)).logits
+    with fuse_loss(model) as change:
         assert explain(model, tokens(8)).peak_bytes < 0.6 * before.peak_bytes
         logits = model(**tokens(2)).logits
-    assert logits.shape[-1] == 5000
-    assert logits.isnan().all()
-    assert logits.untyped_storage().nbytes() == 4
+    change.check()
+    assert type(logits) is lazy_logits.LazyLogits
+    assert logits.shape == expected.shape
+    assert torch.equal(logits.detach(), expected.detach())
 
 
 @pytest.mark.parametrize("off", ["evaluation", "no gradients", "no labels"])
@@ -109,7 +115,7 @@ def test_it_is_undone_once_and_leaves_nothing() -> None:
     keys = list(model.state_dict())
     change = fuse_loss(model)
     assert list(model.state_dict()) == keys
-    with pytest.raises(SurgeryError, match="has a forward of its own"):
+    with pytest.raises(SurgeryError, match="the forward of its head is not that of its class"):
         fuse_loss(model)
     change.undo()
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
@@ -117,30 +123,50 @@ def test_it_is_undone_once_and_leaves_nothing() -> None:
         change.undo()
 
 
-def test_models_that_do_something_else_are_refused() -> None:
-    with pytest.raises(SurgeryError, match="Linear has no head"):
+def test_models_without_a_head_that_can_be_fused_are_refused() -> None:
+    with pytest.raises(SurgeryError, match="Linear cannot be fused: Linear: it has no output embeddings"):
         fuse_loss(nn.Linear(2, 2))
+    with pytest.raises(SurgeryError, match="of type str"):
+        fuse_loss("model")  # type: ignore[arg-type]
+
+
+def capped() -> Any:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    masked = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=64, **sizes))
-    with pytest.raises(SurgeryError, match="another loss than ForCausalLMLoss"):
-        fuse_loss(masked)
-    capped = transformers.Gemma2ForCausalLM(
-        transformers.Gemma2Config(vocab_size=64, num_key_value_heads=1, head_dim=8, **sizes)
-    ).train()
-    with fuse_loss(capped), pytest.raises(SurgeryError, match="changes its logits before the loss"):
-        capped(**tokens())
+    more = {"num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 2.0}
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(vocab_size=64, **more, **sizes)).double().train()
 
 
-def test_a_model_that_computes_its_loss_elsewhere_is_refused() -> None:
-    class Own(transformers.LlamaForCausalLM):  # type: ignore[misc]
-        def forward(self, input_ids: Any, labels: Any) -> Any:
-            logits = self.lm_head(self.model(input_ids).last_hidden_state)
-            return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+class Own(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """Computes its loss by itself."""
 
-    own = Own(llama_config()).train()
-    with fuse_loss(own), pytest.raises(SurgeryError, match="computes its loss in another way"):
-        own(**{name: value for name, value in tokens().items() if name in ("input_ids", "labels")})
-    assert own(**tokens()).isfinite()
+    def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
+        logits = self.lm_head(self.model(input_ids).last_hidden_state)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return transformers.modeling_outputs.CausalLMOutput(loss=loss, logits=logits)
+
+
+@pytest.mark.parametrize(
+    "make", [capped, lambda: Own(llama_config()).double().train()], ids=["capped", "its own loss"]
+)
+def test_what_a_model_does_with_its_logits_is_done(make: Callable[[], Any]) -> None:
+    model = make()
+    expected = step(model, **inputs())
+    with fuse_loss(model) as change:
+        assert same(step(model, **inputs()), expected)
+    change.check()
+
+
+def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
+    model = llama()
+    model.loss_function = lambda **given: given["logits"].float().mean()
+    with fuse_loss(model) as change, pytest.raises(SurgeryError, match="computed no loss from the logits"):
+        change.check()
+    expected = step(model, **inputs())
+    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="makes its logits for mean"):
+        assert same(step(model, **inputs()), expected)
+    assert change.made_logits == {"mean": 1}
+    with pytest.raises(SurgeryError, match="makes its logits for mean"):
+        change.check()
 
 
 @pytest.mark.parametrize("first", ["fuse_loss", "fully_shard"])

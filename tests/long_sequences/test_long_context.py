@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import benchmarks.long_context as benchmark
 from ckpt_surgery import SurgeryError, SurgeryWarning, long_context, wrap_blocks
-from ckpt_surgery.long_sequences.fused_head import HeadReason
-from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.mlps import MlpReason
+from ckpt_surgery.distributed.heads import HeadReason
+from ckpt_surgery.distributed.lazy_logits import LazyLogits
+from ckpt_surgery.distributed.mlps import MlpReason
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -171,7 +171,7 @@ def test_a_step_after_one_that_raised_is_as_it_should_be() -> None:
             model(input_ids=batch()["input_ids"], labels=torch.zeros(2, 5, dtype=torch.long))
         assert type(model(batch()["input_ids"]).logits) is Tensor
         step(model, **batch())
-        assert context.state.given == 0
+        assert context.loss.state.given == 0
 
 
 def test_generation_between_steps_is_as_before() -> None:

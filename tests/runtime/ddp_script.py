@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime import checkpointing as surgery_checkpointing
@@ -116,6 +118,41 @@ def plain_blocks_sharded_first() -> dict[str, Any]:
     return {"checkpointed": [surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks]}
 
 
+def saving(
+    prepare: Callable[[nn.Module], nn.Module], save: Any = ("attention", "matmul:2"), **options: Any
+) -> dict[str, Any]:
+    """Train with a policy in a wrapper: what it kept of each block, and the products in all backwards."""
+    surgeries: list[Any] = []
+    ran: Counter[str] = Counter()
+
+    def wrapped(model: nn.Module) -> nn.Module:
+        outer = prepare(model)
+        surgeries.append(wrap_blocks(model, save=save, **options))
+        return outer
+
+    with CountingBackward(ran):
+        result = train(llama(), wrapped)
+    policy = surgeries[0].policy
+    kept = {} if policy is None else {"bytes": sorted(policy.bytes.values()), "unmatched": policy.unmatched}
+    return {**result, **kept, "products": ran.total()}
+
+
+_PRODUCTS = frozenset({"aten::mm", "aten::bmm"})
+
+
+class CountingBackward(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
+    """Counts the products in backwards, recomputes among them."""
+
+    def __init__(self, ran: Counter[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ran = ran
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._current_graph_task_id() >= 0:  # a backward is under way
+            self._ran[func._schema.name] += func._schema.name in _PRODUCTS
+        return func(*args, **(kwargs or {}))
+
+
 def layers_of(model: nn.Module) -> nn.ModuleList:
     return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
 
@@ -136,6 +173,12 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
     "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
     "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
+    "ddp, saving": partial(saving, DistributedDataParallel),
+    "ddp, saving nothing": partial(saving, DistributedDataParallel, None),
+    "fsdp, saving": partial(saving, partial(in_fsdp, wrap={}, before=True)),
+    "fsdp, saving on the host": partial(
+        saving, partial(in_fsdp, wrap={}, before=True), offload="cpu", save_offload=True
+    ),
     "fsdp first, plain blocks": plain_blocks_sharded_first,
     "no wrapper": partial(watched, twice, unwrapped),
 }

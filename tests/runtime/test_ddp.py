@@ -53,5 +53,16 @@ def test_sharding_changes_no_gradient(results: Results, case: str) -> None:
         assert rank["difference"] < CLOSE
 
 
+@pytest.mark.parametrize("case", ["ddp, saving", "fsdp, saving", "fsdp, saving on the host"])
+def test_a_policy_keeps_the_same_in_wrappers_and_changes_no_gradient(results: Results, case: str) -> None:
+    for rank in results[case]:
+        assert rank["error"] == ""
+        assert rank["difference"] < CLOSE
+        assert rank["unmatched"] == []
+        assert len(set(rank["bytes"])) == 1
+        assert rank["bytes"] == results["ddp, saving"][0]["bytes"]
+        assert rank["products"] < results["ddp, saving nothing"][0]["products"]
+
+
 def test_plain_blocks_are_found_behind_the_classes_of_fsdp(results: Results) -> None:
     assert results["fsdp first, plain blocks"] == [{"checkpointed": [True, True, True]}] * SIZE

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
+from ckpt_surgery import SurgeryError, SurgeryWarning, verify, wrap_blocks
 from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.step import run_step
 from tests.measure.toys import model_of
 from tests.zoo.surgery_toys import NormedLayer, differences, step
@@ -146,9 +148,35 @@ def test_the_table_says_what_was_kept() -> None:
     ]
     model(**tokens()).loss.backward()
     assert str(surgery).splitlines()[-2:] == [
-        "save attention: 1 result in the last step, 1.7 KiB, of aten._scaled_dot_product_flash_attention_for_cpu",
-        "save matmul:2: 4 results in the last step, 6.0 KiB, of aten.mm",
+        "save attention: 1 result in the last step, 1.7 KiB, 4.6 kFLOP not done again, of "
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "save matmul:2: 4 results in the last step, 6.0 KiB, 27.6 kFLOP not done again, of aten.mm",
     ]
+
+
+ATTENTION_FLOPS = 2 * 2 * ROWS * LENGTH * LENGTH * SIZE
+"""Two products of each query with each key, or value."""
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_work_that_is_spared_is_counted(attention: str) -> None:
+    runs = []
+    for save in (None, "attention"):
+        model = llama(2, attn_implementation=attention)
+        surgery = wrap_blocks(model, save=save, self_check="never")
+        runs.append(run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant"))
+    spared = ATTENTION_FLOPS if attention == "sdpa" else ATTENTION_FLOPS // 2  # eager: the weighted sum
+    assert surgery.policy is not None
+    assert surgery.policy.flops == {"model.layers.0": spared, "model.layers.1": spared}
+    assert runs[0].backward_flops - runs[1].backward_flops == runs[1].policy_flops == 2 * spared
+
+
+def test_the_table_names_what_the_blocks_never_run() -> None:
+    model = llama(2)
+    surgery = wrap_blocks(model, save=["attention", "conv"], self_check="never")
+    with pytest.raises(SurgeryError, match="save names 'conv'"):
+        model(**tokens()).loss.backward()
+    assert str(surgery).splitlines()[-1] == "save conv: the blocks have run nothing of the kind so far"
 
 
 # Gradients
@@ -553,7 +581,7 @@ def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
     model = Two().train()
     surgery = wrap_blocks(model, save="conv")
     model(torch.randn(4, 4), both=False).backward()
-    assert str(surgery).endswith("save conv: nothing in the last step")
+    assert str(surgery).endswith("save conv: the blocks have run nothing of the kind so far")
     model(torch.randn(4, 4), both=True).backward()
     assert "save conv: 2 results in the last step" in str(surgery)
     wrap_blocks(model, save="aten.topk")
@@ -685,8 +713,32 @@ def test_verify_holds_a_policy_against_what_it_was_told_to_keep() -> None:
     assert verdict.cost is not None
     assert surgery.policy is not None
     assert verdict.cost.best_kept_bytes == reference.best_kept_bytes + surgery.policy.bytes.total()
+    assert verdict.cost.best_backward_flops == reference.backward_flops + reference.block_flops - run.policy_flops
     untold = compare(reference, replace(run, policy_bytes={}))
     assert [fault.level for fault in untold.faults] == ["cost"]
+
+
+def test_verify_tells_where_what_is_kept_is_made_again() -> None:
+    model = llama(3)
+    wrap_blocks(model, save="matmul")
+    blocks = layers_of_named(model)
+    reference = run_step(model, tokens(), blocks=blocks)
+    run = run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant")
+    assert compare(reference, run).ok
+    again = compare(reference, replace(run, backward_flops=run.backward_flops + run.policy_flops))
+    assert [fault.kind for fault in again.faults] == [FaultKind.BACKWARD_FLOPS]
+
+
+def test_verify_says_what_a_policy_keeps() -> None:
+    model = llama(3)
+    wrap_blocks(model, save=["attention", "matmul:2"])
+    report = verify(model, tokens(), modes=["non_reentrant"])
+    assert report.status == "ok"
+    assert "  non_reentrant, save attention: 3 results in the last step, 5.1 KiB, 13.8 kFLOP not done again" in str(
+        report
+    )
+    assert report_of(report.to_dict()) == report
+    assert [kept.name for kept in report.modes[0].kept_results] == ["attention", "matmul:2"]
 
 
 def test_compiled_blocks_keep_by_the_same_names() -> None:

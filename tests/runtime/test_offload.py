@@ -87,8 +87,8 @@ def test_gradients_are_right_whatever_has_no_room(seed: int, reentrant: bool) ->
 
 def test_memory_that_is_given_back_too_early_shows_in_the_gradients() -> None:
     class Hasty(Offloader):
-        def _send(self, tensors: Any) -> None:
-            super()._send(tensors)
+        def _send(self, tensors: Any, most: int) -> None:
+            super()._send(tensors, most)
             for offloaded in tensors:
                 offloaded.source = None
 

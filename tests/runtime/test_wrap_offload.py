@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from torch import Tensor, nn
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime import pinned_pool
@@ -192,6 +193,47 @@ def test_threads_train_models_of_their_own(tmp_path: Path) -> None:
         assert all(
             torch.allclose(value, gradients[name]) for name, value in expected.gradients.items() if value is not None
         )
+
+
+class Latents(nn.Module):
+    """A learned input that its first block is given, as it is or as a view, as resamplers do."""
+
+    def __init__(self, *, expanded: bool) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(3)))
+        self.expanded = expanded
+        self.layers = nn.ModuleList(NormedLatents() for _ in range(2))
+
+    def forward(self, rows: int) -> Tensor:
+        latents: Tensor = self.latents.expand(rows, 4, 8) if self.expanded else self.latents
+        for layer in self.layers:
+            latents = layer(latents)
+        return latents.square().sum()
+
+
+class NormedLatents(nn.Module):
+    """Saves its input for its backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, latents: Tensor) -> Tensor:
+        return latents * latents.square().mean(-1, keepdim=True).rsqrt() * self.scale
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+@pytest.mark.parametrize("expanded", [False, True], ids=["a parameter", "a view of it"])
+def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool, reentrant: bool) -> None:
+    results = []
+    for offload in (None, "cpu"):
+        model = Latents(expanded=expanded).train()
+        wrap_blocks(model, offload=offload, self_check="always", use_reentrant=reentrant, blocks=NormedLatents)
+        for _ in range(2):
+            model(3).backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+    assert all(gradient is not None for gradient in results[0])
+    assert all(map(torch.equal, *results))
 
 
 def gradients_of(model: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Deferred:
         host_copy.finished = True
 
     def start(self, host_copy: HostCopy) -> DeviceCopy:
-        device_copy = DeviceCopy(host_copy, torch.full_like(host_copy.host, torch.nan))
+        device_copy = DeviceCopy(host_copy, _nothing_like(host_copy.host))
         self._waiting.append(weakref.ref(device_copy))
         self._work()
         return device_copy
@@ -111,7 +111,7 @@ class HostCopy:
 
     def __post_init__(self) -> None:
         assert self.source is not None
-        self.host = torch.full_like(self.source, torch.nan)
+        self.host = _nothing_like(self.source)
         self._place = self.source.storage_offset(), self.source.shape, self.source.stride()
         self._memory: weakref.ref[torch.UntypedStorage] | None = weakref.ref(self.source.untyped_storage())
         self.source = None
@@ -121,3 +121,8 @@ class HostCopy:
         self._memory = None
         if memory is not None:
             self.host.copy_(torch.empty(0, dtype=self.host.dtype).set_(memory, *self._place))
+
+
+def _nothing_like(tensor: Tensor) -> Tensor:
+    """Values that show where nothing was copied yet."""
+    return torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.long_sequences.lazy_logits import HeadCall, LazyLogits, Noted
+from ckpt_surgery.distributed.lazy_logits import HeadCall, LazyLogits, Noted
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -48,6 +48,7 @@ FOLLOWED: dict[str, Use] = {
     "a loss module": lambda x: nn.CrossEntropyLoss()(x.view(-1, VOCABULARY), targets(12)),
     "a shift": lambda x: F.cross_entropy(flat(x[..., :-1, :].contiguous()), targets(10)),
     "the last tokens": lambda x: F.cross_entropy(flat(x[:, -2:, :]), targets(4)),
+    "tokens flattened": lambda x: F.cross_entropy(torch.flatten(x.flatten(0, 1), end_dim=0), targets(12)),
     "a mask": lambda x: F.cross_entropy(x[MASK], targets(9)),
     "one sequence": lambda x: F.cross_entropy(x[1], targets(6)),
     "a cast": lambda x: F.cross_entropy(flat(x.double().to(x.device)), targets(12)),
@@ -67,6 +68,7 @@ MADE: dict[str, Use] = {
     "a scale after a softcap": lambda x: F.cross_entropy(flat(capped(x) * 2), targets(12)),
     "a bias after a softcap": lambda x: F.cross_entropy(flat(capped(x) + OTHER), targets(12)),
     "a scale for each entry": lambda x: F.cross_entropy(flat(x * OTHER), targets(12)),
+    "flattened whole": lambda x: x.flatten(1).square().mean(),
     "a column of its own": lambda x: F.cross_entropy(x.transpose(1, 2), targets(2, 6)),
     "written into": lambda x: F.cross_entropy(flat(_written(x)), targets(12)),
     "seen, then a loss": lambda x: x.max() + F.cross_entropy(flat(x), targets(12)),
@@ -184,7 +186,7 @@ def test_what_writes_below_autograd_is_refused() -> None:
     with (
         torch.no_grad(),
         torch._C.DisableTorchFunctionSubclass(),
-        pytest.raises(SurgeryError, match="writes into logits"),
+        pytest.raises(SurgeryError, match="into logits that were not made"),
     ):
         logits.zero_()
 

@@ -22,7 +22,12 @@ class MlpReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
-    """A module that is an MLP by its name: tiled if `reason` is None. `width` is that of a token, 0 if not known."""
+    """A module that is an MLP by its name: tiled if `reason` is None.
+
+    `width` is the number of features of a token, 0 if not known. A shard takes as many tokens: that is the rule of
+    Arctic Long Sequence Training (arXiv 2506.13996), where sequence length over hidden size, rounded up, is the number
+    of shards.
+    """
 
     name: str
     module: nn.Module
@@ -58,16 +63,22 @@ def _width(module: nn.Module) -> int:
 
 def _products(module: nn.Module) -> Iterator[tuple[int, int]]:
     """The sizes (in, out) of the linear layers in a module, those of adapters left out."""
+    for part in _parts(module):
+        if isinstance(part, nn.Linear):
+            yield part.in_features, part.out_features
+        elif type(part).__name__ == "Conv1D" and hasattr(part, "nx"):
+            yield part.nx, part.nf  # type: ignore[misc]
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and all inside it; of a layer with an adapter only the layer."""
     base = getattr(module, "base_layer", None)
     if isinstance(base, nn.Module):
-        yield from _products(base)
-    elif isinstance(module, nn.Linear):
-        yield module.in_features, module.out_features
-    elif type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
-        yield module.nx, module.nf  # type: ignore[misc]
-    else:
-        for child in module.children():
-            yield from _products(child)
+        yield from _parts(base)
+        return
+    yield module
+    for child in module.children():
+        yield from _parts(child)
 
 
 def _mlp_reason(module: nn.Module) -> MlpReason | None:
@@ -81,6 +92,6 @@ def _mlp_reason(module: nn.Module) -> MlpReason | None:
     own = [parameter for part in module.modules() for parameter in part.parameters(recurse=False)]
     if any(parameter.dim() > 2 for parameter in own) or any(isinstance(part, _MIXING) for part in module.modules()):
         return MlpReason.MIXES
-    if not _width(module) or any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in module.children()):
+    if not _width(module) or any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in _parts(module)):
         return MlpReason.MIXES
     return None

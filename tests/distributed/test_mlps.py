@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.long_sequences.mlps import MlpReason, mlps_of
+from ckpt_surgery.distributed.mlps import MlpReason, mlps_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -51,17 +51,41 @@ def test_a_module_that_widens_tokens_and_narrows_them_is_tiled() -> None:
     assert reasons(ToyMLP(nn.Dropout(), nn.LayerNorm(4))) == [("0.inner", 4, None)]
 
 
+class AdaptedLinear(nn.Module):
+    """A layer with an adapter, made as PEFT makes it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, 2)})
+
+
+def test_adapters_change_nothing() -> None:
+    adapted = ToyMLP()
+    adapted.up, adapted.down = AdaptedLinear(adapted.up), AdaptedLinear(adapted.down)  # type: ignore[assignment]
+    assert reasons(adapted) == [("0.inner", 4, None)]
+
+
 @pytest.mark.parametrize(
     ("mlp", "reason"),
     [
         (TwoTensorsMLP(), MlpReason.ARGUMENTS),
         (ExpertsMLP(), MlpReason.MIXES),
         (ListMLP(), MlpReason.MIXES),
+        (ToyMLP(ListMLP()), MlpReason.MIXES),
         (ToyMLP(nn.BatchNorm1d(4)), MlpReason.MIXES),
         (ToyMLP(nn.Conv1d(4, 4, 3)), MlpReason.MIXES),
         (ToyMLP(out=5), MlpReason.MIXES),
     ],
-    ids=["two tensors", "stacked experts", "a list of experts", "running statistics", "a convolution", "another size"],
+    ids=[
+        "two tensors",
+        "stacked experts",
+        "a list of experts",
+        "one deeper",
+        "running statistics",
+        "a convolution",
+        "another size",
+    ],
 )
 def test_what_cannot_be_tiled_is_named(mlp: nn.Module, reason: MlpReason) -> None:
     assert [found[2] for found in reasons(mlp)] == [reason]

@@ -172,8 +172,8 @@ class LazyLogits(Tensor):
         """What comes here went past `__torch_function__`; autograd has taken note of it already."""
         if func._schema.is_mutable:
             raise SurgeryError(
-                f"{func} writes into logits that long_context keeps from being made, below autograd: undo it, or take "
-                "a copy of the logits first"
+                f"{func} writes, below autograd, into logits that were not made: undo the fused loss, or take a copy "
+                "of the logits first"
             )
         name = func.overloadpacket.__name__
         with torch.no_grad():
@@ -300,6 +300,11 @@ def _viewed(noted: Noted, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
     return replace(noted, hidden=noted.hidden.reshape(*shape[:-1], noted.hidden.shape[-1]))
 
 
+def _flattened(noted: Noted, args: tuple[Any, ...], options: Mapping[str, Any]) -> Noted | None:
+    shape = torch.empty((*noted.hidden.shape[:-1], noted.vocabulary), device="meta").flatten(*args, **options).shape
+    return _viewed(noted, tuple(shape), {})
+
+
 def _indexed(noted: Noted, args: tuple[Any, ...], options: Mapping[str, Any]) -> Noted | None:
     """Slices, positions and masks of tokens; nothing of the vocabulary."""
     index = args[0] if isinstance(args[0], tuple) else (args[0],)
@@ -361,6 +366,8 @@ _FOLLOWED: dict[Any, Follow] = {
     Tensor.clone: _same,
     Tensor.view: _viewed,
     Tensor.reshape: _viewed,
+    Tensor.flatten: _flattened,
+    torch.flatten: _flattened,
     Tensor.__getitem__: _indexed,
     Tensor.mul: _multiplied,
     Tensor.__mul__: _multiplied,

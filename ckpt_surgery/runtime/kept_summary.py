@@ -1,0 +1,36 @@
+"""What a policy kept in a step, as data and in words. No torch is needed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckpt_surgery.text import flops, plural, size, some
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSummary:
+    """What one name of `save` kept in the last step: so many results of these operators, of so many bytes.
+
+    The recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
+    anything of that name.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    results: int
+    bytes: int
+    flops: int = 0
+    matched: bool = True
+
+    def __str__(self) -> str:
+        return self.line()
+
+    def line(self, place: str = "") -> str:
+        """One line of text; `place` says where the results are."""
+        if not self.matched:
+            return f"save {self.name}: the blocks have run nothing of the kind so far"
+        if not self.results:
+            return f"save {self.name}: nothing in the last step"
+        kept = f"{plural(self.results, 'result')} in the last step, {size(self.bytes)}{place and ' ' + place}"
+        spared = f", {flops(self.flops)} not done again" if self.flops else ""
+        return f"save {self.name}: {kept}{spared}, of {some(self.operators)}"

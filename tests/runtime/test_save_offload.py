@@ -1,0 +1,203 @@
+"""`wrap_blocks(save=..., save_offload=True)`: what a policy keeps leaves the device with the inputs of the blocks."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime import checkpointing
+from ckpt_surgery.runtime.offload import MovedResult, Offloader, OffloadStats
+from tests.runtime.test_kept_results import (
+    ATTENTION_BYTES,
+    FAMILIES,
+    ITEM,
+    MATMUL_BYTES,
+    ROWS,
+    SIZE,
+    Writing,
+    equal,
+    image,
+    layers_of_named,
+)
+from tests.runtime.transports import Deferred, Recorded
+from tests.zoo.tiny_models import LENGTH, llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+BLOCKS = 3
+INPUT_BYTES = ROWS * LENGTH * SIZE * ITEM
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Has surgeries move tensors of any size over a transport."""
+
+    def use(transport: Any) -> None:
+        monkeypatch.setattr(checkpointing, "_offloader", lambda options: Offloader(transport, minimum_bytes=0))
+
+    return use
+
+
+def wrapped(model: nn.Module, save: Any = ("attention", "matmul")) -> Surgery:
+    return wrap_blocks(model, save=save, save_offload=True, offload="cpu")
+
+
+def stats_of(surgery: Surgery) -> OffloadStats:
+    assert surgery.stats is not None
+    return surgery.stats
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "t5", "vit"])
+def test_gradients_are_those_without_a_policy_however_late_copies_are(
+    family: str, seed: int, use: Callable[[Any], None]
+) -> None:
+    make, names = FAMILIES[family]
+    inputs = image() if family == "vit" else tokens()
+    wrap_blocks(plain := make())
+    use(transport := Deferred(seed))
+    model = make()
+    surgery = wrapped(model, sorted(names - {"random"}))
+    assert equal(model, plain, inputs)
+    assert transport.peak > 0
+    assert stats_of(surgery).tensors > 0
+
+
+@pytest.mark.parametrize(
+    ("save", "kept"),
+    [
+        ("attention", ATTENTION_BYTES),
+        ("matmul", MATMUL_BYTES),
+        (["attention", "matmul"], ATTENTION_BYTES + MATMUL_BYTES),
+    ],
+    ids=str,
+)
+def test_what_leaves_is_counted_to_the_byte(save: Any, kept: int, use: Callable[[Any], None]) -> None:
+    use(Recorded())
+    model = llama(BLOCKS)
+    surgery = wrapped(model, save)
+    model(**tokens()).loss.backward()
+    moved = BLOCKS - 1  # the last block's stays
+    assert stats_of(surgery).bytes == moved * (INPUT_BYTES + kept)
+    assert 0 < stats_of(surgery).fetched < stats_of(surgery).tensors, "some had not left when they were needed"
+    assert surgery.policy is not None
+    assert surgery.policy.bytes == dict.fromkeys(layers_of_named(model), kept)
+    assert "on the host" in str(surgery).splitlines()[-1]
+
+
+def test_the_device_keeps_what_one_block_keeps(use: Callable[[Any], None]) -> None:
+    use(Recorded())
+    kept = []
+    for options in ({}, {"save": "attention"}, {"save": "attention", "save_offload": True}):
+        model = llama(2 * BLOCKS)
+        wrap_blocks(model, offload="cpu", **options)
+        run = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
+        kept.append(run.kept_bytes)
+    nothing, on_device, on_host = kept
+    assert on_device - nothing == 2 * BLOCKS * ATTENTION_BYTES
+    assert on_host - nothing < 2 * ATTENTION_BYTES, "of the last block, and what is in flight"
+
+
+@pytest.mark.parametrize("what", ["other values", "memory given back too early"])
+def test_broken_copies_show_in_the_gradients(
+    what: str, use: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap_blocks(plain := llama(BLOCKS), self_check="never")
+    use(Deferred(None))
+    if what == "other values":
+        fetched = MovedResult.tensor
+        monkeypatch.setattr(MovedResult, "tensor", lambda self: fetched(self) * 2)
+    else:
+        monkeypatch.setattr(Offloader, "_wait_for", lambda *_: None)
+        sent = Offloader._send
+
+        def send(self: Offloader, tensors: Any, most: int) -> None:
+            sent(self, tensors, most)
+            for offloaded in tensors:
+                offloaded.source, offloaded.aliases = None, ()
+
+        monkeypatch.setattr(Offloader, "_send", send)
+    model = llama(BLOCKS)
+    wrap_blocks(model, save="matmul", save_offload=True, offload="cpu", self_check="never")
+    assert not equal(model, plain)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["a view", "memory with a count of its own"])
+def test_what_the_caller_writes_before_it_has_left_is_refused(bias: bool, use: Callable[[Any], None]) -> None:
+    use(Deferred(None))
+    model = Writing(bias=bias).train()
+    wrap_blocks(model, save="matmul", save_offload=True, offload="cpu", self_check="never")
+    with pytest.raises(SurgeryError, match=r"and something writes that in place afterwards"):
+        model(torch.randn(2, 3, 4)).backward()
+
+
+def test_a_graph_is_walked_twice_and_leaves_nothing(use: Callable[[Any], None]) -> None:
+    use(transport := Deferred(1))
+    model, plain = llama(BLOCKS), llama(BLOCKS)
+    wrapped(model)
+    gradients: list[list[Tensor | None]] = []
+    for each in (model, plain):
+        loss = each(**tokens()).loss
+        loss.backward(retain_graph=True)
+        loss.backward()
+        gradients.append([parameter.grad for parameter in each.parameters()])
+        del loss
+    assert all(ours is not None and torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
+    gc.collect()
+    assert not transport.host_copies
+
+
+def test_nothing_is_left_after_many_steps_errors_and_evaluation(use: Callable[[Any], None]) -> None:
+    use(transport := Deferred(2))
+    model = llama(2)
+    wrapped(model)
+    for number in range(40):
+        loss = model(**tokens()).loss
+        if number % 4 == 1:
+            with torch.no_grad():
+                model(**tokens())
+        if number % 4 == 2:
+            with pytest.raises(IndexError):
+                model(input_ids=torch.full((1, 3), 10**6))
+        if number % 4 != 3:
+            loss.backward()
+        del loss
+        gc.collect()
+        assert not transport.host_copies
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_copies_train_by_themselves(copied: Any) -> None:
+    model = llama(2)
+    surgery = wrapped(model)
+    other = copied(model)
+    wrap_blocks(plain := llama(2))
+    assert equal(other, plain)
+    assert stats_of(surgery).tensors == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"save_offload": True}, {"save": "attention", "save_offload": True}, {"offload": "cpu", "save_offload": True}],
+    ids=str,
+)
+def test_it_needs_something_to_move_and_a_place(options: dict[str, Any]) -> None:
+    with pytest.raises(SurgeryError, match="give save and offload="):
+        wrap_blocks(llama(2), **options)
+    with pytest.raises(SurgeryError, match="save_offload is 1"):
+        wrap_blocks(llama(2), save="attention", offload="cpu", save_offload=1)  # type: ignore[arg-type]
