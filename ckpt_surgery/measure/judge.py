@@ -102,7 +102,7 @@ class _Judge:
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
             else:
-                verdicts[level] = self._reference.deep_verdict(level, self._mode)
+                verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:

@@ -43,6 +43,7 @@ class FaultKind(StrEnum):
     # loop
     LOOP_DIFFERS = "loop_differs"
     GROWING_BYTES = "growing_bytes"
+    SAVING_LOST = "saving_lost"
     # precision
     PRECISION_DIFFERS = "precision_differs"
     AUTOCAST_NOT_RESTORED = "autocast_not_restored"

@@ -1,7 +1,8 @@
 """Does a training loop compute the same with checkpointing? What loops do beyond one step, each held against itself.
 
-Steps of an optimizer, accumulated gradients, two forwards before a backward, a retained graph, and adapters on a
-frozen model. Nothing is judged by the count of anything here, only by gradients, losses and the memory that grows.
+Steps of an optimizer with an evaluation between, accumulated gradients, two forwards before a backward, a retained
+graph, and adapters on a frozen model. Nothing is judged by the count of anything here, only by gradients, losses and
+memory that grows or is not saved any more.
 
 Running the model is what takes time: where one loop can go on from another, the two share a training.
 """
@@ -16,16 +17,17 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
-from ckpt_surgery.measure.compare import Floor
+from ckpt_surgery.measure.compare import LEAST_SAVING, WORTH_SAVING, Floor
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, run_training
 from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
+from ckpt_surgery.runtime.containers import tensors
 
 _STEP = 0.01
 """What the first step of the optimizer moves the parameter with the largest gradient by."""
@@ -60,15 +62,28 @@ class LoopLevel:
         self._shared: dict[tuple[LoopKind, Mode | None, int], Training] = {}
         """The part of a training that another kind of loop has not asked for yet."""
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
+        self._kept_alone = 0  # what its forward keeps
         self._judges = [
             TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise) for kind in LoopKind
         ]
 
-    def verdict(self, mode: Mode) -> LevelVerdict:
-        """What is wrong in this mode, in each loop that the model trains in without checkpointing."""
+    def verdict(self, mode: Mode, step: RunRecord) -> LevelVerdict:
+        """What is wrong in this mode, in each loop that the model trains in without checkpointing.
+
+        `step` is one step in this mode.
+        """
         self._shared.clear()
         results = [judge.judge(mode) for judge in self._judges]
-        return sorted_out([self._grown(result) or result for result in results])
+        return sorted_out([self._grown(result) or self._lost(result, step) or result for result in results])
+
+    def _lost(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
+        """The fault of a loop that computes the same, and saves less memory in its last step than in its first."""
+        if not isinstance(result, Training) or not result.alive:
+            return None
+        first, last = self._record.kept_bytes - step.kept_bytes, self._kept_alone - result.kept[-1]
+        if first <= WORTH_SAVING * self._record.kept_bytes or last >= LEAST_SAVING * first:
+            return None
+        return Fault(FaultKind.SAVING_LOST, details={"reference": self._kept_alone, "found": result.kept[-1]})
 
     def _grown(self, result: Training | Fault | Skip) -> Fault | None:
         """The fault of a loop that computes the same, and leaves something behind in each step."""
@@ -91,7 +106,7 @@ class LoopLevel:
         steps, metered = self._trainings[kinds], LoopKind.STEPS in kinds
         training = run_training(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
-            self._growth_alone = training.growth
+            self._growth_alone, self._kept_alone = training.growth, (training.kept or [0])[-1]
             self._leading = self._leading or training.steps
         return training
 
@@ -115,6 +130,8 @@ class LoopLevel:
                 optimizer.step()
                 optimizer.zero_grad()
             training.measure()
+            if not place:
+                training.evaluate()
 
 
 def _parts(training: Training, kinds: _Kinds) -> dict[LoopKind, Training]:
@@ -177,9 +194,10 @@ def _adapters(training: Training) -> None:
     training.backward(training.forward(inputs_require_gradient=True))
 
 
-def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-    if output.is_leaf:
-        output.requires_grad_()
+def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    for tensor in tensors(output):
+        if tensor.is_leaf and tensor.is_floating_point():
+            tensor.requires_grad_()
 
 
 def _linear_layers(block: nn.Module) -> Iterator[tuple[nn.Module, str]]:

@@ -75,8 +75,8 @@ class RunRecord:
     were called, `leaking_blocks` which of them created tensors that were used outside without being returned; like
     the best bytes and the block FLOPs, both are known only of runs without checkpointing. `rng_mismatches` are blocks
     whose recompute began with torch's generators in another state than their forward, `rng_moved` tells whether the
-    backward left those generators in another state. `generated` are the token ids, shape (batch, length), where
-    asked for. `error` is what ended the step early; what was not reached then is missing.
+    backward left those generators, or Python's or NumPy's, in another state. `generated` are the token ids, shape
+    (batch, length), where asked for. `error` is what ended the step early; what was not reached then is missing.
     """
 
     checkpointing: Mode | None

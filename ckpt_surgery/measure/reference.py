@@ -49,9 +49,12 @@ class Reference:
     def _precisions(self) -> PrecisionLevel:
         return PrecisionLevel(self._setup)
 
-    def deep_verdict(self, level: Level, mode: Mode) -> LevelVerdict:
-        """The verdict of the level loop or precision, whose runs without checkpointing are kept here."""
-        return (self._loops if level == "loop" else self._precisions).verdict(mode)
+    def deep_verdict(self, level: Level, mode: Mode, step: RunRecord) -> LevelVerdict:
+        """The verdict of the level loop or precision, whose runs without checkpointing are kept here.
+
+        `step` is one step in this mode.
+        """
+        return self._loops.verdict(mode, step) if level == "loop" else self._precisions.verdict(mode)
 
     def verdict(self, run: RunRecord) -> Verdict:
         """The verdict by equal bits where all are, and by the measured noise otherwise."""

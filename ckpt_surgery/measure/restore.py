@@ -22,7 +22,8 @@ def model_state_kept(model: nn.Module) -> Iterator[None]:
 
     Restored on every submodule are its attributes (training mode, checkpointing flags and functions), the contents of
     the dictionaries, lists and tensors among them (hooks, registered buffers) but no deeper, the values of parameters
-    and buffers, `requires_grad` and `.grad`. The states of Python's, NumPy's and torch's generators are restored too.
+    and buffers, and of parameters `requires_grad`, `.grad` and the hooks on their gradients. The states of Python's,
+    NumPy's and torch's generators are restored too.
 
     Inside, every `.grad` starts as None, and post-accumulate-grad hooks are off, such as those of an optimizer that
     steps in the backward.
@@ -59,6 +60,7 @@ def _values(model: nn.Module) -> Iterator[None]:
     hook_tables = [(hooks, dict(hooks)) for p in model.parameters() if (hooks := p._post_accumulate_grad_hooks)]
     for hooks, _ in hook_tables:
         hooks.clear()
+    on_gradients = [(parameter, dict(parameter._backward_hooks or {})) for parameter in model.parameters()]
     try:
         yield
     finally:
@@ -70,6 +72,10 @@ def _values(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(requires_grad)
         for hooks, content in hook_tables:
             hooks.update(content)
+        for parameter, content in on_gradients:
+            if parameter._backward_hooks is not None:
+                parameter._backward_hooks.clear()
+                parameter._backward_hooks.update(content)
 
 
 @contextmanager

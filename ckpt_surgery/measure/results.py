@@ -76,6 +76,7 @@ _KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
         FaultKind.RECOMPUTED_BYTES,
         FaultKind.LEFT_BYTES,
         FaultKind.GROWING_BYTES,
+        FaultKind.SAVING_LOST,
     ),
     "precision": (FaultKind.PRECISION_DIFFERS, FaultKind.AUTOCAST_NOT_RESTORED),
     "ranks": (

@@ -27,7 +27,7 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.rng import devices_of, generator_state, seed_all
+from ckpt_surgery.runtime.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
 from ckpt_surgery.runtime.summary import kept_by
 
 _GATE = 1e-3
@@ -178,14 +178,14 @@ class _Step:
                 self.loss = float(value.detach())
                 self._measure_caches()
                 seed_all(self.seed + 1)
-                before = generator_state(devices)
+                before, others = generator_state(devices), generator_states()
                 part = StepPart.BACKWARD
                 counter.start_backward()
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
             del value
             self.left_bytes = self._left(gradients_of(model, self.arguments))
-            self.rng_moved = before != generator_state(devices)
+            self.rng_moved = before != generator_state(devices) or drawn_since(others)
             self._measure_caches()
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()

@@ -6,19 +6,21 @@ One step with everything that can be seen in it is in `step`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.casting import cast_to, in_precision
 from ckpt_surgery.measure.kinds import Precision
 from ckpt_surgery.measure.meter import LiveBytes, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, gradients_of, run_forward
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copy, run_forward
 from ckpt_surgery.runtime.rng import seed_all
 
 
@@ -33,6 +35,8 @@ class Training:
     steps: list[RunRecord] = field(default_factory=list)
     alive: list[int] = field(default_factory=list)
     """The bytes alive after each step, without gradients and the copies of them."""
+    kept: list[int] = field(default_factory=list)
+    """The bytes alive before each backward, counted likewise, where there is a meter. What it did not see is 0."""
     part: StepPart = StepPart.FORWARD
     forwards: int = 0
 
@@ -47,11 +51,12 @@ class Training:
         return self.alive[-1] - self.alive[-2] if len(self.alive) > 1 else 0
 
     def forward(self, *, inputs_require_gradient: bool = False) -> Tensor:
-        """The loss of the next forward; each has randomness of its own."""
+        """The loss of the next forward; each has randomness of its own, every second one its samples in reverse."""
         self.part = StepPart.FORWARD
         seed_all(self.setup.seed + self.forwards)
+        given = reversed_samples(self.setup.inputs) if self.forwards % 2 else self.setup.inputs
         self.forwards += 1
-        inputs = {name: cast_to(value, self.precision) for name, value in self.setup.inputs.items()}
+        inputs = {name: cast_to(value, self.precision) for name, value in given.items()}
         if inputs_require_gradient:
             inputs = {name: _requiring_gradient(value) for name, value in inputs.items()}
         return run_forward(self.setup.model, inputs, self.setup.loss)
@@ -59,6 +64,8 @@ class Training:
     def backward(self, loss: Tensor, *, retain: bool = False) -> None:
         """Run the backward, and note the gradients."""
         self.part = StepPart.BACKWARD
+        if self.meter is not None:
+            self.kept.append(self._alive(self.meter))
         seed_all(self.setup.seed + 1)  # a recompute must not depend on the state there
         loss.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
         gradients = gradient_copies(self.setup.model)
@@ -70,15 +77,35 @@ class Training:
 
     def measure(self) -> None:
         """Note what is alive between two steps, where there is a meter."""
-        if self.meter is None:
-            return
+        if self.meter is not None:
+            self.alive.append(self._alive(self.meter))
+
+    def _alive(self, meter: LiveBytes) -> int:
         noted = (copy for step in self.steps for copy in step.gradients.values() if copy is not None)
-        self.alive.append(self.meter.left_bytes([*gradients_of(self.setup.model), *noted]))
+        return meter.left_bytes([*gradients_of(self.setup.model), *noted])
+
+    def evaluate(self) -> None:
+        """A forward in evaluation mode, as between the steps of a loop; a model without is trained all the same."""
+        model = self.setup.model
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        given, named = call_arguments({name: own_copy(value) for name, value in self.setup.inputs.items()})
+        with suppress(Exception), torch.no_grad():
+            model(*given, **named)
+        for module, training in modes:
+            module.training = training
 
     def fail(self, error: Exception) -> None:
         """Note what ended the loop."""
         failed = _record(self.mode, self.setup.seed, float("nan"), {})
         self.steps.append(replace(failed, error=step_error(self.part, error)))
+
+
+def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs with their samples in reverse order, where all tensors have as many rows; as they are otherwise."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
+    rows = {tensor.shape[0] for tensor in tensors.values()}
+    return {**inputs, **{name: tensor.flip(0) for name, tensor in tensors.items()}} if len(rows) == 1 else inputs
 
 
 def _requiring_gradient(value: Any) -> Any:

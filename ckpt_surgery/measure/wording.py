@@ -77,6 +77,10 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.GROWING_BYTES: FaultText(
         "{reference:size} more alive after a step than after the one before", "{found:size} more"
     ),
+    FaultKind.SAVING_LOST: FaultText(
+        "as much memory saved in the third step as in the first",
+        "{found:size} kept from its forward to its backward, and {reference:size} without checkpointing",
+    ),
     FaultKind.PRECISION_DIFFERS: FaultText("{underlying.expected} {precision:words}", "{underlying.seen}"),
     FaultKind.AUTOCAST_NOT_RESTORED: FaultText("the autocast of the forward in the recompute", "another, or none"),
     FaultKind.RANK_MISSING: FaultText("every rank to take part", "{error}"),

@@ -13,11 +13,12 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.kinds import LoopKind, SkipKind
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.results import MODES, ModeReport
 from ckpt_surgery.measure.switch import Switch, switch_checkpointing
+from ckpt_surgery.measure.training import reversed_samples
 from ckpt_surgery.measure.verify import Examination, verify
-from tests.measure.toys import Layer, Model, model_of, values
+from tests.measure.toys import BATCH, WIDTH, Layer, Model, model_of, values
 from tests.zoo import planted
 from tests.zoo.planted import switch_with
 
@@ -36,6 +37,31 @@ class Scaled(Model):
     def forward(self, values: Tensor) -> Any:
         self.scale.mul_(1.5)
         return super().forward(values) * self.scale
+
+
+class TrainedOnly(Model):
+    """Refuses to be evaluated."""
+
+    def forward(self, values: Tensor) -> Any:
+        if not self.training:
+            raise NotImplementedError
+        return super().forward(values)
+
+
+class Positions(nn.Embedding):
+    """Returns the positions besides, as ProphetNet's does."""
+
+    def forward(self, positions: Tensor) -> Any:
+        return super().forward(positions), positions
+
+
+class WithPositions(Model):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.positions = Positions(BATCH, WIDTH)
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values + self.positions(torch.arange(BATCH))[0])
 
 
 class AfterAStep(planted.Fault):
@@ -82,6 +108,7 @@ def loops(mode: ModeReport) -> set[str]:
     [
         (planted.GradientOverwritten, LoopKind.ACCUMULATION),
         (AfterAStep, LoopKind.STEPS),
+        (planted.OffAfterEvaluation, LoopKind.STEPS),
         (NotTheLatest, LoopKind.TWO_FORWARDS),
         (planted.SecondBackward, LoopKind.RETAINED_GRAPH),
         (planted.FrozenBase, LoopKind.ADAPTERS),
@@ -98,6 +125,33 @@ def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_i
         (SkipKind.LOOP_NOT_RUN, LoopKind.TWO_FORWARDS)
     ]
     assert loops(run(Scaled, switch_with(planted.SecondBackward))) == {LoopKind.RETAINED_GRAPH}
+
+
+def test_checkpointing_that_is_lost_after_the_first_step_is_told() -> None:
+    mode = run(Model, switch_with(planted.CheckpointLost))
+    assert [fault.kind for fault in mode.faults] == [FaultKind.SAVING_LOST]
+    assert not run(Model).faults
+
+
+def test_a_model_that_cannot_be_evaluated_is_judged_all_the_same() -> None:
+    mode = run(TrainedOnly)
+    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
+    assert loops(run(TrainedOnly, switch_with(AfterAStep))) == {LoopKind.STEPS}
+
+
+def test_samples_are_reversed_where_every_tensor_has_one_in_each_row() -> None:
+    samples, labels, noise = torch.arange(6).reshape(3, 2), torch.arange(3), torch.tensor(0.5)
+    reversed_ = reversed_samples({"samples": samples, "labels": labels, "noise": noise, "cache": None})
+    assert torch.equal(reversed_["samples"], samples[[2, 1, 0]])
+    assert torch.equal(reversed_["labels"], labels[[2, 1, 0]])
+    assert (reversed_["noise"], reversed_["cache"]) == (noise, None)
+    given = {"samples": samples, "starts": torch.arange(4)}
+    assert reversed_samples(given) is given
+
+
+def test_adapters_are_trained_behind_an_embedding_that_returns_a_tuple() -> None:
+    mode = run(WithPositions)
+    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
 
 
 def test_a_mode_that_is_examined_again_is_run_again() -> None:

@@ -44,6 +44,10 @@ def replace_the_forward(borrowed: nn.Sequential) -> None:
     vars(borrowed[0])["forward"] = lambda values: values
 
 
+def hooks_on_gradients(borrowed: nn.Sequential) -> object:
+    return list(linear(borrowed).weight._backward_hooks or ())
+
+
 SPOILERS: list[tuple[str, Callable[[nn.Sequential], object], Callable[[nn.Sequential], object]]] = [
     ("a value", lambda m: nn.init.ones_(linear(m).weight), lambda m: linear(m).weight.tolist()),
     ("a buffer", lambda m: norm(m).get_buffer("running_mean").add_(1), lambda m: norm(m).running_mean.tolist()),  # type: ignore[union-attr]
@@ -53,6 +57,7 @@ SPOILERS: list[tuple[str, Callable[[nn.Sequential], object], Callable[[nn.Sequen
     ("the mode", lambda m: m[1].eval(), lambda m: [part.training for part in m.modules()]),
     ("a forward", replace_the_forward, lambda m: "forward" in vars(m[0])),
     ("a hook", lambda m: m[0].register_forward_hook(lambda *_: None), lambda m: list(m[0]._forward_hooks)),
+    ("a hook on a gradient", lambda m: linear(m).weight.register_hook(lambda g: g), hooks_on_gradients),  # type: ignore[no-untyped-call]
     ("torch's generator", lambda m: torch.rand(1), lambda m: torch.get_rng_state().tolist()),
     ("Python's generator", lambda m: random.random(), lambda m: random.getstate()),
     ("NumPy's generator", lambda m: numpy.random.rand(), lambda m: str(numpy.random.get_state())),

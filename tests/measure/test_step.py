@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import numpy
 import torch
 import transformers
 from torch import Tensor, nn
@@ -133,6 +137,21 @@ def test_blocks_recomputed_from_another_generator_state_are_named(mode: Mode) ->
     assert record.rng_moved
     healthy = run(model_of(Layer, Layer), mode)
     assert (healthy.rng_mismatches, healthy.rng_moved) == ((), False)
+
+
+@pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
+def test_a_backward_that_draws_from_other_generators_than_torchs_is_noted(draw: Callable[[], object]) -> None:
+    class Drawing(Layer):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:
+                draw()
+            return super().forward(hidden_states)
+
+    assert run(model_of(Drawing), "non_reentrant").rng_moved
+    assert not run(model_of(Drawing)).rng_moved
 
 
 def test_gates_are_opened_for_the_step_where_asked_for() -> None:

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.runtime.call_arguments import is_cache, positional_names
 
 Function = Callable[..., Any]
 
@@ -72,8 +74,47 @@ def switch_with(kind: Callable[[nn.Module, Function], Fault]) -> Callable[[nn.Mo
 class MaskDropped(Fault):
     """The recompute attends to padding."""
 
+    MASKS: ClassVar = ("attention_mask", "encoder_attention_mask")
+
     def again(self, function: Any, runs: int, *args: Any) -> Any:
-        return partial(function.func, *function.args, **{**function.keywords, "attention_mask": None})(*args)
+        names = positional_names(self.block.forward)
+        given = [self.all_seen(v) if name in self.MASKS else v for name, v in zip(names, args, strict=False)]
+        return function(*given, **{name: None for name in names[len(args) :] if name in self.MASKS})
+
+    def all_seen(self, mask: Tensor | None) -> Tensor | None:
+        return mask if mask is None else (torch.zeros if mask.is_floating_point() else torch.ones)(mask.shape).to(mask)
+
+
+class _OtherMask(Fault):
+    """The recompute uses the mask of another forward."""
+
+    mask: Tensor | None = None
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.handles.append(block.register_forward_pre_hook(self.look, with_kwargs=True))
+
+    def look(self, block: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.mask = self.chosen(keywords.get("attention_mask", args[1] if len(args) > 1 else None))
+
+    def chosen(self, mask: Tensor | None) -> Tensor | None:
+        return mask
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        if len(args) > 1:
+            return function(args[0], self.mask, *args[2:])
+        return function(*args, attention_mask=self.mask)
+
+
+class FirstMask(_OtherMask):
+    """The recompute uses the mask of the first forward."""
+
+    def chosen(self, mask: Tensor | None) -> Tensor | None:
+        return mask if self.mask is None else self.mask
+
+
+class LatestMask(_OtherMask):
+    """The recompute uses the mask of the latest forward."""
 
 
 class OtherDropout(Fault):
@@ -113,15 +154,23 @@ class SmallSignsFlipped(_OnGradient):
 
 
 class StaleWeights(Fault):
-    """The recompute uses the weights of the first step."""
+    """The recompute uses the weights of the first step. The room for them is taken before the step, as no leak is."""
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.parameters = list(block.parameters())
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]
+        self.noted = False
 
     def first(self, function: Any, *args: Any) -> Any:
-        if not hasattr(self, "weights"):
-            self.weights = [parameter.detach().clone() for parameter in self.block.parameters()]
+        if not self.noted:
+            self.noted = True
+            for weight, parameter in zip(self.weights, self.parameters, strict=True):
+                weight.copy_(parameter.detach())
         return function(*args)
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
-        now = [parameter.data for parameter in self.block.parameters()]
+        now = [parameter.data for parameter in self.parameters]
         self._put(self.weights)
         try:
             return function(*args)
@@ -129,7 +178,7 @@ class StaleWeights(Fault):
             self._put(now)
 
     def _put(self, weights: list[Tensor]) -> None:
-        for parameter, data in zip(self.block.parameters(), weights, strict=True):
+        for parameter, data in zip(self.parameters, weights, strict=True):
             parameter.data = data
 
 
@@ -143,17 +192,47 @@ class GradientOverwritten(Fault):
 
 
 class LatestArguments(Fault):
-    """The recompute uses the hidden states of the latest forward."""
+    """The recompute uses the hidden states of the latest forward, which are let go with the last recompute."""
 
     latest: Tensor | None = None
+    waiting = 0
 
     def first(self, function: Any, *args: Any) -> Any:
         self.latest = args[0].detach()
+        self.waiting += 1
         return function(*args)
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
-        assert self.latest is not None
-        return function(args[0] + (self.latest - args[0]).detach(), *args[1:])
+        latest, self.waiting = self.latest, self.waiting - 1
+        if not self.waiting:
+            self.latest = None
+        return function(args[0] if latest is None else args[0] + (latest - args[0]).detach(), *args[1:])
+
+
+class OffAfterEvaluation(Fault):
+    """The recompute is off once the block has run in evaluation mode."""
+
+    evaluated = False
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.handles.append(block.register_forward_pre_hook(self.look))
+
+    def look(self, block: nn.Module, args: tuple[Any, ...]) -> None:
+        self.evaluated = self.evaluated or not block.training
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        return function(args[0] * 1.01 if self.evaluated else args[0], *args[1:])
+
+
+class CheckpointLost(Fault):
+    """Only the first forward is checkpointed."""
+
+    forwards = 0
+
+    def __call__(self, function: Function, *args: Any) -> Any:
+        self.forwards += 1
+        return function(*args) if self.forwards > 1 else super().__call__(function, *args)
 
 
 class SecondBackward(Fault):
@@ -179,11 +258,26 @@ class AutocastDropped(Fault):
             return function(*args)
 
 
-class HalfPrecision(Fault):
-    """The recompute is off in half precision only."""
+class _InDtype(Fault):
+    """The recompute is off in one dtype, and not under autocast."""
+
+    DTYPE: ClassVar[torch.dtype]
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
-        return function(args[0] * 1.1 if args[0].dtype.itemsize == 2 else args[0], *args[1:])
+        off = args[0].dtype is self.DTYPE and not torch.is_autocast_enabled("cpu")
+        return function(args[0] * 1.5 if off else args[0], *args[1:])
+
+
+class InBfloat16(_InDtype):
+    """The recompute is off in bfloat16 only."""
+
+    DTYPE = torch.bfloat16
+
+
+class InFloat16(_InDtype):
+    """The recompute is off in float16 only."""
+
+    DTYPE = torch.float16
 
 
 class _Holding(Fault):
@@ -224,6 +318,28 @@ class RecomputedHeld(_Holding):
         return self.holding(function, *args)
 
 
+class RecomputedHeldToTheEnd(_Holding):
+    """What operators recompute stays alive until the backward ends."""
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self.held.clear)
+        with _Collecting(self.held):
+            return function(*args)
+
+
+class _Collecting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Holds what operators return."""
+
+    def __init__(self, held: list[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held = held
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.held.append(func(*args, **(kwargs or {})))
+        return self.held[-1]
+
+
 class Growing(_Holding):
     """From the second step on, every step leaves something behind."""
 
@@ -237,3 +353,23 @@ class CacheWrittenAgain(Fault):
     def __init__(self, block: Any, checkpoint: Any) -> None:
         super().__init__(block, checkpoint)
         block._can_checkpoint_with_cache = True
+
+
+class CacheWrittenInBackward(Fault):
+    """The recompute writes into the cache that the block was given, and nothing raises."""
+
+    cache: Any = None
+
+    def __init__(self, block: nn.Module, checkpoint: Any) -> None:
+        super().__init__(block, checkpoint)
+        self.handles.append(block.register_forward_pre_hook(self.look, with_kwargs=True))
+
+    def look(self, block: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.cache = next(filter(is_cache, (*args, *keywords.values())), None)
+
+    def again(self, function: Any, runs: int, *args: Any) -> Any:
+        cache, self.cache = self.cache, None
+        if cache is not None:
+            entry = args[0].detach()[:, None]
+            getattr(cache, "self_attention_cache", cache).update(entry, entry, 0)
+        return function(*args)
