@@ -1,10 +1,11 @@
 """The guard's proof of blocks one at a time, held against `verify` on the whole model.
 
-    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--every 10 | --sample 300] [--page] [CLASS ...]
+    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--sample 300] [--minutes 30] [--page] [CLASS ...]
 
-Each class is a tiny model with random weights, in a process of its own. Results are appended to the file, a line each;
-classes that are in it already are passed over, so that a run that broke off goes on. --page writes
-docs/coverage/guard.json and docs/coverage/guard.md from the whole file.
+Each class is a tiny model with random weights, in a process of its own. They come in a random order, the same each
+time, so that as many as were done are a random sample. Results are appended to the file, a line each; classes that are
+in it already are passed over, so that a run that broke off goes on. --page writes docs/coverage/guard.json and
+docs/coverage/guard.md from the whole file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from math import inf
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -83,7 +85,8 @@ def _compared(
     unproved = sum(count for status, count in statuses.items() if status not in ("proved", "wrong"))
     found = {name for name in broken if name in wrong or any(name.startswith(f"{b}.") for b in blocks)}
     if broken:
-        comparison = Comparison.BOTH_BROKEN if found else Comparison.ONLY_VERIFY
+        not_found = Comparison.NOT_VOUCHED if unproved else Comparison.ONLY_VERIFY
+        comparison = Comparison.BOTH_BROKEN if found else not_found
     elif blocks:
         comparison = Comparison.ONLY_GUARD
     else:
@@ -98,8 +101,11 @@ def _compared(
     }
 
 
-def survey(names: Sequence[str], file: Path, jobs: int) -> None:
-    """Examine each class in a process of its own, at most `jobs` at a time, and append the results."""
+def survey(names: Sequence[str], file: Path, jobs: int, seconds: float = inf) -> None:
+    """Examine each class in a process of its own, at most `jobs` at a time, and append the results.
+
+    After so many seconds no further class is begun.
+    """
     import transformers  # noqa: F401 - once, for all
 
     import ckpt_surgery.guarding.guard
@@ -108,7 +114,10 @@ def survey(names: Sequence[str], file: Path, jobs: int) -> None:
 
     context = get_context("fork")
     waiting, running = list(names), dict[str, tuple[BaseProcess, float]]()
+    last = monotonic() + seconds
     while waiting or running:
+        if monotonic() > last:
+            waiting.clear()
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             process: BaseProcess = context.Process(target=_worker, args=(name, file))
@@ -164,20 +173,19 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("classes", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, help="examine every n-th class")
-    parser.add_argument("--sample", type=int, help="examine so many classes, the same each time")
+    parser.add_argument("--sample", type=int, help="examine no more than so many classes")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no further class after so long")
     parser.add_argument("--page", action="store_true", help="write the page")
     options = parser.parse_args()
     from ckpt_surgery.survey.model_names import catalogue
 
     done = {row["class"] for row in rows_of(options.file)}
-    names = options.classes or list(catalogue())[:: options.every]
-    if options.sample is not None:
-        names = Random(0).sample(names, min(options.sample, len(names)))
-    survey([name for name in names if name not in done], options.file, options.jobs)
+    known = sorted(catalogue())
+    names = options.classes or Random(0).sample(known, len(known))[: options.sample]
+    survey([name for name in names if name not in done], options.file, options.jobs, 60 * options.minutes)
     if options.page:
         versions = {package: version(package) for package in ("torch", "transformers")}
-        figures = figures_of(rows_of(options.file), versions)
+        figures = figures_of(rows_of(options.file), versions, len(known))
         write_guard(figures)
         PAGE.write_text(page(figures), encoding="utf-8")
     found = counts(rows_of(options.file))

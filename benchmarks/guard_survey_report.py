@@ -26,6 +26,7 @@ class Comparison(StrEnum):
     BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
     ONLY_GUARD = "only the guard finds a fault"
     ONLY_VERIFY = "only verify finds a fault"
+    NOT_VOUCHED = "only verify finds a fault, and some blocks could not be proved"
     NOT_PROVED = "no fault in either, and some blocks could not be proved"
     NOT_RUN = "the step or the model does not run"
 
@@ -34,7 +35,8 @@ MEANINGS = {
     Comparison.SAME: "no fault in either, and every block is proved",
     Comparison.NOT_PROVED: "no fault in either, and some blocks are not proved: the report says why",
     Comparison.BOTH_BROKEN: "a fault in both, and the guard names parameters that `verify` names",
-    Comparison.ONLY_VERIFY: "`verify` finds a fault that the proof of single blocks does not show",
+    Comparison.NOT_VOUCHED: "`verify` finds a fault, and some blocks are not proved: the report says why",
+    Comparison.ONLY_VERIFY: "`verify` finds a fault, and every block is proved",
     Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
     Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",
 }
@@ -66,21 +68,23 @@ class GuardFigures:
     Attributes:
         versions: of torch and transformers.
         classes: how many were examined.
+        known: how many that transformers has.
         problems: how many of them could not be, by the kind of error.
         counts: how many classes ended so, by comparison and mode.
-        rows: those that are not the same, or only broken in both.
+        rows: those in which either finds a fault.
         unproved: how many blocks were not proved where neither finds a fault, by the reason.
     """
 
     versions: Mapping[str, str]
     classes: int
+    known: int
     problems: Mapping[str, int]
     counts: Mapping[str, Mapping[str, int]]
     rows: tuple[Row, ...]
     unproved: Mapping[str, int]
 
 
-def figures_of(rows: Iterable[Mapping[str, Any]], versions: Mapping[str, str]) -> GuardFigures:
+def figures_of(rows: Iterable[Mapping[str, Any]], versions: Mapping[str, str], known: int) -> GuardFigures:
     """The figures of what `guard_survey` wrote; of a class that was examined twice the later counts."""
     results = {row["class"]: row for row in rows}
     problems = Counter(row["problem"].split(":")[0] for row in results.values() if "problem" in row)
@@ -93,10 +97,10 @@ def figures_of(rows: Iterable[Mapping[str, Any]], versions: Mapping[str, str]) -
             counts[comparison][mode] += 1
             if comparison is Comparison.NOT_PROVED:
                 unproved.update({status: n for status, n in data["statuses"].items() if status != "proved"})
-            elif comparison in (*DISAGREEMENTS, Comparison.BOTH_BROKEN):
+            elif comparison in (*DISAGREEMENTS, Comparison.NOT_VOUCHED, Comparison.BOTH_BROKEN):
                 names = (tuple(data["verify"]), tuple(data["guard"]))
                 kept.append(Row(name, mode, comparison, data["statuses"], *names))
-    return GuardFigures(versions, len(results), dict(problems), counts, tuple(kept), dict(unproved))
+    return GuardFigures(versions, len(results), known, dict(problems), counts, tuple(kept), dict(unproved))
 
 
 def read_guard(path: Path | None = None) -> GuardFigures:
@@ -119,13 +123,14 @@ def page(figures: GuardFigures) -> str:
         if any(figures.counts[kind].values())
     ]
     disagreeing = [row for row in figures.rows if row.comparison in DISAGREEMENTS]
+    unvouched = [row for row in figures.rows if row.comparison is Comparison.NOT_VOUCHED]
     broken = [row for row in figures.rows if row.comparison is Comparison.BOTH_BROKEN]
     parts = [
         NOTICE,
         "# The guard's proof of single blocks",
         f"What `guard` says of tiny models with random weights, held against `verify` on the whole model "
-        f"({versions}): {plural(figures.classes, 'class', 'classes')}, a random sample, and classes in which "
-        "`verify` finds lost or wrong gradients. `python -m benchmarks.guard_survey` measures it.",
+        f"({versions}): {figures.classes:,} of {plural(figures.known, 'class', 'classes')}{_drawn(figures)}. "
+        "`python -m benchmarks.guard_survey` measures it.",
         f"{plural(sum(figures.problems.values()), 'class has', 'classes have')} no comparison: no tiny model could be "
         "made, or its library refuses to switch checkpointing on.",
         markdown_table(["result", *MODES], counts),
@@ -136,14 +141,26 @@ def page(figures: GuardFigures) -> str:
     if disagreeing:
         parts += [
             "## Where they disagree",
-            "What the guard says of the blocks is the reason: a block that no gradient reaches, or that hands tensors "
-            "on, cannot be judged alone. Where all are proved, each has the right gradients for what reached it, and "
-            "the fault is between them: in reentrant mode, tensors handed on in a dictionary have no graph.",
+            "Where every block is proved, each has the right gradients for what reached it, and the fault is between "
+            "them.",
             _table(disagreeing),
+        ]
+    if unvouched:
+        parts += [
+            "## Where the guard does not prove what `verify` calls wrong",
+            "What the guard says of the blocks is the reason: a block that no gradient reaches, or that hands on "
+            "tensors without a graph (in reentrant mode those in a dictionary have none), cannot be judged alone.",
+            _table(unvouched),
         ]
     if broken:
         parts += ["## Where both find a fault", _table(broken)]
     return "\n\n".join(parts) + "\n"
+
+
+def _drawn(figures: GuardFigures) -> str:
+    if figures.classes >= figures.known:
+        return ""
+    return ", a random sample and classes in which `verify` finds lost or wrong gradients"
 
 
 def _table(rows: Iterable[Row]) -> str:

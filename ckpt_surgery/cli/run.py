@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,12 +19,17 @@ from ckpt_surgery.cli.terminal import check_writable, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.static.options import is_count
-from ckpt_surgery.text import plural
+from ckpt_surgery.text import listed, plural, size_in_bytes
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ckpt_surgery.guarding.takeover import Takeover, Trained
+    from ckpt_surgery.runtime.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_OPTIONS = {"use_reentrant": "--reentrant"}
+"""The options of this command that have another name than those of `wrap_blocks`."""
 _WHEN = ("first", "always", "never")
 
 
@@ -58,6 +64,36 @@ def run_command(
         typer.Option("--reentrant/--non-reentrant", help="The mode (default: the script's own).", show_default=False),
     ] = None,
     offload: Annotated[bool, typer.Option("--offload", help="Keep the blocks' inputs in host memory.")] = False,
+    offload_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Keep the blocks' inputs in host memory (cpu), in files (disk), or a folder."
+        ),
+    ] = None,
+    offload_pinned: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Pin at most so much host memory for them, such as 8GB (10**9) or 8GiB."),
+    ] = None,
+    preserve_rng_state: Annotated[
+        bool | None,
+        typer.Option(
+            "--preserve-rng-state/--no-preserve-rng-state",
+            help="Let a recompute draw the random numbers of its forward (default: as the script has it, else yes). "
+            "No is refused where something in a block acts at random.",
+            show_default=False,
+        ),
+    ] = None,
+    unsafe_rng_state: Annotated[
+        bool, typer.Option("--unsafe-rng-state", help="As --no-preserve-rng-state, and nothing is refused.")
+    ] = False,
+    skip_frozen: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-frozen/--no-skip-frozen",
+            help="Leave blocks unwrapped in calls in which nothing requires gradient (default: yes).",
+            show_default=False,
+        ),
+    ] = None,
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,6 +102,9 @@ def run_command(
             "can be given again.",
         ),
     ] = None,
+    save_offload: Annotated[
+        bool, typer.Option("--save-offload", help="Let what --save keeps wait where the blocks' inputs do.")
+    ] = False,
     stacks: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Wrap only stacks of this name; may be given again.")
     ] = None,
@@ -89,6 +128,17 @@ def run_command(
             metavar="WHEN",
             help="When a recompute is compared with its forward: first, always, never, or N for every n-th step.",
         ),
+    ] = None,
+    long_context: Annotated[
+        bool,
+        typer.Option(
+            "--long-context",
+            help="Call long_context on every model that trains: blocks with offload, tiled MLPs, a fused loss.",
+        ),
+    ] = False,
+    tokens: Annotated[
+        int | None,
+        typer.Option(parser=count, metavar="N", help="For --long-context: how many tokens a batch has."),
     ] = None,
     every: Annotated[
         int | None,
@@ -126,21 +176,39 @@ def run_command(
             raise OptionError("no script to run: give a Python file, or -m and the name of a module")
         if report is not None:
             check_writable(report)
+        if offload and offload_to is not None:
+            raise OptionError("--offload is --offload-to cpu: give one of them")
         wrapping = {
             "use_reentrant": False if save and reentrant is None else reentrant,
-            "offload": "cpu" if offload else None,
+            "offload": offload_to if offload_to is not None else "cpu" if offload else None,
+            "offload_pinned": _bytes(offload_pinned),
+            "preserve_rng_state": "unsafe" if unsafe_rng_state else preserve_rng_state,
+            "skip_frozen": skip_frozen,
             "save": save,
+            "save_offload": save_offload or None,
             "stacks": stacks,
             "blocks": blocks,
             "first": _first_blocks(first),
             "every_n": every_n,
             "self_check": self_check,
         }
+        if long_context:
+            _refuse_beside_long_context(wrap, wrapping)
+        elif tokens is not None:
+            raise OptionError("--tokens is for --long-context: give both, or neither")
         guarding = {"every": every, "prove": prove, "patience": patience, "on_fault": on_fault and on_fault.value}
         script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()
-        code = _run(script, [launched, *rest] if launched else rest, module, wrap, wrapping, guarding, takeovers)
+        operation = partial(_long_context, tokens) if long_context else None
+        code = _run(
+            script,
+            [launched, *rest] if launched else rest,
+            module,
+            True if long_context else wrap,
+            {"wrap_options": given(wrapping), "operation": operation, **given(guarding)},
+            takeovers,
+        )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
             _show(takeover, report)
             takeover.remove()
@@ -157,8 +225,7 @@ def _run(
     arguments: list[str],
     module: bool,
     wrap: bool | None,
-    wrapping: Mapping[str, Any],
-    guarding: Mapping[str, Any],
+    options: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
     """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
@@ -173,12 +240,37 @@ def _run(
         if os.getpid() != process:
             return
         which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        takeover = Takeover(TakeoverOptions(which, given(wrapping), **given(guarding)), _tell)
+        takeover = Takeover(TakeoverOptions(which, **options), _tell)
         takeover.install()
         takeovers.append(takeover)
 
     after_import("torch", install)
     return (run_module if module else run_script)(script, arguments)
+
+
+def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Undoable:
+    """The operation of --long-context."""
+    from ckpt_surgery.long_sequences.long_context import long_context
+
+    context = long_context(model, tokens)
+    if running:
+        context.begin_within()
+    return context
+
+
+def _refuse_beside_long_context(wrap: bool | None, wrapping: Mapping[str, Any]) -> None:
+    """Raise OptionError where --long-context came with options of wrapping: it has its own."""
+    names = ["--no-wrap"] if wrap is False else []
+    names += [_OPTIONS.get(name, "--" + name.replace("_", "-")) for name in given(wrapping)]
+    if names:
+        raise OptionError(f"--long-context wraps blocks in its own way: leave out {listed(names)}")
+
+
+def _bytes(text: str | None) -> int | None:
+    """A size in bytes. Raises OptionError."""
+    if text is not None and (count := size_in_bytes(text)) is None:
+        raise OptionError(f"--offload-pinned is {text!r}: give a size with its unit, such as 8GB")
+    return None if text is None else count
 
 
 def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:

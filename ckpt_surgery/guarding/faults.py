@@ -29,7 +29,6 @@ class CoverageCause(StrEnum):
         "its forward was replaced after the model was made, so that the layer's own never runs: call wrap_blocks"
     )
     PLAIN = "it is no checkpointing layer: call wrap_blocks"
-    SWITCHED_OFF = "checkpointing is switched off on it"
     TWICE = (
         "checkpointing is switched on twice, such as by FSDP or Accelerate and by the Trainer: switch one of them off"
     )

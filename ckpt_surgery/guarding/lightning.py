@@ -49,7 +49,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     ) -> None:
         super().__init__()
         which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        self._options = TakeoverOptions(which, {}, every, prove, on_fault, patience)
+        self._options = TakeoverOptions(which, every=every, prove=prove, on_fault=on_fault, patience=patience)
         self._takeover: Takeover | None = None
         self.reports: Sequence[GuardReport] = ()
 

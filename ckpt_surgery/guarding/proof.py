@@ -6,7 +6,7 @@ more on them, plainly, which takes the memory of one block and never that of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,10 +20,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.guarding.handed_on import HandedOn, contained
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
-from ckpt_surgery.runtime.containers import Flattener, Path, items, tensors, unflatten
+from ckpt_surgery.runtime.containers import Flattener, tensors, unflatten
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
@@ -41,6 +42,7 @@ class ProofStatus(StrEnum):
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
+    HANDS_ON_CUT = "hands on tensors that have lost their gradient"
     READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
@@ -91,8 +93,8 @@ class BlockWitness:
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
-        self._given_places: set[Path] = set()
-        self._hands_on = False
+        self._handed_on = HandedOn(((), {}))
+        self._cut_outputs: set[int] = set()
         self._has_hooks = False
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
@@ -132,33 +134,36 @@ class BlockWitness:
             return proof(ProofStatus.NOT_CALLED)
         if self._calls > 1:
             return proof(ProofStatus.SEVERAL_CALLS)
-        if not self._output_gradients:
+        reached = [*self._output_gradients.values(), *self._handed_on.gradients.values()]
+        if not reached:
             return proof(ProofStatus.NOT_REACHED)
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return proof(ProofStatus.WEIGHTS_CHANGED)
-        if not all(map(_is_finite, self._output_gradients.values())):
+        if not all(map(_is_finite, reached)):
             return proof(ProofStatus.NOT_FINITE)
         try:
-            alone, kept = self._run_alone(self._call)
+            alone = self._run_alone(self._call)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
-        both = [name for name in alone if name in self._gradients]
-        finite = {name: (_is_finite(alone[name]), _is_finite(self._gradients[name])) for name in both}
+        gradients = alone.gradients
+        both = [name for name in gradients if name in self._gradients]
+        finite = {name: (_is_finite(gradients[name]), _is_finite(self._gradients[name])) for name in both}
         if (False, False) in finite.values():  # half precision overflows inside a block, too
             return proof(ProofStatus.NOT_FINITE)
         errors = {
-            name: relative_error(alone[name], self._gradients[name]) if all(finite[name]) else 1.0 for name in both
+            name: relative_error(gradients[name], self._gradients[name]) if all(finite[name]) else 1.0 for name in both
         }
         wrong = {name: error for name, error in errors.items() if error}
-        lost = {name: 1.0 for name in alone if name not in self._gradients and bool(alone[name].any())}
-        if (wrong or lost) and self._hands_on:  # what reaches it through these is unknown here
+        lost = {name: 1.0 for name in gradients if name not in self._gradients and bool(gradients[name].any())}
+        if (wrong or lost) and self._handed_on.untold:  # what reaches it through these is unknown here
             return proof(ProofStatus.HANDS_ON)
         arguments = {self._argument(place) for place in range(len(self._given))}
         if wrong and not lost and self._has_hooks and wrong.keys() <= arguments:
             return proof(ProofStatus.READ_BY_HOOK)
-        status = ProofStatus.WRONG if wrong or lost else ProofStatus.PROVED
+        right = ProofStatus.HANDS_ON_CUT if alone.hands_on_more else ProofStatus.PROVED
+        status = ProofStatus.WRONG if wrong or lost else right
         given = sum(tensor.nbytes for tensor in self._inputs)
-        return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given)
+        return proof(status, {**wrong, **lost}, len(both) + len(lost), alone.kept, given)
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._aside:
@@ -198,7 +203,7 @@ class BlockWitness:
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
-        self._given_places = set(_places((args, kwargs)))
+        self._handed_on = HandedOn((args, kwargs))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
         direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -222,7 +227,7 @@ class BlockWitness:
             return None
         if not self._in_backward:
             self._call.end()
-            self._hands_on = not self._given_places.issuperset(_places((args, kwargs)))
+            self._handed_on.note((args, kwargs), watch=self._hooked)
         if not self._hooked or self._seen_output:
             return None
         self._seen_output = True
@@ -231,6 +236,8 @@ class BlockWitness:
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
+        tracked = set(map(id, _tracked(output) if self._in_backward else returned.tensors))
+        self._cut_outputs = {place for place, tensor in enumerate(places) if tensor not in tracked}
         for tensor, view in zip(returned.tensors, views, strict=True):
             place = places.index(id(tensor))
             view.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
@@ -250,8 +257,8 @@ class BlockWitness:
         if gradient is not None:
             self._output_gradients.setdefault(place, gradient.detach())
 
-    def _run_alone(self, call: RecordedCall) -> tuple[dict[str, Tensor], int]:
-        """The gradients of the block without checkpointing, by name, and the bytes that it keeps for them."""
+    def _run_alone(self, call: RecordedCall) -> _Alone:
+        """Run the block without checkpointing, with the gradients that have reached it."""
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *self._parameters.values(), *self._block.buffers())
         known = {tensor.untyped_storage()._cdata for tensor in present}
@@ -275,15 +282,36 @@ class BlockWitness:
         ):
             args, kwargs = call.rebuilt(given, stand_ins)
             results = list(tensors(self._block(*args, **kwargs)))
-        reached = {n: gradient for n, gradient in self._output_gradients.items() if results[n].requires_grad}
+        left = contained((args, kwargs))
+        reached = [
+            (results[n], gradient) for n, gradient in self._output_gradients.items() if results[n].requires_grad
+        ]
+        reached += [pair for pair in self._handed_on.reached_in(left) if pair[0].requires_grad]
         gradients = torch.autograd.grad(
-            [results[place] for place in reached],
+            [made for made, _ in reached],
             list(wanted.values()),
-            list(reached.values()),
+            [gradient for _, gradient in reached],
             allow_unused=True,
         )
         found: list[tuple[str, Tensor | None]] = list(zip(wanted, gradients, strict=True))
-        return {name: gradient for name, gradient in found if gradient is not None}, sum(kept.values())
+        cut = any(n < len(results) and results[n].requires_grad for n in self._cut_outputs)
+        return _Alone(
+            {name: gradient for name, gradient in found if gradient is not None},
+            sum(kept.values()),
+            cut or self._handed_on.is_cut(left),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What the block made without checkpointing: its gradients by name, and the bytes that it kept for them.
+
+    It `hands_on_more` where something that it returns, or leaves in its arguments, had no graph in the step.
+    """
+
+    gradients: Mapping[str, Tensor]
+    kept: int
+    hands_on_more: bool
 
 
 _KINDS = ("cpu", "cuda")
@@ -301,13 +329,10 @@ def _has_graph(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
-def _places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where tensors are in what a block is given, however deep."""
-    if isinstance(value, Tensor):
-        yield path
-    else:
-        for place, item in items(value):
-            yield from _places(item, (*path, place))
+def _tracked(output: Any) -> Iterable[Tensor]:
+    """The outputs to which reentrant checkpointing gives a graph, where hooks run inside of it."""
+    outputs = output if isinstance(output, tuple) else (output,)
+    return [value for value in outputs if isinstance(value, Tensor)]
 
 
 def _same(tensor: Tensor) -> Tensor:

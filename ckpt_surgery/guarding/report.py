@@ -101,16 +101,26 @@ class GuardReport:
         """What else was counted, a line each."""
         failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
         details = [f"{row.name}: {row.proof.detail}" for row in failed]
+        cut = [row.name for row in self.blocks if row.proof.status is ProofStatus.HANDS_ON_CUT]
         without = self.without_gradient
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         return [
             *([f"could not be run alone: {some(details, 1)}"] if details else []),
+            *([f"not proved: {_hands_on_cut(cut)}"] if cut else []),
             *([f"fingerprints: {plural(self.fingerprints, 'recompute')} compared"] if self.fingerprints else []),
             *([f"offload: {size(self.offloaded_bytes)} moved off the device"] if self.offloaded_bytes else []),
             *([f"peak: {peak}"] if peak else []),
             *([f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}"] if self.ranks_compared else []),
             *([f"without gradient: {plural(len(without), 'parameter')}: {some(without)}"] if without else []),
         ]
+
+
+def _hands_on_cut(names: Sequence[str]) -> str:
+    who = f"{names[0]} hands" if len(names) == 1 else f"{plural(len(names), 'block')} ({some(names)}) hand"
+    return (
+        f"{who} on tensors that have lost their gradient in reentrant mode; where another block uses them, gradients "
+        "are wrong: use use_reentrant=False, or call wrap_blocks"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -24,7 +24,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
-from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
 
@@ -37,12 +37,23 @@ class Wrap(StrEnum):
     NEVER = "never"
 
 
+class Operation(Protocol):
+    """What is done to a model instead of `wrap_blocks`. `running` says that its forward has begun already."""
+
+    def __call__(self, model: nn.Module, *, running: bool) -> Undoable:
+        """Do it. Raises CkptSurgeryError where that cannot be."""
+
+
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """What is done with a model: `wrap_options` go to `wrap_blocks`, the others to `guard`."""
+    """What is done with a model.
+
+    `wrap_options` go to `wrap_blocks`, in place of which the `operation` is done if there is one; the rest to `guard`.
+    """
 
     wrap: Wrap = Wrap.ASKED
     wrap_options: Mapping[str, Any] = field(default_factory=dict)
+    operation: Operation | None = None
     every: int = 100
     prove: bool = True
     on_fault: OnFault = "collect"
@@ -51,11 +62,14 @@ class TakeoverOptions:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model that was trained: its guard, if it could have one, its surgery, if it got one, and what went wrong."""
+    """A model that was trained: its guard, if it could have one, its surgery, if it got one, and what went wrong.
+
+    The surgery is that of `wrap_blocks`, or what the operation made.
+    """
 
     model: nn.Module
     guard: Guard | None
-    surgery: Surgery | None
+    surgery: Undoable | None
     problems: tuple[str, ...] = ()
 
 
@@ -92,8 +106,8 @@ class Takeover:
         for trained in self.trained:
             if trained.guard is not None:
                 trained.guard.remove()
-            if trained.surgery is not None:
-                trained.surgery.undo()
+            if trained.surgery is not None:  # the script may have undone it, or taken the model apart
+                self._tried([], partial(trained.surgery.__exit__, None, None, None))
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then
@@ -105,15 +119,17 @@ class Takeover:
         self._seen.update(module.modules())
         model = module.module if isinstance(module, DistributedDataParallel) else module
         if any(parameter.requires_grad for parameter in model.parameters()) and any(model.children()):
-            self.trained.append(self._take(model))
+            self.trained.append(self._take(model, running=model is module))
 
-    def _take(self, model: nn.Module) -> Trained:
+    def _take(self, model: nn.Module, *, running: bool) -> Trained:
         problems: list[str] = []
         surgery = watching = None
         wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
         if wanted and not has_surgery(model):
-            wrap_options = {**own_options(model), **self._options.wrap_options}
-            surgery = self._tried(problems, partial(wrap_blocks, model, **wrap_options))
+            surgery = self._tried(problems, self._operation(model, running=running))
+        elif wanted and self._options.operation is not None:
+            problems.append("the script has wrapped it, and it was left as it is")
+            self._say(f"{type(model).__name__}: {problems[-1]}")
         if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
             options = self._options
             watching = self._tried(
@@ -130,6 +146,11 @@ class Takeover:
         if watching is not None:
             watching.begin_within()
         return Trained(model, watching, surgery, tuple(problems))
+
+    def _operation(self, model: nn.Module, *, running: bool) -> Callable[[], Undoable]:
+        if self._options.operation is not None:
+            return partial(self._options.operation, model, running=running)
+        return partial(wrap_blocks, model, **{**own_options(model), **self._options.wrap_options})
 
     def _tried(self, problems: list[str], action: Callable[[], Any]) -> Any:
         try:

@@ -126,6 +126,13 @@ class LongContext(Undoable):
             raise
         vars(self.model)[LONG_CONTEXT] = self
 
+    def begin_within(self) -> None:
+        """Let the forward of the model count that is running already: to be called in it, before a block runs.
+
+        Nobody knows whether that one has labels. Where it has none, its logits are made when they are used.
+        """
+        self.loss.begin_within(self.model)
+
     def undo(self) -> None:
         """Hand the model back as it was before `long_context`; a surgery that it had before keeps its options.
 

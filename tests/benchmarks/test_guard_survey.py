@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,38 +31,70 @@ ROWS = [
     examined("Right", Comparison.SAME),
     examined("Alarm", Comparison.ONLY_GUARD, wrong=1),
     examined("Missed", Comparison.ONLY_VERIFY),
+    examined("Unvouched", Comparison.NOT_VOUCHED, **{"proved": 1, "did not run": 1}),
     examined("Unreached", Comparison.NOT_PROVED, **{"proved": 1, "no gradient reached it": 2}),
     {"class": "Refusing", "problem": "ValueError: it does not support activation checkpointing"},
 ]
 
 
 def test_classes_blocks_and_problems_are_counted() -> None:
-    figures = figures_of(ROWS, VERSIONS)
-    assert (figures.classes, figures.problems) == (5, {"ValueError": 1})
-    assert figures.counts[Comparison.SAME] == {"non_reentrant": 4, "reentrant": 1}
+    figures = figures_of(ROWS, VERSIONS, 9)
+    assert (figures.classes, figures.known, figures.problems) == (6, 9, {"ValueError": 1})
+    assert figures.counts[Comparison.SAME] == {"non_reentrant": 5, "reentrant": 1}
     assert figures.counts[Comparison.ONLY_GUARD]["reentrant"] == 1
     assert figures.unproved == {"no gradient reached it": 2}
-    assert [row.model for row in figures.rows] == ["Alarm", "Missed"]
+    assert [row.model for row in figures.rows] == ["Alarm", "Missed", "Unvouched"]
 
 
 def test_of_a_class_that_was_examined_twice_the_later_result_counts() -> None:
-    figures = figures_of([*ROWS, examined("Alarm", Comparison.SAME)], VERSIONS)
-    assert figures.classes == 5
+    figures = figures_of([*ROWS, examined("Alarm", Comparison.SAME)], VERSIONS, 9)
+    assert figures.classes == 6
     assert not any(figures.counts[Comparison.ONLY_GUARD].values())
 
 
 def test_a_disagreement_is_on_the_page_with_what_names_it() -> None:
-    text = page(figures_of(ROWS, VERSIONS))
+    text = page(figures_of(ROWS, VERSIONS, 9))
     assert "| `Alarm` | reentrant | guard | wrong: 1 | `b.weight` |" in text
     assert "| `Missed` | reentrant | verify | proved: 2 | `a.weight` |" in text
 
 
+def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
+    text = page(figures_of([ROWS[3]], VERSIONS, 9))
+    assert "disagree" not in text
+    assert "| `Unvouched` | reentrant | verify | proved: 1, did not run: 1 | `a.weight` |" in text
+    assert "1 of 9 classes, a random sample" in text
+    assert "random sample" not in page(figures_of([ROWS[3]], VERSIONS, 1))
+
+
+@pytest.mark.parametrize(
+    ("broken", "statuses", "comparison"),
+    [
+        (set(), {"proved": 2}, Comparison.SAME),
+        (set(), {"proved": 1, "did not run": 1}, Comparison.NOT_PROVED),
+        ({"a.weight"}, {"proved": 2}, Comparison.ONLY_VERIFY),
+        ({"a.weight"}, {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
+        ({"b.weight"}, {"proved": 1, "wrong": 1}, Comparison.BOTH_BROKEN),
+        (set(), {"proved": 1, "wrong": 1}, Comparison.ONLY_GUARD),
+    ],
+)
+def test_a_verdict_and_proofs_are_compared(broken: set[str], statuses: dict[str, int], comparison: Comparison) -> None:
+    blocks = {"b"} if "wrong" in statuses else set()
+    report = SimpleNamespace(blocks=())
+    made = guard_survey._compared(broken, wrong=set(), blocks=blocks, statuses=statuses, report=report)
+    assert made["comparison"] is comparison
+
+
+def test_no_class_is_begun_after_the_time(tmp_path: Path) -> None:
+    guard_survey.survey(["NoSuchModel"], tmp_path / "rows.jsonl", 1, seconds=-1)
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
 def test_without_disagreements_there_is_no_table_of_them() -> None:
-    assert "disagree" not in page(figures_of(ROWS[:1], VERSIONS))
+    assert "disagree" not in page(figures_of(ROWS[:1], VERSIONS, 1))
 
 
 def test_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
-    figures = figures_of(ROWS, VERSIONS)
+    figures = figures_of(ROWS, VERSIONS, 9)
     write_guard(figures, tmp_path / "guard.json")
     assert read_guard(tmp_path / "guard.json") == figures
 
@@ -77,11 +110,11 @@ def test_the_command_writes_the_page_of_the_whole_file_and_fails_with_a_disagree
     monkeypatch.setattr(guard_survey, "version", VERSIONS.__getitem__)
     monkeypatch.setattr(sys, "argv", ["guard_survey", str(file), "Right", "--page"])
     assert guard_survey.main() == 1
-    assert (tmp_path / "guard.md").read_text(encoding="utf-8") == page(figures_of(ROWS, VERSIONS))
+    known = read_guard(tmp_path / "guard.json").known
+    assert (tmp_path / "guard.md").read_text(encoding="utf-8") == page(figures_of(ROWS, VERSIONS, known))
 
 
 def test_the_page_in_the_repository_is_made_from_its_figures() -> None:
     figures = read_guard()
     assert PAGE.read_text(encoding="utf-8") == page(figures)
-    alarms = {row.model for row in figures.rows if row.comparison is Comparison.ONLY_GUARD}
-    assert alarms == {"Gemma4UnifiedAssistantForCausalLM"}  # its blocks put new tensors into a dictionary
+    assert not any(figures.counts[Comparison.ONLY_GUARD].values())

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
+import torch
+
+from ckpt_surgery import SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+from ckpt_surgery.long_sequences.long_context import LongContext
+from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = pytest.mark.torch
 
@@ -30,13 +39,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[Any, ...]]) -> None:
     options = "--wrap --reentrant --offload --save attention --stacks model.* --stacks vision --blocks Layer"
+    options += " --offload-pinned 2KiB --no-preserve-rng-state --no-skip-frozen"
     watching = "--first 20 --every-n 2 --self-check 5 --every 7 --no-prove --patience 3 --on-fault warn"
     assert main(["run", *options.split(), *watching.split(), "-m", "train", "--first", "x"]) == 0
-    ((script, arguments, module, wrap, wrapping, guarding, _),) = started
+    ((script, arguments, module, wrap, given, _),) = started
     assert (script, arguments, module, wrap) == ("train", ["--first", "x"], True, True)
-    assert wrapping == {
+    assert given.pop("wrap_options") == {
         "use_reentrant": True,
         "offload": "cpu",
+        "offload_pinned": 2048,
+        "preserve_rng_state": False,
+        "skip_frozen": False,
         "save": ["attention"],
         "stacks": ["model.*", "vision"],
         "blocks": ["Layer"],
@@ -44,20 +57,113 @@ def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[A
         "every_n": 2,
         "self_check": 5,
     }
-    assert guarding == {"every": 7, "prove": False, "patience": 3, "on_fault": "warn"}
+    assert given == {"operation": None, "every": 7, "prove": False, "patience": 3, "on_fault": "warn"}
+
+
+def test_every_option_of_wrap_blocks_and_of_the_guard_is_one_of_the_command(started: list[tuple[Any, ...]]) -> None:
+    options = "--reentrant --offload --save x --stacks x --blocks x --first 1 --every-n 1 --self-check 1 --every 1"
+    options += " --offload-pinned 1KB --save-offload --preserve-rng-state --skip-frozen --patience 1 --on-fault warn"
+    assert main(["run", *options.split(), "train.py"]) == 0
+    arrived = started[0][4]
+    assert arrived["wrap_options"].keys() == signature(wrap_blocks).parameters.keys() - {"model", "context_fn"}
+    assert arrived.keys() >= signature(guard).parameters.keys() - {"model"}
+
+
+def test_where_inputs_wait_and_unsafe_random_states_arrive(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--offload-to", "disk", "--unsafe-rng-state", "train.py"]) == 0
+    assert started[0][4]["wrap_options"] == {"offload": "disk", "preserve_rng_state": "unsafe"}
+
+
+def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--long-context", "--tokens", "96", "train.py"]) == 0
+    ((_, _, _, wrap, options, _),) = started
+    assert wrap is True
+    assert options["wrap_options"] == {}
+    assert options["operation"].args == (96,)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None:
+    class Around(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = llama(2)
+
+        def forward(self, **inputs: Any) -> Any:
+            return self.model(**inputs)
+
+    model: Any = Around() if inside else llama(2)
+    model.train()
+    ids = tokens()["input_ids"]
+    bare = model(input_ids=ids, labels=ids).loss
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), print)
+    takeover.install()
+    try:
+        losses = [model(input_ids=ids, labels=ids).loss for _ in range(2)]
+        for loss in losses:
+            loss.backward()
+        (trained,) = takeover.trained
+        assert isinstance(trained.surgery, LongContext)
+        assert (trained.surgery.fused_losses, trained.surgery.made_logits) == (2, {})
+        assert trained.surgery.loss.state.given == 0
+        torch.testing.assert_close(torch.stack(losses), torch.stack([bare, bare]))
+    finally:
+        takeover.remove()
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
+
+
+def test_a_first_step_without_labels_has_its_own_logits() -> None:
+    model: Any = llama(2).train()
+    inputs = {"input_ids": tokens()["input_ids"]}
+    logits = model(**inputs).logits.detach()
+    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), print)
+    takeover.install()
+    try:
+        with pytest.warns(SurgeryWarning, match="makes its logits"):
+            made = model(**inputs).logits.softmax(-1)
+        torch.testing.assert_close(made.detach(), logits.softmax(-1))
+        assert type(model(**inputs).logits) is torch.Tensor, "the second one is known to have none"
+    finally:
+        takeover.remove()
+
+
+def test_a_model_that_the_script_has_wrapped_is_left_as_it_is_and_a_line_says_so() -> None:
+    said: list[str] = []
+    model: Any = llama(2).train()
+    wrap_blocks(model)
+    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), said.append)
+    takeover.install()
+    try:
+        model(**tokens())
+    finally:
+        takeover.remove()
+    assert said == ["LlamaForCausalLM: the script has wrapped it, and it was left as it is"]
+    assert takeover.trained[0].problems
+
+
+def test_a_surgery_that_cannot_be_undone_at_the_end_is_a_line_and_no_error() -> None:
+    said: list[str] = []
+    model: Any = llama(2).train()
+    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS), said.append)
+    takeover.install()
+    model(**tokens())
+    model.model.layers = torch.nn.ModuleList(reversed(model.model.layers))
+    takeover.remove()
+    assert len(said) == 1
+    assert "is no longer at its place" in said[0]
 
 
 def test_what_is_not_given_is_left_to_wrap_blocks_and_the_guard(started: list[tuple[Any, ...]]) -> None:
     assert main(["run", "train.py"]) == 0
-    ((_, arguments, module, wrap, wrapping, guarding, _),) = started
+    ((_, arguments, module, wrap, options, _),) = started
     assert (arguments, module, wrap) == ([], False, None)
-    assert run.given(wrapping) == {}
-    assert run.given(guarding) == {"prove": True}
+    assert options == {"wrap_options": {}, "operation": None, "prove": True}
 
 
 def test_numbers_of_first_blocks_are_by_stack_where_stacks_are_named(started: list[tuple[Any, ...]]) -> None:
     assert main(["run", "--first", "model.layers=20", "--first", "vision*=2", "train.py"]) == 0
-    assert started[0][4]["first"] == {"model.layers": 20, "vision*": 2}
+    assert started[0][4]["wrap_options"]["first"] == {"model.layers": 20, "vision*": 2}
 
 
 @pytest.mark.parametrize("spelled", ["--local_rank=0", "--local-rank=12"])
@@ -102,6 +208,14 @@ def test_the_rank_is_what_the_launcher_says(
         (["--on-fault", "shout", "train.py"], "'shout' is not one of collect, warn, raise"),
         (["--first", "layers", "train.py"], "--first is 'layers': give a number"),
         (["--first", "=2", "train.py"], "--first is '=2': give a number"),
+        (["--offload-pinned", "much", "train.py"], "--offload-pinned is 'much': give a size with its unit"),
+        (["--offload", "--offload-to", "disk", "train.py"], "--offload is --offload-to cpu: give one of them"),
+        (["--tokens", "8", "train.py"], "--tokens is for --long-context"),
+        (["--no-wrap", "--long-context", "train.py"], "in its own way: leave out --no-wrap"),
+        (
+            ["--long-context", "--reentrant", "--no-skip-frozen", "train.py"],
+            "leave out --reentrant and --skip-frozen",
+        ),
         (["--first", "2", "--first", "layers=2", "train.py"], "give one number, or a number by stack"),
     ],
 )

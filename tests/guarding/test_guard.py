@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
@@ -259,28 +261,113 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, 
         assert watching.report().proved == 3
 
 
-def test_a_block_that_adds_to_a_shared_dictionary_is_not_called_wrong() -> None:
-    class Writes(SureLayer):
-        def forward(self, hidden_states: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
-            assert shared is not None
-            keys = self.linear(hidden_states)
-            shared.setdefault("keys", keys)
-            return torch.tanh(keys + shared["keys"])
+class Writes(SureLayer):
+    """The first block leaves keys and values in a dictionary, which the next ones use."""
 
-    class Sharing(Model):
-        def forward(self, values: Tensor) -> Any:
-            hidden_states = self.first(values)
-            shared: dict[str, Tensor] = {}
-            for layer in self.layers:
-                hidden_states = layer(hidden_states, shared=shared)
-            return self.last(hidden_states)
+    runs = 0
+    grows = False
+    place = "keys"
 
-    model = model_of(Writes, Writes, whole=Sharing)
-    wrap_blocks(model)
+    def forward(self, hidden_states: Tensor, shared: dict[str, Any] | None = None, first: bool = False) -> Tensor:
+        assert shared is not None
+        type(self).runs += 1
+        if first:
+            keys = torch.tanh(self.linear(hidden_states) * (type(self).runs if self.grows else 1))
+            shared[self.place] = keys, keys
+        keys, values = shared[self.place]
+        return torch.tanh(hidden_states + keys * values)
+
+
+class Sharing(Model):
+    """Gives all blocks one dictionary, which `before` may have filled."""
+
+    before: Mapping[str, Any] = {}
+    kind: type = dict
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        shared = self.kind(self.before)
+        for place, layer in enumerate(self.layers):
+            hidden_states = layer(hidden_states, shared=shared, first=place == 0)
+        return self.last(hidden_states)
+
+
+@both_modes
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(reentrant: bool, filled: bool, kind: type) -> None:
+    model: Any = model_of(Writes, Writes, whole=Sharing)
+    model.before = {"keys": (torch.ones(2, 4), torch.ones(2, 4))} if filled else {}
+    model.kind = kind
+    wrap_blocks(model, use_reentrant=reentrant)
     with guard(model, on_fault="raise") as watching:
         train(model)
-        statuses = [row.proof.status for row in watching.report().blocks]
-    assert statuses == [ProofStatus.HANDS_ON, ProofStatus.PROVED]
+        assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
+
+
+def test_wrong_gradients_of_a_block_that_leaves_something_are_told() -> None:
+    class Grows(Writes):
+        grows = True
+
+    model = model_of(Grows, Writes, whole=Sharing)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+    assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
+
+
+def test_what_a_block_leaves_where_nothing_can_watch_it_makes_no_fault() -> None:
+    class Fixed(Sharing):
+        def forward(self, values: Tensor) -> Any:
+            hidden_states = self.first(values)
+            inside: dict[str, Any] = {}
+            for place, layer in enumerate(self.layers):
+                vars(layer)["inside"] = [inside]  # the block writes there, past the view of it that it is given
+                hidden_states = layer(hidden_states, shared=MappingProxyType(inside), first=place == 0)
+            return self.last(hidden_states)
+
+    class Around(Writes):
+        inside: Any = None
+
+        def forward(self, hidden_states: Tensor, shared: Any = None, first: bool = False) -> Tensor:
+            return super().forward(hidden_states, self.inside[0], first)
+
+    model = model_of(Around, Around, whole=Fixed)
+    enable(model)
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        assert watching.report().blocks[0].proof.status is ProofStatus.HANDS_ON
+
+
+def test_what_reentrant_checkpointing_hands_on_without_its_gradient_is_not_called_proved() -> None:
+    model = model_of(Writes, Writes, whole=Sharing)
+    enable(model, reentrant=True)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.HANDS_ON_CUT, ProofStatus.PROVED]
+    assert "layers.0 hands on tensors that have lost their gradient in reentrant mode" in str(report)
+
+
+@both_modes
+def test_nested_outputs_are_proved_only_where_they_keep_their_gradient(reentrant: bool) -> None:
+    class Nested(SureLayer):
+        def forward(self, hidden_states: Tensor, before: Tensor | None = None) -> Any:
+            made = torch.tanh(self.linear(hidden_states))
+            return (made, (made * made,)) if before is None else (made + before, (made,))
+
+    class Handed(Model):
+        def forward(self, values: Tensor) -> Any:
+            hidden_states, (before,) = self.layers[0](self.first(values))
+            hidden_states, _ = self.layers[1](hidden_states, before)
+            return self.last(hidden_states)
+
+    model = model_of(Nested, Nested, whole=Handed)
+    enable(model, reentrant)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        statuses = {row.proof.status for row in watching.report().blocks}
+    assert statuses == {ProofStatus.HANDS_ON_CUT if reentrant else ProofStatus.PROVED}
 
 
 @both_modes

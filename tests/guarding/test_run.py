@@ -72,10 +72,13 @@ def script(folder: Path, text: str = TRAIN, end: str = "", name: str = "train.py
     return path
 
 
-def python(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    *arguments: object, cwd: Path = ROOT, said: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
+        input=said,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
@@ -84,8 +87,8 @@ def python(*arguments: object, cwd: Path = ROOT, **environment: str) -> subproce
     )
 
 
-def run(*arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, **environment)
+def run(*arguments: object, cwd: Path = ROOT, said: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, said=said, **environment)
 
 
 def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
@@ -101,6 +104,13 @@ def test_a_script_knows_its_full_path_wherever_it_goes(tmp_path: Path) -> None:
     path = script(tmp_path, text)
     bare, ran = python(path.name, cwd=tmp_path), run(path.name, cwd=tmp_path)
     assert (ran.stdout, ran.stderr) == (bare.stdout, bare.stderr)
+
+
+def test_what_is_typed_reaches_the_script(tmp_path: Path) -> None:
+    text = "import sys\nprint(input(), sys.stdin.isatty(), sys.stdin.read())\n"
+    path = script(tmp_path, text)
+    bare, ran = python(path, said="yes\nno\n"), run(path, said="yes\nno\n")
+    assert ran.stdout == bare.stdout == "yes False no\n\n"
 
 
 def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
@@ -140,6 +150,13 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
     assert "save matmul:2: 3 results in the last step" in saved
     assert "save aten.gelu: 3 results in the last step" in saved
+
+
+def test_an_option_that_would_make_gradients_wrong_is_refused_and_the_script_trains(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"))
+    ran = run("--wrap", "--no-preserve-rng-state", path)
+    assert "would draw other numbers" in ran.stderr
+    assert (ran.returncode, len(ran.stdout.split())) == (0, 4)
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
