@@ -21,8 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.distributed.heads import LABELS, Head, heads_of, owners, takes_labels
-from ckpt_surgery.distributed.lazy_logits import Fused, HeadCall, LazyLogits, Made, Noted
+from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
+from ckpt_surgery.distributed.heads import LABELS, Head, heads_of, owners, takes_labels, trained_copies
+from ckpt_surgery.distributed.lazy_logits import LazyLogits, Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.undo import Undoable
 
@@ -134,21 +135,40 @@ class LossState:
     given: int = 0
     fused: Counter[Fused] = field(default_factory=Counter)
     made: Counter[str] = field(default_factory=Counter)
+    replaced_heads: bool = False
 
     def note(self, use: Fused | Made) -> None:
-        """A loss was fused, or logits were made for a function; the first time of that is a SurgeryWarning."""
+        """A loss was fused, or logits were made for a function; the first time of that is a SurgeryWarning.
+
+        What is done later than a fused loss is part of the loss inside the forward, and a look at the logits after.
+        """
         if isinstance(use, Fused):
             self.fused[use] += 1
             return
+        if use.later and not self.given:
+            return
         function = use.function
         if function not in self.made:
+            what = "this part of the loss" if use.later else "this loss"
             warnings.warn(
-                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: this loss is "
-                "computed as before",
+                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: {what} is computed "
+                "as before",
                 SurgeryWarning,
                 stacklevel=2,
             )
         self.made[function] += 1
+
+    def replaced(self, owner: str) -> None:
+        """The head of `owner` is another than that whose loss was to be fused; the first time is a SurgeryWarning."""
+        if self.replaced_heads:
+            return
+        self.replaced_heads = True
+        warnings.warn(
+            f"{owner} has another head than when its loss was fused: its logits are made; undo that, and do it again "
+            "after the last change to the model",
+            SurgeryWarning,
+            stacklevel=2,
+        )
 
 
 class FusedHead:
@@ -202,6 +222,7 @@ class _LabelsGiven:
     def __init__(self, model: nn.Module, state: LossState) -> None:
         self.state = state
         self.names = list(inspect.signature(model.forward).parameters)
+        self.heads = _heads_now(model)
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
@@ -209,6 +230,8 @@ class _LabelsGiven:
             return
         vars(model)[_GIVEN] = True
         self.state.given += 1
+        if model.training and torch.is_grad_enabled() and _heads_now(model) != self.heads:
+            self.state.replaced(type(model).__name__)
 
 
 class _LabelsDone:
@@ -220,6 +243,11 @@ class _LabelsDone:
     def __call__(self, model: nn.Module, *_: Any) -> None:
         if vars(model).pop(_GIVEN, False):
             self.state.given -= 1
+
+
+def _heads_now(model: nn.Module) -> list[nn.Module]:
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    return [] if head is None else trained_copies(head)
 
 
 _GIVEN = "_ckpt_surgery_labels"

@@ -44,7 +44,7 @@ def heads_of(model: nn.Module) -> list[Head]:
         head = owner.get_output_embeddings()  # type: ignore[operator]
         if head is None:
             continue
-        for part in _trained_copies(head):
+        for part in trained_copies(head):
             heads.setdefault(part, Head(name, type(owner).__name__, part, _reason(part)))
     if not heads:
         name = next((type(owner).__name__ for _, owner in candidates), type(model).__name__)
@@ -64,7 +64,7 @@ def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _trained_copies(head: nn.Module) -> list[nn.Module]:
+def trained_copies(head: nn.Module) -> list[nn.Module]:
     """The head, or the copies of it that PEFT trains in its place (`modules_to_save`)."""
     copies = getattr(head, "modules_to_save", None)
     return list(copies.values()) if isinstance(copies, nn.ModuleDict) and len(copies) else [head]
@@ -75,6 +75,7 @@ def _reason(head: nn.Module) -> HeadReason | None:
         return HeadReason.ADAPTED
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         return HeadReason.NOT_LINEAR
-    if "forward" in vars(head):
+    forward = vars(head).get("forward")
+    if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
         return HeadReason.REPLACED
     return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, cast
 
 import torch
@@ -20,47 +19,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
+from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
 from ckpt_surgery.errors import SurgeryError
-
-
-class Fused(StrEnum):
-    """What computed a loss without logits."""
-
-    OURS = "fused_linear_cross_entropy"
-    TORCH = "torch.nn.functional.linear_cross_entropy"
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """Logits that were made, for this function."""
-
-    function: str
-
-
-@dataclass(slots=True, eq=False)
-class HeadCall:
-    """One call of a head: what it was given, and what became of its logits.
-
-    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is told of every
-    fused loss, and of logits that were made before one.
-    """
-
-    hidden: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    autocast: torch.dtype | None
-    notify: Callable[[Fused | Made], None]
-    made: bool = False
-    fused: bool = False
-
-    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The logits as the head makes them, under the autocast of the call."""
-        kind = self.weight.device.type
-        if not torch.amp.is_autocast_available(kind):
-            return F.linear(hidden, weight, bias)
-        with torch.autocast(kind, self.autocast, enabled=self.autocast is not None):
-            return F.linear(hidden, weight, bias)
-
 
 Step = Callable[[Tensor], Tensor]
 
@@ -175,10 +135,10 @@ class LazyLogits(Tensor):
     def computed(self) -> Tensor:
         """The logits themselves, with their graph, as the head and the steps after it make them."""
         if self._computed is None:
-            noted, call = self._noted, self._noted.call
+            noted = self._noted
             with torch.enable_grad():
                 if self._before is None:
-                    self._computed = call.product(call.hidden, call.weight, call.bias)
+                    self._computed = noted.call.logits()
                 else:  # of those before, so that what shares memory with them goes on sharing it
                     self._computed = noted.steps[-1](self._before.computed())
         return self._computed
@@ -271,8 +231,8 @@ def _value(value: Any, name: str) -> Any:
     if not isinstance(value, LazyLogits):
         return value
     call = value._noted.call
-    if not call.made and not call.fused:
-        call.notify(Made(name))
+    if not call.made:
+        call.notify(Made(name, call.fused))
     call.made = True
     return value.computed()
 
@@ -431,7 +391,7 @@ _FOLLOWED: dict[Any, Follow] = {
 """What may lie between the head and the loss."""
 
 _PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "grad_fn", "layout", "is_cuda")
-_MORE_PROPERTIES = ("is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested")
+_MORE_PROPERTIES = ("_base", "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested")
 _METHODS = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "get_device")
 _ABOUT = frozenset(
     [getattr(Tensor, name).__get__ for name in (*_PROPERTIES, *_MORE_PROPERTIES)]

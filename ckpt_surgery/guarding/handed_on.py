@@ -19,7 +19,7 @@ def contained(arguments: Arguments) -> dict[Path, Tensor]:
     return {path: tensor for path, tensor in _tensors(arguments, ()) if len(path) > _DIRECT}
 
 
-class HandedOn:
+class HandedOnTensors:
     """What one call of a block puts into containers among its `arguments`. Made before the call; `note` follows it.
 
     `gradients` are those that reach what was handed on with a graph, and `without_graph` the places of what was handed

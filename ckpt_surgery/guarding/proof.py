@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.handed_on import HandedOn, contained
+from ckpt_surgery.guarding.handed_on import HandedOnTensors, contained
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
@@ -93,7 +93,7 @@ class BlockWitness:
         self._hooked = False
         self._seen_output = False
         self._call: RecordedCall | None = None
-        self._handed_on = HandedOn(((), {}))
+        self._handed_on = HandedOnTensors(((), {}))
         self._cut_outputs: set[int] = set()
         self._has_hooks = False
         self._states = torch_states(())
@@ -203,7 +203,7 @@ class BlockWitness:
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = BlockSignature.of(self._name, self._block, self._block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
-        self._handed_on = HandedOn((args, kwargs))
+        self._handed_on = HandedOnTensors((args, kwargs))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
         direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]

@@ -106,7 +106,7 @@ class LongContext(Undoable):
 
     def apply(self, tokens: int | None) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
-        if vars(self.model).get(LONG_CONTEXT) is not self:
+        if vars(self.model).get(LONG_CONTEXT) is not self or self.surgery.undone:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
             self.surgery = wrap_blocks(self.model, offload="cpu")
         self._release()
@@ -144,7 +144,7 @@ class LongContext(Undoable):
         self._release()
         if self._options is not None:
             self.surgery.apply(self._options)
-        else:
+        elif not self.surgery.undone:  # as wrap_blocks returns the same, it may have been taken back by itself
             self.surgery.undo()
         vars(self.model).pop(LONG_CONTEXT, None)
         self._undone = True

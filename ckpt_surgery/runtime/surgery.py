@@ -190,9 +190,12 @@ class Surgery(Undoable):
         """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
         for hook in self._owner_hooks:
             hook.remove()
+        wrapped = {forward.block for forward in self._forwards.values()}
         later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
         for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
             attributes = vars(noted.module)
+            if noted.name == "forward" and noted.module not in wrapped:
+                continue  # one that was put there since, as by `fuse_loss` on a head
             if noted.present:
                 attributes[noted.name] = noted.value
             else:

@@ -14,6 +14,11 @@ class Undoable:
 
     _undone = False
 
+    @property
+    def undone(self) -> bool:
+        """Whether the change was taken back."""
+        return self._undone
+
     def __enter__(self) -> Self:
         return self
 

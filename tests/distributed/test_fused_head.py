@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -169,6 +170,77 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
         change.check()
 
 
+def test_what_a_loss_adds_to_the_fused_one_is_named() -> None:
+    """A z-loss makes the logits, and a look at them after the forward is no part of the loss."""
+
+    def with_z_loss(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
+        loss = nn.functional.cross_entropy(logits.view(-1, vocab_size), labels.view(-1))
+        return loss + 0.1 * logits.logsumexp(-1).pow(2).mean()
+
+    model = llama()
+    own = model.loss_function
+    model.loss_function = with_z_loss
+    expected = step(model, **inputs())
+    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="for logsumexp.* this part of the loss"):
+        assert same(step(model, **inputs()), expected)
+    assert (change.made_logits, change.fused_losses) == ({"logsumexp": 1}, 1)
+    model.loss_function = own
+    with fuse_loss(model) as change:
+        model(**inputs()).logits.argmax(-1)
+    assert change.made_logits == {}
+
+
+def test_logits_of_a_step_are_refused_after_the_optimizer() -> None:
+    model = llama()
+    with fuse_loss(model):
+        outputs = model(**inputs())
+        outputs.loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with pytest.raises(SurgeryError, match=r"use outputs\.logits before that"):
+            outputs.logits.argmax(-1)
+
+
+def test_a_head_that_is_replaced_later_is_named_once() -> None:
+    model = llama()
+    with fuse_loss(model):
+        model.resize_token_embeddings(72)
+        with pytest.warns(SurgeryWarning, match="has another head"):
+            step(model, **inputs())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SurgeryWarning)
+            step(model, **inputs())
+    with fuse_loss(model) as change:
+        step(model, **inputs())
+    assert change.fused_losses == 1
+
+
+def test_it_outlives_another_wrap_blocks() -> None:
+    model = llama()
+    surgery = wrap_blocks(model)
+    change = fuse_loss(model)
+    kept = explain(model, inputs()).kept_bytes
+    wrap_blocks(model, every_n=2)
+    step(model, **inputs())
+    surgery.undo()
+    step(model, **inputs())
+    assert change.fused_losses == 2
+    change.undo()
+    assert all("forward" not in vars(module) for module in model.modules())
+    wrap_blocks(model)
+    assert explain(model, inputs()).kept_bytes > kept
+
+
+def test_it_can_be_undone_before_a_surgery_that_came_later() -> None:
+    model = llama()
+    change = fuse_loss(model)
+    surgery = wrap_blocks(model)
+    change.undo()
+    surgery.undo()
+    with fuse_loss(model) as change:
+        step(model, **inputs())
+    assert change.fused_losses == 1
+
+
 @pytest.mark.parametrize("first", ["fuse_loss", "fully_shard"])
 def test_under_fsdp_the_root_gathers_the_head(first: str) -> None:
     """One rank of one: FSDP2 frees and gathers parameters as among many."""
@@ -180,9 +252,10 @@ def test_under_fsdp_the_root_gathers_the_head(first: str) -> None:
         changed = fuse_loss(model) if first == "fuse_loss" else None
         for module in (*model.model.layers, model):
             fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
-        with changed or fuse_loss(model):
+        with changed or fuse_loss(model) as fused:
             loss = model(**inputs()).loss
             loss.backward()
+        assert fused.made_logits == {}
         assert loss.item() == pytest.approx(expected[0])
         assert torch.allclose(model.lm_head.weight.grad.to_local(), expected[1]["lm_head.weight"], atol=1e-6)
     finally:

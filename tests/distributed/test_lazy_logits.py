@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed.lazy_logits import Fused, HeadCall, LazyLogits, Made, Noted
+from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
+from ckpt_surgery.distributed.lazy_logits import LazyLogits, Noted
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -161,7 +162,15 @@ def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
     F.cross_entropy(flat(logits), targets(12))
     with torch.no_grad():
         assert torch.equal(logits.argmax(-1), real.argmax(-1))
-    assert told == [Fused.OURS]
+    assert told == [Fused.OURS, Made("argmax", later=True)]
+
+
+def test_what_changed_since_the_forward_is_an_error() -> None:
+    logits, _, _ = lazy()
+    with torch.no_grad():
+        logits._noted.call.weight.add_(1.0)
+    with pytest.raises(SurgeryError, match="written to since the forward"):
+        logits.argmax(-1)
 
 
 def test_a_view_sees_what_is_written_later() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import benchmarks.long_context as benchmark
 from benchmarks.long_context_report import row_of
-from ckpt_surgery import SurgeryError, SurgeryWarning, long_context, wrap_blocks
+from ckpt_surgery import SurgeryError, SurgeryWarning, explain, long_context, wrap_blocks
 from ckpt_surgery.distributed.heads import HeadReason
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.mlps import MlpReason
@@ -253,6 +253,32 @@ def test_a_surgery_that_was_there_before_gets_its_options_back() -> None:
         assert surgery.options.offload == "cpu"
     assert surgery.options == options
     surgery.undo()
+
+
+def test_it_outlives_another_wrap_blocks() -> None:
+    model = llama()
+    own = step(model, **batch())
+    context = long_context(model)
+    kept = explain(model, batch()).kept_bytes
+    wrap_blocks(model, every_n=2, offload="cpu")
+    assert_same(step(model, **batch()), own)
+    assert context.fused_losses == 1
+    assert all("forward" in vars(layer.mlp) for layer in model.model.layers)
+    context.undo()
+    wrap_blocks(model)
+    assert explain(model, batch()).kept_bytes > kept
+
+
+def test_a_surgery_that_was_undone_by_itself_is_done_again() -> None:
+    model = llama()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    context = long_context(model)
+    wrap_blocks(model).undo()
+    assert long_context(model) is context
+    assert context.surgery.checkpointing is not None
+    wrap_blocks(model).undo()
+    context.undo()
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])

@@ -1,0 +1,70 @@
+"""One call of a head whose logits are not there: what they would be made of, and whom their uses are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ckpt_surgery.errors import SurgeryError
+
+
+class Fused(StrEnum):
+    """What computed a loss without logits."""
+
+    OURS = "fused_linear_cross_entropy"
+    TORCH = "torch.nn.functional.linear_cross_entropy"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Logits that were made, for this function; `later` than a loss of theirs was fused, or before."""
+
+    function: str
+    later: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class HeadCall:
+    """One call of a head: what it was given, and what became of its logits.
+
+    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is told of every
+    fused loss, and once that logits were made.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    autocast: torch.dtype | None
+    notify: Callable[[Fused | Made], None]
+    made: bool = False
+    fused: bool = False
+    versions: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.versions = self._versions()
+
+    def _versions(self) -> tuple[int, ...]:
+        given = (self.hidden, self.weight, self.bias)
+        return tuple(-1 if tensor is None or tensor.is_inference() else tensor._version for tensor in given)
+
+    def logits(self) -> Tensor:
+        """The logits of the call; a SurgeryError where what they are made of is not what it was any more."""
+        if self._versions() != self.versions:
+            raise SurgeryError(
+                "these logits cannot be made any more: the head or its input was written to since the forward, as by "
+                "an optimizer's step; use outputs.logits before that"
+            )
+        return self.product(self.hidden, self.weight, self.bias)
+
+    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The logits as the head makes them, under the autocast of the call."""
+        kind = self.weight.device.type
+        if not torch.amp.is_autocast_available(kind):
+            return F.linear(hidden, weight, bias)
+        with torch.autocast(kind, self.autocast, enabled=self.autocast is not None):
+            return F.linear(hidden, weight, bias)
