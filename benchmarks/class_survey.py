@@ -9,6 +9,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,9 +23,18 @@ Examine = Callable[[str], Mapping[str, Any]]
 
 
 def survey(
-    names: Sequence[str], file: Path, examine: Examine, *, jobs: int, seconds: float, most_bytes: int = 2**63
+    names: Sequence[str],
+    file: Path,
+    examine: Examine,
+    *,
+    jobs: int,
+    seconds: float,
+    most_bytes: int = 2**63,
+    in_all: float = inf,
 ) -> None:
     """Examine each class that `file` does not name yet, at most `jobs` at a time, and append the results.
+
+    After `in_all` seconds no further class is begun.
 
     A result is a line of json with the class; where there is none, its `problem` says why: an exception, the exit
     code of the process, more than `seconds`, or more than `most_bytes` of resident memory (looked up in /proc). Import
@@ -33,7 +43,10 @@ def survey(
     done = {row["class"] for row in rows_of(file)}
     waiting = [name for name in names if name not in done]
     running: dict[str, tuple[BaseProcess, float]] = {}
+    last = monotonic() + in_all
     while waiting or running:
+        if monotonic() > last:
+            waiting.clear()
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             process: BaseProcess = get_context("fork").Process(target=_worker, args=(examine, name, file))

@@ -11,24 +11,16 @@ docs/coverage/guard.md from the whole file.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import logging
-import os
-import signal
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from math import inf
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 from typing import Any
 
+from benchmarks.class_survey import rows_of, survey
 from benchmarks.guard_survey_report import DISAGREEMENTS, PAGE, Comparison, figures_of, page, write_guard
 from ckpt_surgery.measure.results import MODES, Mode
 
@@ -37,7 +29,7 @@ SECONDS = 120.0
 
 
 def examine(name: str) -> dict[str, Any]:
-    """The comparison for one class, by mode."""
+    """The comparison for one class, by mode, under the key modes."""
     from ckpt_surgery import tiny_model, verify
     from ckpt_surgery.tiny import model_classes
 
@@ -52,7 +44,7 @@ def examine(name: str) -> dict[str, Any]:
             continue
         broken = {name for fault in verdict[0].faults for name in fault.subjects}
         rows[mode] = _compared(broken, **_watched(tiny, mode))
-    return rows
+    return {"modes": rows}
 
 
 def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
@@ -101,64 +93,6 @@ def _compared(
     }
 
 
-def survey(names: Sequence[str], file: Path, jobs: int, seconds: float = inf) -> None:
-    """Examine each class in a process of its own, at most `jobs` at a time, and append the results.
-
-    After so many seconds no further class is begun.
-    """
-    import transformers  # noqa: F401 - once, for all
-
-    import ckpt_surgery.guarding.guard
-    import ckpt_surgery.measure.verify
-    import ckpt_surgery.tiny  # noqa: F401
-
-    context = get_context("fork")
-    waiting, running = list(names), dict[str, tuple[BaseProcess, float]]()
-    last = monotonic() + seconds
-    while waiting or running:
-        if monotonic() > last:
-            waiting.clear()
-        while waiting and len(running) < jobs:
-            name = waiting.pop(0)
-            process: BaseProcess = context.Process(target=_worker, args=(name, file))
-            process.start()
-            running[name] = (process, monotonic())
-        sleep(0.05)
-        for name, (process, start) in list(running.items()):
-            late = monotonic() - start > SECONDS
-            if process.is_alive() and not late:
-                continue
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGKILL)
-            process.join()
-            del running[name]
-            if late or process.exitcode:
-                _append(file, {"class": name, "problem": "took too long" if late else f"exit code {process.exitcode}"})
-
-
-def _worker(name: str, file: Path) -> None:
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.CRITICAL)
-    try:
-        _append(file, {"class": name, "modes": examine(name)})
-    except Exception as error:  # whatever a class does is its result
-        _append(file, {"class": name, "problem": f"{type(error).__name__}: {error}"[:200]})
-
-
-def _append(file: Path, row: Mapping[str, Any]) -> None:
-    with file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row) + "\n")
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    """The results in a file; a line that was cut off is passed over."""
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        with contextlib.suppress(ValueError):
-            rows.append(json.loads(line))
-    return rows
-
-
 def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """How many classes and modes agree, by comparison; classes without a verdict together."""
     found: Counter[str] = Counter()
@@ -177,12 +111,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further class after so long")
     parser.add_argument("--page", action="store_true", help="write the page")
     options = parser.parse_args()
+    import transformers  # noqa: F401 - once, for the forks of all
+
+    import ckpt_surgery.guarding.guard
+    import ckpt_surgery.measure.verify
+    import ckpt_surgery.tiny  # noqa: F401
     from ckpt_surgery.survey.model_names import catalogue
 
-    done = {row["class"] for row in rows_of(options.file)}
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]
-    survey([name for name in names if name not in done], options.file, options.jobs, 60 * options.minutes)
+    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
     if options.page:
         versions = {package: version(package) for package in ("torch", "transformers")}
         figures = figures_of(rows_of(options.file), versions, len(known))

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from benchmarks.class_survey import TOO_LARGE, TOO_LONG, rows_of, survey
+from benchmarks.class_survey import TOO_LARGE, TOO_LONG
 from benchmarks.explain_survey import examine, model_types, page, reason
 
 pytestmark = pytest.mark.torch
@@ -45,18 +39,3 @@ def test_the_page_counts_what_works() -> None:
     assert "**1 work (50%).**" in text
     assert "They are a sample" in text
     assert "### It took too long: 1" in text
-
-
-def wasteful(name: str) -> Mapping[str, Any]:
-    """Takes 64 MiB more, and stays."""
-    filled = bytearray(os.urandom(2**26))
-    time.sleep(30)
-    return {"bytes": len(filled)}
-
-
-def test_a_process_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    start = time.monotonic()
-    survey(["one"], file, wasteful, jobs=1, seconds=60, most_bytes=2**20)
-    assert [row["problem"] for row in rows_of(file)] == [TOO_LARGE]
-    assert time.monotonic() - start < 30

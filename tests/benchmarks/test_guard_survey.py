@@ -84,11 +84,6 @@ def test_a_verdict_and_proofs_are_compared(broken: set[str], statuses: dict[str,
     assert made["comparison"] is comparison
 
 
-def test_no_class_is_begun_after_the_time(tmp_path: Path) -> None:
-    guard_survey.survey(["NoSuchModel"], tmp_path / "rows.jsonl", 1, seconds=-1)
-    assert not (tmp_path / "rows.jsonl").exists()
-
-
 def test_without_disagreements_there_is_no_table_of_them() -> None:
     assert "disagree" not in page(figures_of(ROWS[:1], VERSIONS, 1))
 
@@ -106,7 +101,7 @@ def test_the_command_writes_the_page_of_the_whole_file_and_fails_with_a_disagree
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     monkeypatch.setattr(guard_survey_report, "FIGURES", tmp_path / "guard.json")
     monkeypatch.setattr(guard_survey, "PAGE", tmp_path / "guard.md")
-    monkeypatch.setattr(guard_survey, "survey", lambda *_: None)
+    monkeypatch.setattr(guard_survey, "survey", lambda *_, **__: None)
     monkeypatch.setattr(guard_survey, "version", VERSIONS.__getitem__)
     monkeypatch.setattr(sys, "argv", ["guard_survey", str(file), "Right", "--page"])
     assert guard_survey.main() == 1
