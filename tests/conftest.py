@@ -11,7 +11,7 @@ import importlib.util
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,21 @@ def hear_interrupts() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A gloo process group of this process alone.
+
+    A test that makes a DistributedDataParallel needs it: where that is the last to hold the group, torch 2.13 waits
+    for the group's threads with Python's lock, and now and then for ever.
+    """
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,14 +5,11 @@ That what it says is enough, on real ranks, is in `test_matrix`.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import peft
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PretrainedConfig, PreTrainedModel
@@ -288,16 +285,6 @@ def test_a_backward_inside_the_backward_gives_gradients_too(
     assert inside == [("first.bias", "first.weight")] * wanting
     model.spare.requires_grad_(False)
     assert not wanting or ddp_ready(model, batch).needs == ()
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    """A process group of this process alone."""
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    gc.collect()  # a reducer must not be the last to hold its process group
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("one_rank")

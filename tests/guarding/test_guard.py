@@ -634,15 +634,11 @@ def test_compiled_models_and_things_that_are_none_are_refused() -> None:
         guard(3)  # type: ignore[arg-type]
 
 
-def test_the_model_inside_ddp_is_guarded(tmp_path: Any) -> None:
-    address = f"file://{tmp_path / 'store'}"
-    torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
-    try:
-        model = model_of(Layer, Layer)
-        enable(model)
-        parallel = DistributedDataParallel(model)
-        with guard(parallel, on_fault="raise") as watching:
-            train(parallel)
-            assert watching.report().proved == 2
-    finally:
-        torch.distributed.destroy_process_group()
+@pytest.mark.usefixtures("one_rank")
+def test_the_model_inside_ddp_is_guarded() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    parallel = DistributedDataParallel(model)
+    with guard(parallel, on_fault="raise") as watching:
+        train(parallel)
+        assert watching.report().proved == 2

@@ -11,7 +11,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,15 +71,11 @@ def test_the_trainer_trains_as_without_it(smoothing: float, tmp_path: Path) -> N
     assert not context.made_logits
 
 
-def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_rank")
+def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone() -> None:
     expected = step(llama(), **batch())
     model = llama()
     context = long_context(model)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
-    try:
-        wrapped = DistributedDataParallel(model)
-        loss, gradients = step(wrapped, **batch())
-    finally:
-        dist.destroy_process_group()
+    loss, gradients = step(DistributedDataParallel(model), **batch())
     assert_same((loss, {name.removeprefix("module."): each for name, each in gradients.items()}), expected)
     assert not context.made_logits
