@@ -98,6 +98,7 @@ def test_the_signature_is_the_documented_one() -> None:
         "context_fn": None,
         "self_check": "first",
         "save": None,
+        "save_offload": False,
     }
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
