@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.tensors import versions
 
 
 class Fused(StrEnum):
@@ -43,18 +44,17 @@ class HeadCall:
     notify: Callable[[Fused | Made], None]
     made: bool = False
     fused: bool = False
-    versions: tuple[int, ...] = ()
+    _before: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.versions = self._versions()
+        self._before = self._versions()
 
-    def _versions(self) -> tuple[int, ...]:
-        given = (self.hidden, self.weight, self.bias)
-        return tuple(-1 if tensor is None or tensor.is_inference() else tensor._version for tensor in given)
+    def _versions(self) -> list[int]:
+        return versions([tensor for tensor in (self.hidden, self.weight, self.bias) if tensor is not None])
 
     def logits(self) -> Tensor:
         """The logits of the call; a SurgeryError where what they are made of is not what it was any more."""
-        if self._versions() != self.versions:
+        if self._versions() != self._before:
             raise SurgeryError(
                 "these logits cannot be made any more: the head or its input was written to since the forward, as by "
                 "an optimizer's step; use outputs.logits before that"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from ckpt_surgery.runtime.containers import Path, items
+from ckpt_surgery.runtime.containers import Path, items, placed_tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def contained(arguments: Arguments) -> dict[Path, Tensor]:
     """The tensors in containers among the arguments of a call, by their places; not those that are arguments."""
-    return {path: tensor for path, tensor in _tensors(arguments, ()) if len(path) > _DIRECT}
+    return {path: tensor for path, tensor in placed_tensors(arguments) if len(path) > _DIRECT}
 
 
 class HandedOnTensors:
@@ -69,14 +69,6 @@ class HandedOnTensors:
 
 _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
-
-
-def _tensors(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-    else:
-        for place, item in items(value):
-            yield from _tensors(item, (*path, place))
 
 
 def _put(value: Any, path: Path, new: Mapping[Path, Tensor]) -> Any:

@@ -97,12 +97,12 @@ class LongContext(Undoable):
     @property
     def fused_losses(self) -> int:
         """How many losses were computed without logits so far."""
-        return self._losses.fused.total()
+        return self.loss.fused_losses
 
     @property
     def made_logits(self) -> dict[str, int]:
         """For which functions logits were made before a loss, and how often."""
-        return dict(self._losses.made)
+        return self.loss.made_logits
 
     def apply(self, tokens: int | None) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""

@@ -110,9 +110,7 @@ class PlanChoice:
         if self.fused_loss:
             yield lambda: fuse_loss(model)
         if self.checkpoints:
-            offload: Any = "cpu" if self.offload else None
-            save = self.save or None
-            yield lambda: wrap_blocks(model, first=dict(self.first), offload=offload, self_check=self_check, save=save)
+            yield lambda: wrap_blocks(model, self_check=self_check, **self.arguments()["wrap_blocks"])
 
 
 class AppliedPlan(Undoable):

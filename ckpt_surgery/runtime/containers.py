@@ -34,6 +34,15 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(item)
 
 
+def placed_tensors(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """The same with the path to each, which begins with `path`."""
+    if isinstance(value, Tensor):
+        yield path, value
+    else:
+        for place, item in items(value):
+            yield from placed_tensors(item, (*path, place))
+
+
 def items(value: Any) -> list[tuple[Any, Any]]:
     """What a tuple, list, mapping or dataclass holds, with its index, key or field; nothing for any other value."""
     if type(value) in PLAIN:

@@ -23,7 +23,7 @@ from ckpt_surgery.runtime.containers import (
     Path,
     at,
     is_differentiable,
-    items,
+    placed_tensors,
     slot_paths,
     unflatten,
 )
@@ -255,7 +255,8 @@ class ReentrantMode(RecomputeMode):
         reachable = {place: reference() for place, reference in seen.items()}
         if self._call.writable:  # else what the arguments hold is what they were given with
             args, kwargs = arguments
-            reachable |= {**dict(_inside(args, ("positional",))), **dict(_inside(kwargs, ("keyword",)))}
+            reachable |= dict(placed_tensors(args, ("positional",)))
+            reachable |= dict(placed_tensors(kwargs, ("keyword",)))
         return {**reachable, **held_tensors(self._written)} if self._written else reachable
 
 
@@ -342,12 +343,3 @@ def _is_new(tensor: Tensor) -> bool:
 def _is_cut_view(tensor: Tensor) -> bool:
     """Whether a tensor was made without gradients and says otherwise, as a view does whenever its base does."""
     return tensor.requires_grad and tensor.grad_fn is None and tensor._is_view()
-
-
-def _inside(value: Any, place: Place) -> Iterator[tuple[Place, Tensor]]:
-    """The tensors inside the containers of `value`, by their places."""
-    for key, item in items(value):
-        if isinstance(item, Tensor):
-            yield (*place, key), item
-        else:
-            yield from _inside(item, (*place, key))

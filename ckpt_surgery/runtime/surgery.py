@@ -37,7 +37,7 @@ SURGERY = "_ckpt_surgery"
 
 _CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
 """The attributes by which transformers and diffusers tell whether a model can checkpoint."""
-_OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, "forward", *_CLAIMS, SURGERY)
+_OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,8 +122,9 @@ class Surgery(Undoable):
         stacks = select_stacks(self.model, options)
         chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
         options.check_blocks(block.module for block in chosen)
+        modules = {block.module for block in chosen}
         self._restore()
-        self._note_attributes()
+        self._note_attributes(modules)
         self.stacks = stacks
         self._left_to_library = self._self_checkpointing()
         self._checkpointing.release()
@@ -132,7 +133,7 @@ class Surgery(Undoable):
         preserve = options.preserve_rng_state is True
         self._policy = None if options.save is None else SavePolicy(options.save, preserve)
         self._wrap(chosen, options)
-        self._take_switches({block.module for block in chosen})
+        self._take_switches(modules)
         self._hook_owners()
         self._set(self.model, self._checkpointing, options.every_n)
 
@@ -176,26 +177,27 @@ class Surgery(Undoable):
         self._checkpointing.release()
         self._undone = True
 
-    def _note_attributes(self) -> None:
-        """Note all that the surgery or transformers may set; handles on embeddings only the first time."""
+    def _note_attributes(self, blocks: set[nn.Module]) -> None:
+        """Note all that the surgery or transformers may set; handles on embeddings only the first time.
+
+        The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
+        """
         before = {(n.module, n.name): n for n in self._noted if n.name in library.EMBEDDING_HANDLES}
+        everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
         self._noted = [
             before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
-            for name in {*_OURS, *library.flags_of(module), *library.EMBEDDING_HANDLES}
+            for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
         ]
 
     def _restore(self, *, handles: bool = False) -> None:
         """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
         for hook in self._owner_hooks:
             hook.remove()
-        wrapped = {forward.block for forward in self._forwards.values()}
         later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
         for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
             attributes = vars(noted.module)
-            if noted.name == "forward" and noted.module not in wrapped:
-                continue  # one that was put there since, as by `fuse_loss` on a head
             if noted.present:
                 attributes[noted.name] = noted.value
             else:
