@@ -32,6 +32,7 @@ class RecordedCall:
         "_constant_names",
         "_contents",
         "_entry",
+        "_looks",
         "_opaque",
         "_specs",
         "_versions",
@@ -67,6 +68,11 @@ class RecordedCall:
         self.signature = signature
         self.state = state
         self.tensors = flattener.tensors
+        self._looks = [
+            (place, type(each), dict(vars(each)))
+            for place, each in enumerate(self.tensors)
+            if type(each) is not Tensor or vars(each)
+        ]
         self.writable = flattener.writable
         self.constants = [tensor for _, tensor in flattener.constants]
         self._constant_names = [name for name, _ in flattener.constants]
@@ -142,6 +148,7 @@ class RecordedCall:
         """Forget what only a recompute needs, after the last one: objects noted at entry may lead to results."""
         self._entry = self._contents = None
         self._specs, self.constants, self._versions, self._opaque = ((), {}), [], [], []
+        self._looks = []
 
     def state_at_entry(self) -> AbstractContextManager[None]:
         """The same for the block alone and before the first pass: what is written into the arguments stays."""
@@ -163,9 +170,14 @@ class RecordedCall:
     def rebuilt(self, given: Sequence[Tensor], stand_ins: Mapping[int, Any]) -> Arguments:
         """The arguments as they were, with `given` in the places of `tensors`, and what `as_at_entry` gave.
 
-        Raises SurgeryError where the block would now compute something else.
+        These get the class and the attributes that `tensors` had. Raises SurgeryError where the block would now
+        compute something else.
         """
         self._check_constants(self._versions)
+        if self._looks:
+            given = list(given)
+            for place, kind, attributes in self._looks:
+                given[place] = _looking(given[place], kind, attributes)
         positional, keywords = self._specs
         args = tuple([unflatten(spec, given, stand_ins) for spec in positional])
         if stand_ins or not SPECS.isdisjoint(map(type, keywords.values())):
@@ -175,8 +187,14 @@ class RecordedCall:
     def refuse_hidden_gradients(self, besides: Collection[Tensor]) -> None:
         """Raise SurgeryError where an object of unknown structure holds tensors that require gradient.
 
-        Those in `besides` do not count.
+        So may attributes of a tensor. Those in `besides` do not count.
         """
+        for name, value in (pair for _, _, attributes in self._looks for pair in attributes.items()):
+            if any(tensor.requires_grad for tensor in hidden_tensors(value)):
+                raise SurgeryError(
+                    f"{self.place} got a tensor whose attribute {name} holds tensors with gradient: with "
+                    "use_reentrant=True their gradient would be lost; use use_reentrant=False"
+                )
         for name, value in self._opaque:
             if any(tensor.requires_grad and tensor not in besides for tensor in hidden_tensors(value)):
                 raise SurgeryError(
@@ -194,6 +212,15 @@ class RecordedCall:
                 f"{self.place} cannot be recomputed: its argument {name} was modified in place after the "
                 "forward; leave the block out, or give it a copy"
             )
+
+
+def _looking(tensor: Tensor, kind: type[Tensor], attributes: Mapping[str, Any]) -> Tensor:
+    """A tensor of this class with these attributes; of parameters, others than the very ones are plain tensors."""
+    if type(tensor) is not kind and not issubclass(kind, nn.Parameter):
+        tensor = tensor.as_subclass(kind)
+    present = vars(tensor)  # a subclass may hold its values there
+    present.update({name: value for name, value in attributes.items() if name not in present})
+    return tensor
 
 
 def _own_copy(value: Any) -> Any:

@@ -1,0 +1,105 @@
+"""A recompute is given tensors of the class that they had, with what somebody has set on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import SurgeryError, wrap_blocks
+
+pytestmark = pytest.mark.torch
+
+WIDTH = 8
+WAYS: list[dict[str, Any]] = [
+    {"use_reentrant": reentrant, "offload": offload, "self_check": check}
+    for reentrant in (False, True)
+    for offload in (None, "cpu")
+    for check in ("always", "never")
+]
+all_ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+
+
+class Louder(Tensor):
+    """Its tanh is another one."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        return result * 1.5 if func is torch.tanh else result
+
+
+class ScaledBlock(nn.Module):
+    """Reads the scale that its argument has as an attribute, if it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scale: float | Tensor = getattr(hidden, "scale", 1.0)
+        changed: Tensor = self.second(torch.tanh(self.first(torch.tanh(hidden * scale))))
+        return changed + hidden
+
+
+class Scales(nn.Module):
+    """Sets a scale on what it gives to each block: a number, or one computed of the tensor itself."""
+
+    def __init__(self, computed: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.computed = computed
+        self.embed = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(ScaledBlock() for _ in range(3))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.embed(hidden)
+        for number, layer in enumerate(self.layers):
+            hidden.scale = hidden.mean() if self.computed else 2.0 + number  # type: ignore[attr-defined]
+            hidden = layer(hidden)
+        return hidden
+
+
+class LouderInside(Scales):
+    """Gives its blocks tensors of another class."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.embed(hidden).as_subclass(Louder)
+        for layer in self.layers:
+            hidden = layer(hidden)
+            assert type(hidden) is Louder
+        return hidden.as_subclass(Tensor)
+
+
+def gradients(model: nn.Module, rows: int) -> list[Tensor]:
+    model.zero_grad()
+    model(torch.linspace(-1, 1, rows * WIDTH).reshape(rows, WIDTH)).square().mean().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@all_ways
+@pytest.mark.parametrize("whole", [Scales, LouderInside])
+@pytest.mark.parametrize("rows", [2, 64])  # few bytes are not offloaded
+def test_a_recompute_sees_the_class_and_the_attributes_of_an_argument(
+    whole: type[Scales], rows: int, way: dict[str, Any]
+) -> None:
+    expected, model = gradients(whole(), rows), whole()
+    wrap_blocks(model, **way)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(model, rows), expected)
+
+
+def test_an_attribute_with_gradient_keeps_it_or_is_refused() -> None:
+    expected, model = gradients(Scales(computed=True), 2), Scales(computed=True)
+    surgery = wrap_blocks(model)
+    torch.testing.assert_close(gradients(model, 2), expected)
+    surgery.undo()
+    wrap_blocks(model, use_reentrant=True)
+    with pytest.raises(SurgeryError, match=r"ScaledBlock layers\.0 got a tensor whose attribute scale holds"):
+        gradients(model, 2)
