@@ -7,6 +7,7 @@ in `fused_loss`.
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -96,8 +97,7 @@ class FusedLoss(Undoable):
     def begin_within(self, model: nn.Module) -> None:
         """Let the forward of `model` count as one with labels that has begun before the hooks were there."""
         if any(isinstance(hook, _LabelsDone) for hook in model._forward_hooks.values()):
-            vars(model)[_GIVEN] = True
-            self.state.given += 1
+            self.state.begin(model)
 
     def check(self) -> None:
         """Raise SurgeryError unless there was a loss, and every one so far was computed without logits."""
@@ -128,14 +128,30 @@ class FusedLoss(Undoable):
 class LossState:
     """What the losses of a model's heads have come to: how many were fused, and for which functions logits were made.
 
-    `given` counts the forwards with labels that are running.
+    `running` holds the forwards with labels that are running: the thread of each, and the model.
     """
 
     model: str
-    given: int = 0
+    running: list[tuple[int, int]] = field(default_factory=list)
     fused: Counter[Fused] = field(default_factory=Counter)
     made: Counter[str] = field(default_factory=Counter)
     replaced_heads: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether a forward with labels is running in this thread."""
+        thread = threading.get_ident()
+        return any(running == thread for running, _ in self.running)
+
+    def begin(self, model: nn.Module) -> None:
+        """A forward with labels begins."""
+        self.running.append((threading.get_ident(), id(model)))
+
+    def end(self, model: nn.Module) -> None:
+        """A forward ends; it may have had none."""
+        call = (threading.get_ident(), id(model))
+        if call in self.running:
+            self.running.remove(call)
 
     def note(self, use: Fused | Made) -> None:
         """A loss was fused, or logits were made for a function; the first time of that is a SurgeryWarning.
@@ -228,8 +244,7 @@ class _LabelsGiven:
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
         if not any(given.get(name) is not None for name in LABELS):
             return
-        vars(model)[_GIVEN] = True
-        self.state.given += 1
+        self.state.begin(model)
         if model.training and torch.is_grad_enabled() and _heads_now(model) != self.heads:
             self.state.replaced(type(model).__name__)
 
@@ -241,17 +256,12 @@ class _LabelsDone:
         self.state = state
 
     def __call__(self, model: nn.Module, *_: Any) -> None:
-        if vars(model).pop(_GIVEN, False):
-            self.state.given -= 1
+        self.state.end(model)
 
 
 def _heads_now(model: nn.Module) -> list[nn.Module]:
     head = model.get_output_embeddings()  # type: ignore[operator]
     return [] if head is None else trained_copies(head)
-
-
-_GIVEN = "_ckpt_surgery_labels"
-"""The attribute of a model while its forward runs with labels."""
 
 
 def _fuse(model: nn.Module, heads: Iterable[Head], state: LossState) -> tuple[list[FusedHead], list[RemovableHandle]]:
