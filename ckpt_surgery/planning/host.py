@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -12,8 +11,8 @@ from torch import Tensor
 class _HostShape:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
+    empty: Tensor
+    """Of its class, dtype and device, without elements."""
 
 
 class HostWithoutData:
@@ -21,15 +20,14 @@ class HostWithoutData:
 
     def put(self, source: Tensor) -> _HostShape:
         """The shape of `source`."""
-        return _HostShape(tuple(source.shape), source.stride(), source.dtype, source.device)
+        return _HostShape(tuple(source.shape), source.stride(), source.new_empty(0))
 
     def finish(self, host_copy: _HostShape) -> None:
         """Nothing is under way."""
 
     def start(self, host_copy: _HostShape) -> Tensor:
         """A new tensor of that shape on the device."""
-        held = host_copy
-        return torch.empty_strided(held.shape, held.stride, dtype=held.dtype, device=held.device)
+        return host_copy.empty.new_empty_strided(host_copy.shape, host_copy.stride)
 
     def get(self, device_copy: Tensor) -> Tensor:
         """The tensor that was made for it."""

@@ -69,7 +69,7 @@ class RecordedCall:
         self.state = state
         self.tensors = flattener.tensors
         self._looks = [
-            (place, type(each), dict(vars(each)))
+            (place, type(each), _given_attributes(each))
             for place, each in enumerate(self.tensors)
             if type(each) is not Tensor or vars(each)
         ]
@@ -218,9 +218,14 @@ def _looking(tensor: Tensor, kind: type[Tensor], attributes: Mapping[str, Any]) 
     """A tensor of this class with these attributes; of parameters, others than the very ones are plain tensors."""
     if type(tensor) is not kind and not issubclass(kind, nn.Parameter):
         tensor = tensor.as_subclass(kind)
-    present = vars(tensor)  # a subclass may hold its values there
-    present.update({name: value for name, value in attributes.items() if name not in present})
+    vars(tensor).update(attributes)
     return tensor
+
+
+def _given_attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that somebody gave this tensor; a tensor subclass may hold what it is in others."""
+    its_own = vars(tensor.detach())
+    return {name: value for name, value in vars(tensor).items() if name not in its_own}
 
 
 def _own_copy(value: Any) -> Any:
