@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.distributed.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
 from ckpt_surgery.distributed.head_call import Fused, HeadCall
+from ckpt_surgery.errors import SurgeryError
 
 Step = Callable[[Tensor], Tensor]
 
@@ -87,7 +88,8 @@ class Noted:
             ignore_index=ignore_index,
             options=options(allow_retain_graph=True),
         )
-        return loss
+        once: Tensor = _Once.apply(loss)  # type: ignore[no-untyped-call]
+        return once
 
     def loss(self, targets: Tensor, ignore_index: int, reduction: str, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the logits, (tokens, vocabulary), against targets, (tokens)."""
@@ -136,6 +138,23 @@ class Noted:
             factor *= softcap  # the loss divides by it
             bias = None if bias is None else bias * softcap
         return _scaled(self.hidden, factor), bias, softcap
+
+
+class _Once(torch.autograd.Function):
+    """A loss whose gradient has no graph: torch's own leaves it out of a second derivative, and says nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor) -> Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise SurgeryError(
+                "torch's linear_cross_entropy, which is taken for weights of classes, has no second derivative: leave "
+                "out create_graph=True, or undo the fused loss"
+            )
+        return gradient
 
 
 def _scaled(hidden: Tensor, factor: float) -> Tensor:

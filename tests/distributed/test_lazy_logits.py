@@ -205,6 +205,13 @@ def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkey
     assert told == [Made("cross_entropy")]
 
 
+def test_a_second_derivative_that_torch_has_not_is_refused() -> None:
+    hidden, weight, _ = given()
+    loss = F.cross_entropy(flat(lazily(hidden, weight, None, [])), targets(12), OTHER.abs())
+    with pytest.raises(SurgeryError, match="has no second derivative: leave out create_graph=True"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
+
+
 def test_questions_about_them_make_nothing() -> None:
     logits, real, told = lazy()
     assert logits.shape == real.shape
