@@ -102,7 +102,7 @@ class WeakReference(Stateful):
 
 
 class ContextVariable(Stateful):
-    """A context variable, to which nothing in the block leads: it may be counted twice."""
+    """A context variable, to which nothing in the block leads. What was read of it last is the recompute's."""
 
     unjudged = frozenset({"calls"})
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
@@ -25,6 +26,7 @@ from ckpt_surgery.runtime.attention_kernels import allowing_kernels, attention_k
 from ckpt_surgery.runtime.classes import descends
 from ckpt_surgery.runtime.containers import PLAIN, tensors
 from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
+from ckpt_surgery.runtime.context_variables import Values, held_in, hold, set_since
 from ckpt_surgery.runtime.fingerprints import bits_of
 from ckpt_surgery.runtime.library_switch import is_recorder
 from ckpt_surgery.runtime.module_dictionaries import (
@@ -103,6 +105,10 @@ class Entry:
     contents: Contents
     kernels: tuple[bool, ...]
     drawn: GeneratorStates | None
+    context: Context | None
+    """The context variables, in a call that is watched, until it ends."""
+    variables: Values
+    """Those that the block sets, with what they held."""
     cut: dict[int, tuple[Key, Tensor]]
     """What stands in for tensors with a graph in attributes, by their ids."""
     held: Set[int]
@@ -162,6 +168,8 @@ class BlockState:
         self._held: set[int] = set()
         self._to_copy: tuple[Any, list[int]] = (None, [])
         self._recorded = False
+        self._variables: set[ContextVar[Any]] = set()
+        """The context variables that the block sets."""
 
     def observed(self) -> tuple[nn.Module, ...]:
         """The modules inside the block at which somebody else may look: they have a hook, or another forward."""
@@ -189,6 +197,8 @@ class BlockState:
             Contents(self._roots, written=self.written, copy_all=everything) if self._roots else _NOTHING,
             attention_kernels(),
             generator_states() if everything or watching or self._draws else None,
+            copy_context() if everything or watching else None,
+            held_in(copy_context(), self._variables) if self._variables else {},
             self._cut,
             self._held,
         )
@@ -220,8 +230,15 @@ class BlockState:
         if entry.drawn is not None:
             self._draws = self._draws or drawn_since(entry.drawn)
             entry.drawn = entry.drawn if self._draws else None
+        self._learn_variables(entry)
+        entry.context = None  # it may lead to results
         self.known = True
         return written
+
+    def _learn_variables(self, entry: Entry) -> None:
+        if entry.context is not None:
+            self._variables |= set_since(entry.context)
+            entry.variables = held_in(entry.context, self._variables)
 
     def is_as_at(self, entry: Entry) -> bool:
         """Whether all is as it was at `entry`, and the call that began there left it so."""
@@ -230,6 +247,7 @@ class BlockState:
             and not entry.tensors
             and not entry.contents
             and entry.drawn is None
+            and not entry.variables
             and entry.attributes.still_hold()
             and versions(entry.own_tensors) == entry.versions
             and list(map(_trains, entry.own_tensors)) == entry.trainable
@@ -262,6 +280,10 @@ class BlockState:
             if entry.drawn is not None:
                 stack.callback(set_generator_states, generator_states())
                 set_generator_states(entry.drawn)
+            self._learn_variables(entry)  # the call may not have ended
+            if entry.variables:
+                stack.callback(hold, held_in(copy_context(), entry.variables))
+                hold(entry.variables)
             yield
 
     def _put_tensors(self, entry: Entry, stack: ExitStack, *, spare: bool) -> None:
