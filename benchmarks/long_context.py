@@ -45,6 +45,8 @@ PEAK_SIZES = {
     "max_position_embeddings": 2048,
     "tokens": 2048,
 }
+_MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "tensor", "zeros", "zeros_like")
+"""The functions of torch that make tensors, in float32 where their callers say so."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
@@ -219,12 +221,13 @@ def drop_nothing(model: Any) -> bool:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Inside, casts of tensors to float32 are casts to float64, in the whole process."""
+    """Inside, casts to float32 are casts to float64, and new tensors are in float64, in the whole process."""
     import torch
     from torch import Tensor
 
-    to, cast = Tensor.to, Tensor.float
+    to, cast, default = Tensor.to, Tensor.float, torch.get_default_dtype()
     softmax = torch.nn.functional.softmax
+    makers = {name: getattr(torch, name) for name in _MAKERS}
 
     def wide(value: Any) -> Any:
         return torch.float64 if value is torch.float32 else value
@@ -235,13 +238,25 @@ def double_precision() -> Iterator[None]:
     def wide_softmax(*args: Any, **kwargs: Any) -> Any:
         return softmax(*args, **{name: wide(value) for name, value in kwargs.items()})
 
+    def widely(make: Any) -> Any:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return make(*args, **{name: wide(value) for name, value in kwargs.items()})
+
+        return made
+
     Tensor.to, Tensor.float = wide_to, Tensor.double  # type: ignore[method-assign, assignment]
     torch.nn.functional.softmax = wide_softmax
+    for name, make in makers.items():
+        setattr(torch, name, widely(make))
+    torch.set_default_dtype(torch.float64)
     try:
         yield
     finally:
         Tensor.to, Tensor.float = to, cast  # type: ignore[method-assign]
         torch.nn.functional.softmax = softmax
+        for name, make in makers.items():
+            setattr(torch, name, make)
+        torch.set_default_dtype(default)
 
 
 def table(rows: Sequence[Row]) -> list[str]:

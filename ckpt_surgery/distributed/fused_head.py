@@ -23,11 +23,14 @@ from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.heads import LABELS, Head, heads_of, owners, takes_labels, trained_copies
-from ckpt_surgery.distributed.lazy_logits import LazyLogits, Noted
+from ckpt_surgery.distributed.heads import ITEMS, LABELS, Head, heads_of, owners, takes_labels, trained_copies
+from ckpt_surgery.distributed.lazy_logits import LazyLogits
+from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.undo import Undoable
 
+FUSED_LOSS = "_ckpt_surgery_fused_loss"
+"""The attribute of a model that holds what `fuse_loss` did to it."""
 _PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
 """What hidden states and a head are made of where its loss is fused."""
 
@@ -44,19 +47,26 @@ def fuse_loss(model: nn.Module) -> FusedLoss:
     goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
     for which logits had to be made is a SurgeryWarning, once for each reason.
 
+    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it where it smooths labels or has a
+    `compute_loss_func`. Log-softmax, logsumexp, and what label smoothing takes of them are followed as well.
+
     Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
     itself, heads do what they did. Loss and gradients are those of the model up to rounding: the products are in the
     dtype of the head, the loss in float32 at least.
 
     Returns:
-        The change: `undo()` it, or use it in a `with`.
+        The change: `undo()` it, or use it in a `with`. A second call returns the same. A copy of the model is fused as
+        well, by itself: `fuse_loss(copy)` returns its own change.
 
     Raises:
-        SurgeryError: the loss of no head can be fused, or it is already.
+        SurgeryError: the loss of no head can be fused.
     """
     given: object = model
     if not isinstance(given, nn.Module):
         raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    before = vars(model).get(FUSED_LOSS)
+    if isinstance(before, FusedLoss):
+        return before
     loss = FusedLoss(model)
     if all(head.reason is not None for head in loss.heads):
         reasons = "; ".join(dict.fromkeys(f"{head.owner}: {head.reason}" for head in loss.heads))
@@ -73,7 +83,10 @@ class FusedLoss(Undoable):
     def __init__(self, model: nn.Module, state: LossState | None = None) -> None:
         self.heads = tuple(heads_of(model))
         self.state = LossState(type(model).__name__) if state is None else state
+        self._model = model
         self._forwards, self._hooks = _fuse(model, self.heads, self.state)
+        if self._forwards:
+            vars(model)[FUSED_LOSS] = self
 
     def __str__(self) -> str:
         lines = [
@@ -121,6 +134,8 @@ class FusedLoss(Undoable):
             attributes = vars(forward.module)
             if attributes.get("forward") is forward:
                 del attributes["forward"]
+        if vars(self._model).get(FUSED_LOSS) is self:
+            del vars(self._model)[FUSED_LOSS]
         self._undone = True
 
 
@@ -233,7 +248,7 @@ class FusedHead:
 
 
 class _LabelsGiven:
-    """Runs before the forward of a model: counts it while it has labels."""
+    """Runs before the forward of a model: counts it while it has labels, or its caller has."""
 
     def __init__(self, model: nn.Module, state: LossState) -> None:
         self.state = state
@@ -242,7 +257,7 @@ class _LabelsGiven:
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        if not any(given.get(name) is not None for name in LABELS):
+        if not any(given.get(name) is not None for name in (*LABELS, ITEMS)):
             return
         self.state.begin(model)
         if model.training and torch.is_grad_enabled() and _heads_now(model) != self.heads:

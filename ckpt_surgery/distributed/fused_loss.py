@@ -8,19 +8,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ckpt_surgery.errors import DistributedError, OptionError, OptionTypeError
+from ckpt_surgery.errors import OptionError, OptionTypeError
 
 Reduction = Literal["mean", "sum", "none"]
 
 _LIGER_DEVICES = frozenset({"cuda", "xpu"})
 _FEWEST_ROWS = 256
+_NOTHING_IGNORED = torch.iinfo(torch.int64).min
+_NO_MORE = (None,) * 6
+"""The gradients of what is no tensor with gradient."""
 
 
 def fused_linear_cross_entropy(
@@ -33,6 +36,7 @@ def fused_linear_cross_entropy(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     softcap: float | None = None,
+    label_smoothing: float = 0.0,
     prefer: Literal["liger"] | None = None,
 ) -> Tensor:
     """Cross-entropy of `hidden @ weight.T + bias` against `labels`, for `chunk_size` tokens at a time.
@@ -40,7 +44,8 @@ def fused_linear_cross_entropy(
     `hidden` is (..., hidden size), `weight` (vocabulary, hidden size) and whole, `bias` (vocabulary), all of one
     floating dtype unless autocast is on; `labels` are (...) of any integer dtype. Nothing is shifted here: where
     position i predicts token i + 1, call it with `hidden[:, :-1]` and `labels[:, 1:]`. `softcap` makes the logits
-    `softcap * tanh(logits / softcap)`.
+    `softcap * tanh(logits / softcap)`. `label_smoothing`, from 0 to 1, is that of F.cross_entropy: so much of a label
+    is spread over the whole vocabulary.
 
     Each may be on a device of its own. The work is done on that of `weight`, one chunk of hidden states at a time goes
     there, and every gradient comes back on the device and in the dtype of its input. The loss is on the device of
@@ -56,12 +61,12 @@ def fused_linear_cross_entropy(
     `labels`. For another divisor divide the sum. Where all labels are ignored the mean is 0, with gradients of 0.
 
     `prefer="liger"` hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all on
-    one GPU, float32 or bfloat16, reduced, and a gradient for `hidden` wherever the head gets one. It has chunks of its
-    own.
+    one GPU, float32 or bfloat16, reduced, without label smoothing, and a gradient for `hidden` wherever the head gets
+    one. It has chunks of its own.
 
     Under DistributedDataParallel and FSDP2 call it in the forward of the wrapped module, or with `call_through_ddp`,
-    not on what the wrapper returned: `weight` would be used behind its back. There is no second derivative: a
-    backward with `create_graph=True` raises DistributedError.
+    not on what the wrapper returned: `weight` would be used behind its back. A backward with `create_graph=True` makes
+    the logits, whole and with their graph: the second derivative is that of F.cross_entropy, and so is its memory.
 
     Raises OptionError (a ValueError) for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap`
     that is not positive; OptionTypeError (also a TypeError) for what is no tensor and for dtypes that do not fit. A
@@ -70,15 +75,22 @@ def fused_linear_cross_entropy(
     """
     _check_shapes(hidden, weight, labels, bias)
     _check_options(chunk_size, reduction, softcap, prefer)
+    if not 0 <= label_smoothing <= 1:
+        raise OptionError(f"label_smoothing is a share from 0 to 1, not {label_smoothing}")
     dtype = _product_dtype(hidden, weight, labels, bias)
     flat, targets = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1).long()
-    if prefer == "liger" and _liger_can(flat, weight, targets, bias, reduction, dtype):
+    if prefer == "liger" and not label_smoothing and _liger_can(flat, weight, targets, bias, reduction, dtype):
         liger = _liger()
         if liger is not None:
             options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
             return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
     rows = chunk_size or max(hidden.numel() // weight.shape[0], _FEWEST_ROWS)
-    losses: Tensor = _TokenLosses.apply(flat, weight, bias, targets, rows, ignore_index, softcap, dtype)  # type: ignore[no-untyped-call]
+    losses, normalisers, totals = _of_tokens(
+        flat, weight, bias, targets, rows, ignore_index, softcap, dtype, label_smoothing > 0
+    )
+    if label_smoothing:
+        spread = torch.where(targets.to(losses.device) == ignore_index, 0, normalisers - totals / len(weight))
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
     if reduction == "none":
         return losses.reshape(labels.shape)
     if reduction == "sum":
@@ -86,8 +98,36 @@ def fused_linear_cross_entropy(
     return losses.sum() / (targets != ignore_index).sum().clamp(min=1).to(losses.device)
 
 
+class TokenStatistics(NamedTuple):
+    """Of each token, (tokens,), in float32 at least: its loss, and the logsumexp and the sum of its logits.
+
+    The loss is 0 where the label is ignored.
+    """
+
+    losses: Tensor
+    normalisers: Tensor
+    totals: Tensor
+
+
+def token_statistics(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, softcap: float | None = None
+) -> TokenStatistics:
+    """What losses other than a plain cross-entropy are made of, without logits; all three with their gradients.
+
+    `hidden` is (tokens, hidden size), `labels` (tokens): none is ignored. The rest is as in
+    `fused_linear_cross_entropy`.
+    """
+    dtype = _product_dtype(hidden, weight, labels, bias)
+    rows = max(hidden.numel() // weight.shape[0], _FEWEST_ROWS)
+    return _of_tokens(hidden, weight, bias, labels.long(), rows, _NOTHING_IGNORED, softcap, dtype, True)
+
+
+def _of_tokens(*arguments: Any) -> TokenStatistics:
+    return TokenStatistics(*_TokenLosses.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
 class _TokenLosses(torch.autograd.Function):
-    """The loss of every token, (tokens,), on the device of `hidden`; 0 where its label is ignored.
+    """The statistics of every token, on the device of `hidden`; logsumexp and sum are None without `whole`.
 
     `hidden` is (tokens, hidden size). Reductions are left to autograd, which hands the backward a gradient per token.
     """
@@ -103,26 +143,35 @@ class _TokenLosses(torch.autograd.Function):
         ignore_index: int,
         softcap: float | None,
         dtype: torch.dtype,
-    ) -> Tensor:
+        whole: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         head, shift = weight.to(dtype), None if bias is None else bias.to(weight.device, dtype)
         wide = _at_least_float32(dtype)
         losses = torch.zeros(len(hidden), dtype=wide, device=weight.device)
         normalisers = torch.zeros_like(losses)
+        totals = torch.zeros_like(losses) if whole else None
         for chunk in _chunks(len(hidden), rows):
             states, targets = hidden[chunk].to(weight.device, dtype), labels[chunk].to(weight.device)
-            chosen, normalisers[chunk] = _chosen(_logits(states, head, shift, softcap), targets, ignore_index)
+            logits = _logits(states, head, shift, softcap)
+            chosen, normalisers[chunk] = _chosen(logits, targets, ignore_index)
             losses[chunk] = torch.where(targets == ignore_index, 0, normalisers[chunk] - chosen)
+            if totals is not None:
+                totals[chunk] = logits.sum(-1)
+            del logits  # or it lives until that of the next chunk is there
         ctx.save_for_backward(hidden, weight, bias, labels, normalisers)
         ctx.options = (rows, ignore_index, softcap, dtype)
-        return losses.to(hidden.device)
+        ctx.set_materialize_grads(False)
+        if totals is None:
+            return losses.to(hidden.device), None, None
+        return losses.to(hidden.device), normalisers.to(hidden.device, copy=True), totals.to(hidden.device)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # once_differentiable stays silent where `upstream` needs no gradient
-            raise DistributedError(
-                "fused_linear_cross_entropy has no second derivative: leave out create_graph=True, or compute the "
-                "loss with F.linear and F.cross_entropy"
-            )
+    def backward(
+        ctx: Any, of_losses: Tensor | None, of_normalisers: Tensor | None, of_totals: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        upstream = (of_losses, of_normalisers, of_totals)
+        if torch.is_grad_enabled():
+            return _with_graph(ctx, upstream)
         hidden, weight, bias, labels, normalisers = ctx.saved_tensors
         rows, ignore_index, softcap, dtype = ctx.options
         head, shift = weight.to(dtype), None if bias is None else bias.to(weight.device, dtype)
@@ -132,9 +181,12 @@ class _TokenLosses(torch.autograd.Function):
         of_bias = torch.zeros_like(bias, dtype=wide, device=device) if ctx.needs_input_grad[2] else None
         for chunk in _chunks(len(hidden), rows):
             states, targets = hidden[chunk].to(device, dtype), labels[chunk].to(device)
-            scale = torch.where(targets == ignore_index, 0, upstream[chunk].to(device))
+            given = [None if each is None else each[chunk].to(device, wide) for each in upstream]
+            scale = torch.zeros_like(normalisers[chunk]) if given[0] is None else given[0]
+            scale = torch.where(targets == ignore_index, 0, scale)
             logits = _logits(states, head, shift, softcap)
-            gradient = _of_logits(logits, normalisers[chunk], _places(targets, ignore_index), scale, softcap)
+            places = _places(targets, ignore_index)
+            gradient = _of_logits(logits, normalisers[chunk], places, scale, given[1], given[2], softcap)
             if of_bias is not None:
                 of_bias += gradient.sum(0)
             gradient = gradient.to(dtype)
@@ -147,7 +199,35 @@ class _TokenLosses(torch.autograd.Function):
             of_weight = of_weight.to(weight.dtype)
         if of_bias is not None:
             of_bias = of_bias.to(bias)
-        return of_hidden, of_weight, of_bias, None, None, None, None, None
+        return of_hidden, of_weight, of_bias, *_NO_MORE
+
+
+def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The gradients with a graph of their own, by autograd, from whole logits."""
+    *given, labels, _ = cast(Sequence[Any], ctx.saved_tensors)
+    _, ignore_index, softcap, dtype = ctx.options
+    # views, because with tied embeddings the hidden states are made of the weight
+    views = [None if tensor is None else tensor.view_as(tensor) for tensor in given]
+    hidden, weight, bias = cast(tuple[Tensor, Tensor, Tensor | None], views)
+    states, targets = hidden.to(weight.device, dtype), labels.to(weight.device)
+    logits = F.linear(states, weight.to(dtype), None if bias is None else bias.to(weight.device, dtype))
+    logits = logits.to(_at_least_float32(dtype))
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    chosen, normalisers = _chosen(logits, targets, ignore_index)
+    losses = torch.where(targets == ignore_index, 0, normalisers - chosen)
+    pairs = [
+        (value, each.to(value))
+        for value, each in zip((losses, normalisers, logits.sum(-1)), upstream, strict=True)
+        if each is not None
+    ]
+    needed = ctx.needs_input_grad[:3]
+    wanted = [
+        tensor for tensor, need in zip((hidden, weight, bias), needed, strict=True) if need and tensor is not None
+    ]
+    values, gradients = zip(*pairs, strict=True)
+    made = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True))
+    return *(next(made) if need else None for need in needed), *_NO_MORE
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
@@ -162,12 +242,26 @@ def _chosen(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor,
     return chosen, torch.logsumexp(logits, dim=-1)
 
 
-def _of_logits(logits: Tensor, normalisers: Tensor, places: Tensor, scale: Tensor, softcap: float | None) -> Tensor:
-    """The gradient of the logits before their softcap; `scale` is that of each row's loss. Overwrites `logits`."""
+def _of_logits(
+    logits: Tensor,
+    normalisers: Tensor,
+    places: Tensor,
+    of_losses: Tensor,
+    of_normalisers: Tensor | None,
+    of_totals: Tensor | None,
+    softcap: float | None,
+) -> Tensor:
+    """The gradient of the logits before their softcap, for those of the statistics. Overwrites `logits`."""
     slope = None if softcap is None else (logits / softcap).square_().neg_().add_(1)
     gradient = logits.sub_(normalisers[:, None]).exp_()
-    gradient.scatter_add_(1, places, gradient.new_full(places.shape, -1))
-    gradient.mul_(scale[:, None])
+    if of_normalisers is None:
+        gradient.scatter_add_(1, places, gradient.new_full(places.shape, -1))
+        gradient.mul_(of_losses[:, None])
+    else:
+        gradient.mul_((of_losses + of_normalisers)[:, None])
+        gradient.scatter_add_(1, places, -of_losses[:, None])
+    if of_totals is not None:
+        gradient.add_(of_totals[:, None])
     return gradient if slope is None else gradient.mul_(slope)
 
 

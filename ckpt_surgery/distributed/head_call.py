@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,8 +65,12 @@ class HeadCall:
 
     def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The logits as the head makes them, under the autocast of the call."""
+        with self.casting():
+            return F.linear(hidden, weight, bias)
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """The autocast of the call: its loss may be computed after that has ended."""
         kind = self.weight.device.type
         if not torch.amp.is_autocast_available(kind):
-            return F.linear(hidden, weight, bias)
-        with torch.autocast(kind, self.autocast, enabled=self.autocast is not None):
-            return F.linear(hidden, weight, bias)
+            return nullcontext()
+        return torch.autocast(kind, self.autocast, enabled=self.autocast is not None)

@@ -15,6 +15,8 @@ from torch import nn
 
 LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""
+ITEMS = "num_items_in_batch"
+"""What transformers' Trainer gives in a training step, also where it keeps the labels for a loss of its own."""
 
 
 class HeadReason(StrEnum):

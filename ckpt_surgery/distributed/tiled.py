@@ -125,6 +125,9 @@ class TiledForward:
     `original` is the forward that was on the instance before; None for that of the class.
     """
 
+    belongs_to_call = True
+    """Between forward and backward it may be undone: the recompute of a block finds it at its place again."""
+
     def __init__(self, module: nn.Module, num_shards: int | None, shard_size: int | None, wide: bool) -> None:
         self.module = module
         self.num_shards = num_shards
@@ -147,7 +150,7 @@ class TiledForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on shards of the one tensor that it is given. Raises SurgeryError where it is given more."""
-        if self.retired:
+        if self.retired and vars(self.module).get("forward") is not self:
             return (self.original or self.__wrapped__)(*args, **kwargs)
         forward = self.__wrapped__
         values = self._only(args, kwargs)

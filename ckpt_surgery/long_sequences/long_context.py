@@ -151,5 +151,6 @@ class LongContext(Undoable):
 
     def _release(self) -> None:
         for change in self._changes:
-            change.undo()
+            if not change.undone:  # `fuse_loss` hands out the fused loss
+                change.undo()
         self._changes = []

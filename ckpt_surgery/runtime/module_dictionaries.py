@@ -17,6 +17,9 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 UNWATCHED = _OF_EVERY_MODULE | {"forward", "_gradient_checkpointing_func", "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 
+BELONGS_TO_CALL = "belongs_to_call"
+"""The attribute of a forward that a recompute has to run as the first pass did, also after it was taken away."""
+
 
 class Role(Enum):
     """What a dictionary of a module holds."""
@@ -134,11 +137,15 @@ class _Absent:
 
 
 def put(held: dict[str, Any], kept: dict[str, Any], besides: Collection[str] = ()) -> None:
-    """Make a dictionary of a module what it was, but for `UNWATCHED` names and those in `besides`."""
+    """Make a dictionary of a module what it was, but for `UNWATCHED` names and those in `besides`.
+
+    A forward that says so itself, by `BELONGS_TO_CALL`, is put back for the recompute: it decides what that makes.
+    """
     if identical(held, kept):
         return
     for name in list(differing(held, kept)):
-        if name in UNWATCHED or name in besides:
+        belongs = name == "forward" and any(hasattr(each.get(name), BELONGS_TO_CALL) for each in (held, kept))
+        if (name in UNWATCHED and not belongs) or name in besides:
             continue
         if name in kept:
             held[name] = kept[name]

@@ -36,11 +36,17 @@ def plain(
     reduction: str = "mean",
     softcap: float | None = None,
     ignore_index: int = -100,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     logits = F.linear(hidden, weight, bias).flatten(0, -2)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
-    losses = F.cross_entropy(logits, labels.flatten(), reduction=reduction, ignore_index=ignore_index)
+    options: dict[str, Any] = {
+        "reduction": reduction,
+        "ignore_index": ignore_index,
+        "label_smoothing": label_smoothing,
+    }
+    losses = F.cross_entropy(logits, labels.flatten(), **options)
     return losses.reshape(labels.shape) if reduction == "none" else losses
 
 

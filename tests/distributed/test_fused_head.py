@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Barrier
 from typing import Any
 
@@ -22,7 +25,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, explain, wrap_blocks
-from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy, lazy_logits
+from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy, noted
+from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -77,7 +81,7 @@ def test_another_loss_in_its_place_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     def of_other_labels(hidden: Tensor, weight: Tensor, labels: Tensor, *args: Any, **options: Any) -> Tensor:
         return fused_linear_cross_entropy(hidden, weight, labels.roll(1), *args, **options)
 
-    monkeypatch.setattr(lazy_logits, "fused_linear_cross_entropy", of_other_labels)
+    monkeypatch.setattr(noted, "fused_linear_cross_entropy", of_other_labels)
     with fuse_loss(model):
         assert not same(step(model, **inputs()), expected)
 
@@ -92,7 +96,7 @@ def test_logits_are_never_made_and_there_when_used() -> None:
         assert explain(model, tokens(8)).peak_bytes < 0.6 * before.peak_bytes
         logits = model(**tokens(2)).logits
     change.check()
-    assert type(logits) is lazy_logits.LazyLogits
+    assert type(logits) is LazyLogits
     assert logits.shape == expected.shape
     assert torch.equal(logits.detach(), expected.detach())
 
@@ -118,12 +122,81 @@ def test_it_is_undone_once_and_leaves_nothing() -> None:
     keys = list(model.state_dict())
     change = fuse_loss(model)
     assert list(model.state_dict()) == keys
-    with pytest.raises(SurgeryError, match="the forward of its head is not that of its class"):
-        fuse_loss(model)
+    assert fuse_loss(model) is change
     change.undo()
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
     with pytest.raises(SurgeryError, match="undone before"):
         change.undo()
+
+
+def test_what_another_has_fused_is_not_fused_again() -> None:
+    model = llama()
+    with (
+        fuse_loss(model),
+        pytest.raises(SurgeryError, match="the forward of its head is not that of its class"),
+    ):
+        fuse_loss(nn.ModuleList([model]))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_a_copy_is_fused_and_undone_by_itself(duplicate: Any) -> None:
+    model = llama()
+    expected = step(model, **inputs())
+    change = fuse_loss(model)
+    other = duplicate(model)
+    change.undo()
+    assert type(model(**inputs()).logits) is Tensor
+    assert same(step(other, **inputs()), expected)
+    of_copy = fuse_loss(other)
+    assert (of_copy.fused_losses, change.fused_losses) == (1, 0)
+    of_copy.undo()
+    assert type(other(**inputs()).logits) is Tensor
+    assert [set(vars(module)) for module in other.modules()] == [set(vars(module)) for module in model.modules()]
+
+
+def test_undo_between_forward_and_backward_changes_nothing() -> None:
+    model = llama()
+    expected = step(model, **inputs())
+    model.zero_grad()
+    with fuse_loss(model):
+        outputs = model(**inputs())
+    outputs.loss.backward()
+    assert same((outputs.loss.item(), {name: p.grad for name, p in model.named_parameters()}), expected)
+    assert outputs.logits.argmax(-1).shape == inputs()["input_ids"].shape
+
+
+def test_gradients_of_gradients_are_those_of_the_model() -> None:
+    def penalty(fused: bool) -> list[Tensor]:
+        model = llama()
+        model.config._attn_implementation = "eager"  # the other kernels have no second derivative
+        model.lm_head.weight = model.model.embed_tokens.weight
+        with fuse_loss(model) if fused else nullcontext():
+            loss = model(**inputs()).loss
+        first = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        together = torch.stack([each.square().sum() for each in first]).sum()
+        return list(torch.autograd.grad(together, list(model.parameters())))
+
+    for ours, theirs in zip(penalty(True), penalty(False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)  # the model's loss is in float32
+
+
+@pytest.mark.parametrize("items", [None, 7])
+def test_a_loss_outside_of_the_model_is_fused_where_its_caller_counts_its_items(items: int | None) -> None:
+    """The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them."""
+    model, given = llama(), inputs()
+    labels = given.pop("labels")
+
+    def smoothed(**options: Any) -> tuple[float, dict[str, Any]]:
+        model.zero_grad()
+        logits = model(**given, **options).logits
+        loss = transformers.trainer_pt_utils.LabelSmoother(0.1)({"logits": logits}, labels, shift_labels=True)
+        loss.backward()
+        return loss.item(), {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    expected = smoothed()
+    with fuse_loss(model) as change:
+        assert same(smoothed(num_items_in_batch=items), expected)
+    assert (change.fused_losses, change.made_logits) == (int(items is not None), {})
 
 
 def test_models_without_a_head_that_can_be_fused_are_refused() -> None:
@@ -173,19 +246,19 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
 
 
 def test_what_a_loss_adds_to_the_fused_one_is_named() -> None:
-    """A z-loss makes the logits, and a look at them after the forward is no part of the loss."""
+    """A penalty makes the logits, and a look at them after the forward is no part of the loss."""
 
-    def with_z_loss(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
+    def with_penalty(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
         loss = nn.functional.cross_entropy(logits.view(-1, vocab_size), labels.view(-1))
-        return loss + 0.1 * logits.logsumexp(-1).pow(2).mean()
+        return loss + 0.1 * logits.pow(2).mean()
 
     model = llama()
     own = model.loss_function
-    model.loss_function = with_z_loss
+    model.loss_function = with_penalty
     expected = step(model, **inputs())
-    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="for logsumexp.* this part of the loss"):
+    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="for pow.* this part of the loss"):
         assert same(step(model, **inputs()), expected)
-    assert (change.made_logits, change.fused_losses) == ({"logsumexp": 1}, 1)
+    assert (change.made_logits, change.fused_losses) == ({"pow": 1}, 1)
     model.loss_function = own
     with fuse_loss(model) as change:
         model(**inputs()).logits.argmax(-1)

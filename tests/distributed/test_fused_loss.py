@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery.distributed import fused_loss
 from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
-from ckpt_surgery.errors import DistributedError, OptionError, OptionTypeError
+from ckpt_surgery.errors import OptionError, OptionTypeError
 from ckpt_surgery.measure.meter import Meter
 from tests.distributed.plain_loss import TOKENS, VOCABULARY, WIDTH, Products, apart, case, gradients, plain, ready
 
@@ -202,11 +202,27 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_a_second_derivative_is_refused() -> None:
-    hidden, weight, labels, _ = case()
-    loss = fused_linear_cross_entropy(hidden, weight, labels)
-    with pytest.raises(DistributedError, match="no second derivative: leave out create_graph=True"):
-        torch.autograd.grad(loss, hidden, create_graph=True)
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_the_second_derivative_passes_the_check_of_autograd(softcap: float | None) -> None:
+    hidden, weight, labels, bias = case()
+
+    def loss(states: Tensor, head: Tensor, shift: Tensor) -> Tensor:
+        return fused_linear_cross_entropy(states, head, labels, shift, softcap=softcap, label_smoothing=0.1)
+
+    assert bias is not None
+    assert torch.autograd.gradgradcheck(loss, (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_labels_are_smoothed_as_by_torch(reduction: Any, softcap: float | None) -> None:
+    hidden, weight, labels, bias = case()
+    options = {"reduction": reduction, "softcap": softcap, "label_smoothing": 0.2}
+    ours = fused_linear_cross_entropy(hidden, weight, labels, bias, chunk_size=5, **options)
+    theirs = plain(hidden, weight, labels, bias, **options)
+    torch.testing.assert_close(ours, theirs)
+    inputs = (hidden, weight, bias)
+    assert apart(gradients(ours, *inputs), gradients(theirs, *inputs)) < 1e-12
 
 
 def test_a_label_outside_the_vocabulary_is_an_error() -> None:
@@ -239,6 +255,7 @@ def test_a_label_outside_the_vocabulary_is_an_error() -> None:
         ({"bias": torch.zeros(17, dtype=torch.bfloat16)}, OptionTypeError, "one dtype outside autocast"),
         ({"hidden": 1}, OptionTypeError, "hidden is of type int: give a tensor"),
         ({"bias": 1}, OptionTypeError, "bias is of type int: give a tensor"),
+        ({"label_smoothing": 1.5}, OptionError, "label_smoothing is a share from 0 to 1, not 1.5"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.lazy_logits import LazyLogits, Noted
+from ckpt_surgery.distributed.lazy_logits import LazyLogits
+from ckpt_surgery.distributed.noted import Noted
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 
@@ -38,6 +40,26 @@ def flat(logits: Tensor) -> Tensor:
 
 def capped(logits: Tensor) -> Tensor:
     return torch.tanh(logits / 3.0) * 3.0
+
+
+def smoothed(logits: Tensor) -> Tensor:
+    """As the LabelSmoother of transformers does it."""
+    shifted, labels = logits[..., :-1, :].contiguous(), targets(2, 5)[..., None]
+    negated = -F.log_softmax(shifted, dim=-1)
+    chosen = negated.gather(dim=-1, index=labels.clamp(min=0))
+    spread = negated.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    for each in (chosen, spread):
+        each.masked_fill_(labels.eq(-100), 0.0)
+    return 0.9 * chosen.sum() / 9 + 0.1 * spread.sum() / (9 * negated.shape[-1])
+
+
+def with_z_loss(logits: Tensor) -> Tensor:
+    return F.cross_entropy(flat(logits), targets(12)) + 0.1 * logits.logsumexp(-1).pow(2).mean()
+
+
+def chosen_of(logits: Tensor) -> Tensor:
+    index = targets(2, TOKENS, 1).clamp(min=0)
+    return logits.log_softmax(-1).double().gather(2, index).square().sum()
 
 
 MASK = torch.tensor([[True, False, True, True, False, True], [False, True, True, True, True, True]])
@@ -65,10 +87,28 @@ FOLLOWED: dict[str, Use] = {
     "tanh alone": lambda x: F.cross_entropy(flat(x.tanh()), targets(12)),
     "a bias and a scale": lambda x: F.cross_entropy(flat((x + OTHER) * 0.5), targets(12)),
     "a bias and a softcap": lambda x: F.cross_entropy(flat(capped(x + OTHER)), targets(12)),
+    "label smoothing": lambda x: F.cross_entropy(flat(x), targets(12), label_smoothing=0.1),
+    "smoothed losses of tokens": lambda x: (
+        F.cross_entropy(flat(capped(x)), targets(12), reduction="none", label_smoothing=0.3) ** 2
+    ).sum(),
+    "label smoothing by hand": smoothed,
+    "label smoothing by hand after a softcap": lambda x: smoothed(capped(x)),
+    "a z-loss": with_z_loss,
+    "a z-loss after a softcap": lambda x: with_z_loss(capped(x + OTHER)),
+    "one entry of a log-softmax": chosen_of,
+    "means of a log-softmax": lambda x: (x.log_softmax(2)[:, 1:] * 0.5).mean(-1, keepdim=True).square().sum(),
+    "a negative log-likelihood": lambda x: F.nll_loss(F.log_softmax(flat(x), 1), targets(12)),
 }
 MADE: dict[str, Use] = {
-    "logsumexp": lambda x: x.logsumexp(-1).pow(2).mean(),
-    "label smoothing": lambda x: F.cross_entropy(flat(x), targets(12), label_smoothing=0.1),
+    "logsumexp of tokens": lambda x: x.logsumexp(1).pow(2).mean(),
+    "a sum of logits": lambda x: x.sum(-1).pow(2).mean(),
+    "entries of logits": lambda x: x.gather(-1, targets(2, TOKENS, 1).clamp(min=0)).square().sum(),
+    "two entries of a log-softmax": lambda x: x.log_softmax(-1).gather(-1, targets(2, TOKENS, 2).clamp(min=0)).sum(),
+    "a log-softmax in half precision": lambda x: x.log_softmax(-1, dtype=torch.bfloat16).sum(-1).double().sum(),
+    "a likelihood that is not negated": lambda x: F.nll_loss(-F.log_softmax(flat(x), 1), targets(12)),
+    "a log-softmax of tokens": lambda x: F.nll_loss(flat(x).log_softmax(0), targets(12)),
+    "cross-entropy of a log-softmax": lambda x: F.cross_entropy(flat(x).log_softmax(-1) * 2, targets(12)),
+    "label smoothing with weights": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs(), label_smoothing=0.1),
     "weights of classes after a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12), OTHER.abs()),
     "probabilities": lambda x: F.cross_entropy(flat(x), F.softmax(x.detach().reshape(-1, VOCABULARY), -1)),
     "a part of the vocabulary": lambda x: x[..., 3].sum() + x[:, :, 2:4].sum(),
@@ -99,6 +139,31 @@ def test_loss_and_gradients_are_those_of_real_logits(name: str, fused: bool, bia
         torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
     way = Fused.TORCH if "weights" in name else Fused.OURS
     assert (set(told) == {way}) is fused
+
+
+def test_what_label_smoothing_takes_of_the_logits_is_computed_at_once() -> None:
+    logits, _, told = lazy()
+    smoothed(logits)
+    assert told == [Fused.OURS]
+
+
+def squared(logits: Tensor) -> Tensor:
+    result: Tensor = Squared.apply(logits)  # type: ignore[no-untyped-call]
+    return result
+
+
+@pytest.mark.parametrize("use", [smoothed, with_z_loss, chosen_of, FOLLOWED["a softcap"], squared])
+def test_second_derivatives_are_those_of_real_logits(use: Use) -> None:
+    def twice(head: Callable[..., Tensor]) -> list[Tensor]:
+        hidden, weight, bias = given()
+        start = hidden * weight.sum()  # as with tied embeddings
+        (first,) = torch.autograd.grad(use(head(start, weight, bias)), hidden, create_graph=True)
+        return list(torch.autograd.grad(first.square().sum(), (hidden, weight, bias)))
+
+    real = twice(lambda hidden, weight, bias: F.linear(hidden, weight, bias))
+    ours = twice(lambda hidden, weight, bias: lazily(hidden, weight, bias, []))
+    for one, other in zip(ours, real, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def outcome(use: Use, biased: bool, head: Callable[..., Tensor]) -> list[Tensor]:
@@ -138,6 +203,13 @@ def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkey
     with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
         F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
     assert told == [Made("cross_entropy")]
+
+
+def test_a_second_derivative_that_torch_has_not_is_refused() -> None:
+    hidden, weight, _ = given()
+    loss = F.cross_entropy(flat(lazily(hidden, weight, None, [])), targets(12), OTHER.abs())
+    with pytest.raises(SurgeryError, match="has no second derivative: leave out create_graph=True"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
 
 
 def test_questions_about_them_make_nothing() -> None:
@@ -228,6 +300,42 @@ def test_a_hook_on_them_gets_their_gradient() -> None:
     torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
     assert [gradient.shape for gradient in seen] == [logits.shape]
     assert told == [Made("register_hook")]
+
+
+def _seen(gradient: Tensor) -> None:
+    """A hook that looks at a gradient."""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda loss, logits: logits.register_hook(_seen),
+        lambda loss, logits: logits.register_hook(hook=partial(_seen)),
+        lambda loss, logits: logits.retain_grad(),
+        lambda loss, logits: torch.autograd.grad(loss, logits),
+        lambda loss, logits: torch.autograd.grad(outputs=loss, inputs=[logits], allow_unused=True),
+    ],
+)
+def test_who_waits_for_a_gradient_that_never_comes_is_told(wait: Callable[[Tensor, LazyLogits], Any]) -> None:
+    logits, _, told = lazy()
+    loss = F.cross_entropy(flat(logits), targets(12))
+    with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):
+        wait(loss, logits)
+    assert told == [Fused.OURS]
+
+
+def test_hooks_of_torch_itself_may_wait() -> None:
+    logits, _, told = lazy()
+    F.cross_entropy(flat(logits), targets(12))
+    logits.register_hook(partial(torch.autograd.graph._get_grad_fn_or_grad_acc))  # type: ignore[no-untyped-call]
+    assert told == [Fused.OURS]
+
+
+def test_the_gradient_of_what_is_done_with_logits_besides_is_given() -> None:
+    logits, _, _ = lazy()
+    F.cross_entropy(flat(logits), targets(12))
+    (gradient,) = torch.autograd.grad(logits.square().sum(), logits)
+    torch.testing.assert_close(gradient, 2 * logits.detach())
 
 
 def test_all_labels_ignored_is_nan_without_gradients_as_in_torch() -> None:

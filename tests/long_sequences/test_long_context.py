@@ -21,6 +21,7 @@ from ckpt_surgery import SurgeryError, SurgeryWarning, explain, long_context, wr
 from ckpt_surgery.distributed.heads import HeadReason
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.mlps import MlpReason
+from ckpt_surgery.distributed.tiled import TiledForward
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime import checkpointing
 from ckpt_surgery.runtime.offload import Offloader
@@ -160,21 +161,22 @@ def test_a_loss_function_of_the_users_is_honoured() -> None:
 
 
 def test_logits_that_a_loss_needs_are_made_and_named() -> None:
-    def smoothed(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
-        flat = logits[:, :-1].reshape(-1, vocab_size)
-        return nn.functional.cross_entropy(flat, labels[:, 1:].reshape(-1), label_smoothing=0.1)
+    def focal(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
+        flat, targets = logits[:, :-1].reshape(-1, vocab_size), labels[:, 1:].reshape(-1)
+        likely = flat.softmax(-1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
+        return -((1 - likely) ** 2 * likely.log())[targets != -100].mean()
 
     model = llama()
-    model.loss_function = smoothed
+    model.loss_function = focal
     own = step(model, **batch())
     with long_context(model) as context:
-        with pytest.warns(SurgeryWarning, match="LlamaForCausalLM makes its logits for cross_entropy"):
+        with pytest.warns(SurgeryWarning, match="LlamaForCausalLM makes its logits for softmax"):
             assert_same(step(model, **batch()), own)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert_same(step(model, **batch()), own)
-        assert (context.fused_losses, context.made_logits) == (0, {"cross_entropy": 2})
-        assert "logits were made for cross_entropy: 2 x" in str(context)
+        assert (context.fused_losses, context.made_logits) == (0, {"softmax": 2})
+        assert "logits were made for softmax: 2 x" in str(context)
 
 
 def test_logits_can_be_looked_at_after_a_step() -> None:
@@ -232,6 +234,33 @@ def test_undo_leaves_nothing() -> None:
         context.undo()
 
 
+@pytest.mark.parametrize("steps", [0, 12], ids=["checked", "not checked"])
+@pytest.mark.parametrize("what", ["undo", "other shards", "undo and again"])
+def test_between_forward_and_backward_it_may_be_undone_and_changed(what: str, steps: int) -> None:
+    """The recompute of a block runs its MLP as the first pass did."""
+    model = llama()
+    own = step(model, **batch())
+    context = long_context(model, tokens=96)
+    for _ in range(steps):
+        step(model, **batch())
+    model.zero_grad()
+    loss = model(**batch()).loss
+    if what == "other shards":
+        long_context(model, tokens=40)
+    else:
+        context.undo()
+        before = {name: set(vars(module)) for name, module in model.named_modules()}
+    if what == "undo and again":
+        context = long_context(model)
+    loss.backward()
+    assert_same((loss.detach(), {name: p.grad for name, p in model.named_parameters()}), own)
+    if what == "undo":
+        assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+    else:
+        assert all(isinstance(vars(layer.mlp)["forward"], TiledForward) for layer in model.model.layers)
+        assert not any(vars(layer.mlp)["forward"].retired for layer in model.model.layers)
+
+
 def test_a_second_call_changes_the_shards_and_nothing_else() -> None:
     model = llama()
     own = step(model, **batch())
@@ -282,13 +311,18 @@ def test_a_surgery_that_was_undone_by_itself_is_done_again() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
-def test_a_copy_trains_by_itself(duplicate: Any) -> None:
+def test_a_copy_trains_and_is_undone_by_itself(duplicate: Any) -> None:
     model = llama()
     own = step(model, **batch())
+    before = [set(vars(module)) for module in model.modules()]
     context = long_context(model)
     other = duplicate(model)
+    context.undo()
     assert_same(step(other, **batch()), own)
-    assert context.fused_losses == 0
+    of_copy = long_context(other)
+    assert (of_copy.fused_losses, context.fused_losses) == (1, 0)
+    of_copy.undo()
+    assert [set(vars(module)) for module in other.modules()] == before
 
 
 def test_tied_embeddings_get_both_gradients() -> None:

@@ -1,0 +1,96 @@
+"""`long_context` with TRL's SFT: the losses and weights of its own run, for each of its ways to a loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch import Tensor
+from trl import SFTConfig, SFTTrainer
+
+from ckpt_surgery import long_context
+from tests.integrations.local_files import llama, rows, tokenizer
+
+pytestmark = pytest.mark.torch
+
+
+def own_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    logits = outputs.logits[:, :-1].float().flatten(0, 1)
+    items = (labels[:, 1:] != -100).sum() if num_items_in_batch is None else num_items_in_batch
+    return torch.nn.functional.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / items
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "nll": {},
+    "dft": {"loss_type": "dft"},
+    "chunked_nll": {"loss_type": "chunked_nll"},
+    "label smoothing": {"label_smoothing_factor": 0.1},
+    "a loss of the user's": {},
+    "packed": {"packing": True, "max_length": 16},
+    "padding-free": {"padding_free": True, "max_length": None},
+    "adapters": {},
+}
+MADE = ("label smoothing", "a loss of the user's")
+"""The ways on which TRL itself makes the logits: it calls the model without labels and without a count of items."""
+
+
+def trained(way: str, folder: Path, *, long: bool) -> tuple[list[float], Any, Any, list[type[Tensor]]]:
+    """Losses and gradient norms, the model, its `LongContext`, and of what class the logits of its forwards were."""
+    model = llama().train()
+    context = long_context(model) if long else None
+    arguments = SFTConfig(
+        output_dir=str(folder),
+        max_steps=3,
+        eval_steps=3,
+        eval_strategy="steps",
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-2,
+        disable_tqdm=True,
+        **WAYS[way],
+    )
+    data = Dataset.from_list([{name: row[name] for name in ("prompt", "completion")} for row in rows()])
+    made: list[type[Tensor]] = []
+    model.lm_head.register_forward_hook(
+        lambda head, given, logits: made.append(type(logits)) if head.training else None
+    )
+    trainer = SFTTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=data.select(range(2)),
+        processing_class=tokenizer(),
+        compute_loss_func=own_loss if way == "a loss of the user's" else None,
+        peft_config=LoraConfig(target_modules=["q_proj", "v_proj"]) if way == "adapters" else None,
+    )
+    trainer.train()
+    logged = [
+        log[key] for log in trainer.state.log_history for key in ("loss", "grad_norm", "eval_loss") if key in log
+    ]
+    return logged, trainer.model, context, made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sft_trains_as_without_it(way: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    losses, model, _, _ = trained(way, tmp_path / "own", long=False)
+    torch.manual_seed(0)
+    seen, ours, context, made = trained(way, tmp_path / "long", long=True)
+    assert len(losses) == 7
+    assert seen == pytest.approx(losses, rel=1e-3, abs=1e-4)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
+    assert len(made) == (6 if way in MADE else 0)
+    assert (context.fused_losses, context.made_logits) == (0, {})
+    assert context.surgery.checkpointing is not None
