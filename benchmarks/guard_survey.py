@@ -34,15 +34,16 @@ def examine(name: str) -> dict[str, Any]:
     from ckpt_surgery.tiny import model_classes
 
     entry = model_classes()[name]
-    model_class = entry.load()
+    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
+    verdicts = {
+        report.mode: report for report in verify(tiny.model, tiny.inputs, levels=["run", "set", "values"]).modes
+    }
     rows: dict[str, Any] = {}
     for mode in MODES:
-        tiny = tiny_model(model_class, entry.config_class(entry.model_type))
-        verdict = verify(tiny.model, tiny.inputs, modes=[mode], levels=["run", "set", "values"]).modes
-        if not verdict or any(fault.level == "run" for fault in verdict[0].faults):
+        if mode not in verdicts or any(fault.level == "run" for fault in verdicts[mode].faults):
             rows[mode] = {"comparison": Comparison.NOT_RUN}
             continue
-        broken = {name for fault in verdict[0].faults for name in fault.subjects}
+        broken = {name for fault in verdicts[mode].faults for name in fault.subjects}
         rows[mode] = _compared(broken, **_watched(tiny, mode))
     return {"modes": rows}
 
@@ -64,7 +65,8 @@ def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
             loss_of(model(**tiny.inputs)).backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
         report = watching.report()
-    wrong = [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.WRONG_GRADIENTS]
+    of_blocks = (GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.CUT_GRADIENTS)
+    wrong = [fault.subjects for fault in report.faults if fault.kind in of_blocks]
     names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
     statuses = Counter(str(row.proof.status) for row in report.blocks)
     names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
@@ -75,10 +77,10 @@ def _compared(
     broken: set[str], *, wrong: set[str], blocks: set[str], statuses: Mapping[str, int], report: Any
 ) -> dict[str, Any]:
     unproved = sum(count for status, count in statuses.items() if status not in ("proved", "wrong"))
-    found = {name for name in broken if name in wrong or any(name.startswith(f"{b}.") for b in blocks)}
+    named = broken & wrong
     if broken:
         not_found = Comparison.NOT_VOUCHED if unproved else Comparison.ONLY_VERIFY
-        comparison = Comparison.BOTH_BROKEN if found else not_found
+        comparison = Comparison.BOTH_BROKEN if named else not_found
     elif blocks:
         comparison = Comparison.ONLY_GUARD
     else:
@@ -87,8 +89,11 @@ def _compared(
     return {
         "comparison": comparison,
         "statuses": dict(statuses),
+        "broken": len(broken),
+        "named": len(named),
         "verify": sorted(broken)[:5],
-        "guard": sorted(wrong)[:5],
+        "guard": sorted(named or wrong)[:5],
+        "missed": sorted(broken - wrong)[:5],
         "detail": details[:1],
     }
 
@@ -111,12 +116,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further class after so long")
     parser.add_argument("--page", action="store_true", help="write the page")
     options = parser.parse_args()
-    import transformers  # noqa: F401 - once, for the forks of all
-
     import ckpt_surgery.guarding.guard
-    import ckpt_surgery.measure.verify
-    import ckpt_surgery.tiny  # noqa: F401
+    import ckpt_surgery.measure.verify  # noqa: F401
     from ckpt_surgery.survey.model_names import catalogue
+    from ckpt_surgery.tiny import model_classes
+
+    model_classes()["LlamaForCausalLM"].load()  # what most classes import, once for the forks of all
 
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]

@@ -40,12 +40,16 @@ MEANINGS = {
     Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
     Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",
 }
+_OF_A_MODE = ("comparison", "statuses", "verify", "guard", "broken", "named", "missed")
 DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One class in one mode: how the blocks ended, by status, and parameters that each names."""
+    """One class in one mode: how the blocks ended, by status, and parameters that each names.
+
+    Of the `broken` parameters of `verify` the guard names so many; `missed` are some of the others.
+    """
 
     model: str
     mode: str
@@ -53,11 +57,14 @@ class Row:
     statuses: Mapping[str, int]
     verify: tuple[str, ...]
     guard: tuple[str, ...]
+    broken: int
+    named: int
+    missed: tuple[str, ...]
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """What `asdict` made `data` from."""
-        tuples = {name: tuple(data[name]) for name in ("verify", "guard")}
+        tuples = {name: tuple(data[name]) for name in ("verify", "guard", "missed")}
         return cls(**{**data, **tuples, "comparison": Comparison(data["comparison"])})
 
 
@@ -98,8 +105,7 @@ def figures_of(rows: Iterable[Mapping[str, Any]], versions: Mapping[str, str], k
             if comparison is Comparison.NOT_PROVED:
                 unproved.update({status: n for status, n in data["statuses"].items() if status != "proved"})
             elif comparison in (*DISAGREEMENTS, Comparison.NOT_VOUCHED, Comparison.BOTH_BROKEN):
-                names = (tuple(data["verify"]), tuple(data["guard"]))
-                kept.append(Row(name, mode, comparison, data["statuses"], *names))
+                kept.append(Row.of({field: data[field] for field in _OF_A_MODE} | {"model": name, "mode": mode}))
     return GuardFigures(versions, len(results), known, dict(problems), counts, tuple(kept), dict(unproved))
 
 
@@ -148,12 +154,18 @@ def page(figures: GuardFigures) -> str:
     if unvouched:
         parts += [
             "## Where the guard does not prove what `verify` calls wrong",
-            "What the guard says of the blocks is the reason: a block that no gradient reaches, or that hands on "
-            "tensors without a graph (in reentrant mode those in a dictionary have none), cannot be judged alone.",
+            "What the guard says of the blocks is the reason: a block that no gradient reaches, or that runs several "
+            "times in a step, cannot be judged alone.",
             _table(unvouched),
         ]
     if broken:
-        parts += ["## Where both find a fault", _table(broken)]
+        parts += [
+            "## Where both find a fault",
+            "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they "
+            "get wrong gradients through that block, and each block there is right for what reached it. A block alone "
+            "cannot show more.",
+            _both(broken),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -161,6 +173,20 @@ def _drawn(figures: GuardFigures) -> str:
     if figures.classes >= figures.known:
         return ""
     return ", a random sample and classes in which `verify` finds lost or wrong gradients"
+
+
+def _both(rows: Iterable[Row]) -> str:
+    body = [
+        [
+            code(row.model),
+            row.mode,
+            f"{row.named:,} of {row.broken:,}",
+            listed([code(name) for name in row.guard[:2]]),
+            listed([code(name) for name in row.missed[:2]]),
+        ]
+        for row in rows
+    ]
+    return markdown_table(["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"], body)
 
 
 def _table(rows: Iterable[Row]) -> str:

@@ -31,9 +31,11 @@ from ckpt_surgery.runtime.surgery import SURGERY
 from ckpt_surgery.runtime.undo import Undoable
 
 FIRST_STEPS = 3
-MOST_OVERFLOWS = 20
-"""So often a proof is tried again in the next step where gradients were inf or nan, as while a GradScaler finds its
-scale."""
+MOST_RETRIES = 20
+"""So often a proof is tried again in the next step where it had to be left, for a reason among `RETRIED`."""
+RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR)
+"""Gradients are inf or nan while a GradScaler finds its scale, and some are not asked for in a step of
+`torch.autograd.grad`, such as one that makes adversarial inputs."""
 
 OnFault = Literal["warn", "raise", "collect"]
 
@@ -113,7 +115,7 @@ class Guard(Undoable):
         self._counts: dict[str, tuple[int, int]] = {}
         self._proofs: dict[str, GradientProof] = {}
         self._tried = 0
-        self._overflows = 0
+        self._retries = 0
         self._all_proved = False
         self._faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = {}
         self._untrained = UntrainedParameters(model, patience)
@@ -196,7 +198,12 @@ class Guard(Undoable):
             names = unproved or list(blocks)
             name = names[self._tried % len(names)]
             self._tried += not unproved
-            self._witness = BlockWitness(name, blocks[name], _own_parameters(self.model, blocks, name))
+            proofs = self._proofs.values()
+            cutting = {
+                p.name: blocks[p.name] for p in proofs if p.status is ProofStatus.HANDS_ON_CUT and p.name in blocks
+            }
+            cutting.pop(name, None)
+            self._witness = BlockWitness(name, blocks[name], _own_parameters(self.model, blocks, name), cutting)
         self._untrained.begin()
 
     def _is_checked(self) -> bool:
@@ -205,7 +212,7 @@ class Guard(Undoable):
     def _is_to_prove(self, name: str) -> bool:
         """Whether a block's proof is still to come."""
         proof = self._proofs.get(name)
-        return proof is None or (proof.status is ProofStatus.NOT_FINITE and self._overflows < MOST_OVERFLOWS)
+        return proof is None or (proof.status in RETRIED and self._retries < MOST_RETRIES)
 
     def _set_aside(self, aside: bool) -> None:
         if self._coverage is not None:
@@ -237,10 +244,13 @@ class Guard(Undoable):
             before = self._proofs.get(proof.name)
             if before is None or not before.judged or proof.judged:  # a later step may say less, as with layer drop
                 self._proofs[proof.name] = proof
-            self._overflows += proof.status is ProofStatus.NOT_FINITE
+            self._retries += proof.status in RETRIED
             if proof.status is ProofStatus.WRONG:
                 subjects = (proof.name, *proof.errors)
                 faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
+            for maker in proof.uses_cut_of:
+                subjects = (maker, *self._proofs[maker].cut)
+                faults.append(GuardFault(GuardFaultKind.CUT_GRADIENTS, subjects, used_by=proof.name))
         faults += self._untrained.end(look=checked)
         self._tell(faults)
 

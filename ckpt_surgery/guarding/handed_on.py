@@ -1,15 +1,18 @@
-"""Tensors that a block leaves for others in containers among its arguments: in a shared dictionary, or a list."""
+"""Tensors that a block hands on: those that it leaves for others in containers among its arguments, as in a shared
+dictionary, and those that have lost their graph on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
+from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime.containers import Path, items, placed_tensors
+from ckpt_surgery.runtime.containers import Path, is_differentiable, items, placed_tensors, tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -42,7 +45,7 @@ class HandedOnTensors:
         self.without_graph = {path for path, tensor in new.items() if not tensor.requires_grad}
         views = {path: tensor.view_as(tensor) for path, tensor in new.items() if tensor.requires_grad and watch}
         if views:
-            _put(arguments, (), views)
+            put(arguments, (), views)
         now = contained(arguments)
         for path in new.keys() - self.without_graph:
             if path in views and now.get(path) is views[path]:
@@ -58,20 +61,59 @@ class HandedOnTensors:
         self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
         return [(left[path], self.gradients[path]) for path in self.gradients if path in left]
 
-    def is_cut(self, left: Mapping[Path, Tensor]) -> bool:
-        """Whether another call has `left` something with a graph where the first one left it without."""
-        return any(path in left and left[path].requires_grad for path in self.without_graph)
+    def cut_in(self, left: Mapping[Path, Tensor]) -> list[Tensor]:
+        """What another call has `left` with a graph where the first one left it without."""
+        return [left[path] for path in self.without_graph if path in left and left[path].requires_grad]
 
     def _reached(self, path: Path, gradient: Tensor | None) -> None:
         if gradient is not None:
             self.gradients.setdefault(path, gradient.detach())
 
 
+class CutTensors:
+    """In one step, the tensors without a graph that `blocks` hand on, in containers or among what they return.
+
+    While `running` says so, a forward is part of the step.
+    """
+
+    def __init__(self, blocks: Mapping[str, nn.Module], running: Callable[[], bool]) -> None:
+        self._running = running
+        self._tensors: dict[int, tuple[str, ref[Tensor]]] = {}
+        self._before: dict[str, dict[Path, Tensor]] = {}
+        self.handles: list[RemovableHandle] = []
+        for name, block in blocks.items():
+            self.handles += [
+                block.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True),
+                block.register_forward_hook(partial(self._leave, name), prepend=True, with_kwargs=True),
+            ]
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    def maker(self, tensor: Tensor) -> str | None:
+        """The block that handed on this very tensor without a graph."""
+        name, noted = self._tensors.get(id(tensor), (None, None))
+        return name if noted is not None and noted() is tensor else None
+
+    def _enter(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._running():
+            self._before[name] = contained((args, kwargs))
+
+    def _leave(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        before = self._before.pop(name, None)
+        if before is None:
+            return
+        left = [tensor for path, tensor in contained((args, kwargs)).items() if tensor is not before.get(path)]
+        for tensor in (*left, *tensors(output)):
+            if not tensor.requires_grad and is_differentiable(tensor):
+                self._tensors[id(tensor)] = name, ref(tensor)
+
+
 _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
 
 
-def _put(value: Any, path: Path, new: Mapping[Path, Tensor]) -> Any:
+def put(value: Any, path: Path, new: Mapping[Path, Tensor]) -> Any:
     """The value with the tensors of `new` in their places: a container that can be written into is, others are made.
 
     Where neither can be done, those in it are left as they are.
@@ -81,7 +123,7 @@ def _put(value: Any, path: Path, new: Mapping[Path, Tensor]) -> Any:
     changed = {}
     for place, item in items(value):
         if any(other[: len(path) + 1] == (*path, place) for other in new):
-            replaced = _put(item, (*path, place), new)
+            replaced = put(item, (*path, place), new)
             if replaced is not item:
                 changed[place] = replaced
     if not changed:

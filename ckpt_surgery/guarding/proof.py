@@ -11,20 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import Node, get_gradient_edge, saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.handed_on import HandedOnTensors, contained
+from ckpt_surgery.guarding.asked_for import not_asked_for
+from ckpt_surgery.guarding.handed_on import CutTensors, HandedOnTensors, contained, put
+from ckpt_surgery.guarding.zero3 import whole_weights
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
-from ckpt_surgery.runtime.call_arguments import BlockSignature
-from ckpt_surgery.runtime.containers import Flattener, tensors, unflatten
+from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
+from ckpt_surgery.runtime.containers import Flattener, placed_tensors, tensors, unflatten
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
@@ -46,6 +49,7 @@ class ProofStatus(StrEnum):
     READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
+    NOT_ASKED_FOR = "not all of its gradients were asked for"
     FAILED = "could not be run alone"
 
 
@@ -56,6 +60,9 @@ class GradientProof:
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run.
+
+    `cut` are the parameters whose gradient also flows through tensors that the block hands on without a graph, and
+    `uses_cut_of` the other blocks of which it uses such tensors.
     """
 
     name: str
@@ -65,6 +72,8 @@ class GradientProof:
     alone_bytes: int = 0
     given_bytes: int = 0
     detail: str = ""
+    cut: Sequence[str] = ()
+    uses_cut_of: Sequence[str] = ()
 
     @property
     def judged(self) -> bool:
@@ -77,10 +86,17 @@ class BlockWitness:
 
     `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
     not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block
-    runs: its gradient is this rank's own, before it is averaged.
+    runs: its gradient is this rank's own, before it is averaged. `cutting` are other blocks, which hand on tensors
+    that have lost their graph: the proof says whether this block uses those.
     """
 
-    def __init__(self, name: str, block: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        name: str,
+        block: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        cutting: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> None:
         self._name = name
         self._block = block
         wanted = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
@@ -99,6 +115,8 @@ class BlockWitness:
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
         self._given: dict[int, str] = {}
+        self._argument_nodes: dict[str, Node] = {}
+        self._made: list[Node] = []
         self._inputs: list[Tensor] = []
         self._gradients: dict[str, Tensor] = {}
         self._output_gradients: dict[int, Tensor] = {}
@@ -106,6 +124,8 @@ class BlockWitness:
             block.register_forward_pre_hook(self._enter, with_kwargs=True),
             block.register_forward_hook(self._leave, prepend=True, with_kwargs=True),
         ]
+        self._cut = CutTensors(cutting, lambda: not (self._aside or self._in_backward))
+        self._handles += self._cut.handles
         self._hook_parameters(self._parameters)
 
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -129,6 +149,7 @@ class BlockWitness:
     def end(self) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step."""
         self.remove()
+        made, self._made = self._made, []
         proof = partial(GradientProof, self._name)
         if self._call is None:
             return proof(ProofStatus.NOT_CALLED)
@@ -142,7 +163,8 @@ class BlockWitness:
         if not all(map(_is_finite, reached)):
             return proof(ProofStatus.NOT_FINITE)
         try:
-            alone = self._run_alone(self._call)
+            with whole_weights(self._block):
+                alone = self._run_alone(self._call)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
         gradients = alone.gradients
@@ -155,15 +177,22 @@ class BlockWitness:
         }
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in gradients if name not in self._gradients and bool(gradients[name].any())}
+        nodes = {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in lost}
+        nodes |= {name: node for name, node in self._argument_nodes.items() if name in lost}
+        passed_by = not_asked_for(nodes, made) if lost else set()
+        lost = {name: error for name, error in lost.items() if name not in passed_by}
+        if passed_by and not (wrong or lost):
+            return proof(ProofStatus.NOT_ASKED_FOR)
         if (wrong or lost) and self._handed_on.untold:  # what reaches it through these is unknown here
             return proof(ProofStatus.HANDS_ON)
         arguments = {self._argument(place) for place in range(len(self._given))}
         if wrong and not lost and self._has_hooks and wrong.keys() <= arguments:
             return proof(ProofStatus.READ_BY_HOOK)
-        right = ProofStatus.HANDS_ON_CUT if alone.hands_on_more else ProofStatus.PROVED
+        right = ProofStatus.HANDS_ON_CUT if alone.hands_on_cut else ProofStatus.PROVED
         status = ProofStatus.WRONG if wrong or lost else right
         given = sum(tensor.nbytes for tensor in self._inputs)
-        return proof(status, {**wrong, **lost}, len(both) + len(lost), alone.kept, given)
+        counts = (len(both) + len(lost), alone.kept, given)
+        return proof(status, {**wrong, **lost}, *counts, cut=alone.cut, uses_cut_of=alone.uses_cut_of)
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._aside:
@@ -186,6 +215,7 @@ class BlockWitness:
                 view = views[id(value)] = value.view_as(value)
                 name = self._argument(len(views) - 1)
                 view.register_hook(partial(self._add, name))  # type: ignore[no-untyped-call]
+                self._argument_nodes[name] = get_gradient_edge(view).node
             return views[id(value)]
 
         return tuple(map(seen, args)), {name: seen(value) for name, value in kwargs.items()}
@@ -235,6 +265,7 @@ class BlockWitness:
         returned = Flattener(_has_graph)
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
+        self._made = [get_gradient_edge(tensor).node for tensor in returned.tensors]
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
         tracked = set(map(id, _tracked(output) if self._in_backward else returned.tensors))
         self._cut_outputs = {place for place, tensor in enumerate(places) if tensor not in tracked}
@@ -280,38 +311,66 @@ class BlockWitness:
             _without_checkpointing(self._block),
             saved_tensors_hooks(keep, _same),
         ):
-            args, kwargs = call.rebuilt(given, stand_ins)
+            arguments, used = self._with_cut_tensors(call.rebuilt(given, stand_ins))
+            args, kwargs = arguments
             results = list(tensors(self._block(*args, **kwargs)))
         left = contained((args, kwargs))
         reached = [
             (results[n], gradient) for n, gradient in self._output_gradients.items() if results[n].requires_grad
         ]
         reached += [pair for pair in self._handed_on.reached_in(left) if pair[0].requires_grad]
-        gradients = torch.autograd.grad(
+        cut = [results[n] for n in self._cut_outputs if n < len(results) and results[n].requires_grad]
+        cut += self._handed_on.cut_in(left)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
             [made for made, _ in reached],
-            list(wanted.values()),
+            [*wanted.values(), *(tensor for _, tensor in used)],
             [gradient for _, gradient in reached],
             allow_unused=True,
+            retain_graph=bool(cut),
         )
-        found: list[tuple[str, Tensor | None]] = list(zip(wanted, gradients, strict=True))
-        cut = any(n < len(results) and results[n].requires_grad for n in self._cut_outputs)
+        found = zip(wanted, gradients[: len(wanted)], strict=True)
+        of_used = zip(used, gradients[len(wanted) :], strict=True)
         return _Alone(
             {name: gradient for name, gradient in found if gradient is not None},
             sum(kept.values()),
-            cut or self._handed_on.is_cut(left),
+            bool(cut),
+            self._parameters_behind(cut),
+            tuple(dict.fromkeys(maker for (maker, _), gradient in of_used if gradient is not None and gradient.any())),
         )
+
+    def _with_cut_tensors(self, arguments: Arguments) -> tuple[Arguments, list[tuple[str, Tensor]]]:
+        """The arguments, with a graph for what other blocks have handed on without: that, and whose it is."""
+        placed = list(placed_tensors(arguments)) if self._cut else []
+        makers = {path: maker for path, tensor in placed if (maker := self._cut.maker(tensor))}
+        used = {path: tensor.detach().requires_grad_() for path, tensor in placed if path in makers}
+        if used:
+            arguments = put(arguments, (), used)
+        return arguments, [(maker, used[path]) for path, maker in makers.items()]
+
+    def _parameters_behind(self, made: Sequence[Tensor]) -> tuple[str, ...]:
+        """The parameters that these tensors were made with."""
+        if not made or not self._parameters:
+            return ()
+        ones = [torch.ones_like(tensor) for tensor in made]
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
+            made, list(self._parameters.values()), ones, allow_unused=True
+        )
+        return tuple(name for name, each in zip(self._parameters, gradients, strict=True) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
     """What the block made without checkpointing: its gradients by name, and the bytes that it kept for them.
 
-    It `hands_on_more` where something that it returns, or leaves in its arguments, had no graph in the step.
+    It `hands_on_cut` where something that it returns, or leaves in its arguments, had no graph in the step: `cut` and
+    `uses_cut_of` are those of `GradientProof`.
     """
 
     gradients: Mapping[str, Tensor]
     kept: int
-    hands_on_more: bool
+    hands_on_cut: bool
+    cut: tuple[str, ...]
+    uses_cut_of: tuple[str, ...]
 
 
 _KINDS = ("cpu", "cuda")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import KeptBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import listed, plural, size, some, text_table
@@ -101,7 +101,9 @@ class GuardReport:
         """What else was counted, a line each."""
         failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
         details = [f"{row.name}: {row.proof.detail}" for row in failed]
-        cut = [row.name for row in self.blocks if row.proof.status is ProofStatus.HANDS_ON_CUT]
+        told = {fault.subjects[0] for fault in self.faults if fault.kind is GuardFaultKind.CUT_GRADIENTS}
+        unproved = [row.name for row in self.blocks if row.proof.status is ProofStatus.HANDS_ON_CUT]
+        cut = [name for name in unproved if name not in told]
         without = self.without_gradient
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         return [

@@ -16,13 +16,17 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.containers import tensors
 
+_NO_BACKWARD = -1
+"""What torch says in place of the number of the backward that runs, where none does."""
+
 
 class StepHooks:
     """Calls `begin` before a forward that trains, `backward` as the backward reaches its output, and `end` after that.
 
     A forward whose backward has not begun when the next forward begins is given up, by `abandon`, until a backward has
     reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
-    A forward in between without gradients, such as that of a reference model, is set `aside`.
+    A forward in between without gradients, such as that of a reference model, is set `aside`. A step whose backward
+    raised is given up when the next forward begins.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class StepHooks:
             self._give_up()
 
     def _before(self, model: nn.Module, _: Any) -> None:
+        if self._in_backward and torch._C._current_graph_task_id() == _NO_BACKWARD:
+            self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return
         training = model.training and torch.is_grad_enabled()

@@ -22,6 +22,9 @@ def examined(name: str, comparison: Comparison, **statuses: int) -> dict[str, An
         "statuses": statuses or {"proved": 2},
         "verify": ["a.weight"],
         "guard": ["b.weight"],
+        "broken": 3,
+        "named": 1,
+        "missed": ["a.weight", "c.weight"],
         "detail": [],
     }
     return {"class": name, "modes": {"non_reentrant": {"comparison": Comparison.SAME}, "reentrant": mode}}
@@ -58,6 +61,11 @@ def test_a_disagreement_is_on_the_page_with_what_names_it() -> None:
     assert "| `Missed` | reentrant | verify | proved: 2 | `a.weight` |" in text
 
 
+def test_of_a_class_that_is_broken_in_both_the_page_counts_what_the_guard_names() -> None:
+    text = page(figures_of([examined("Broken", Comparison.BOTH_BROKEN)], VERSIONS, 9))
+    assert "| `Broken` | reentrant | 1 of 3 | `b.weight` | `a.weight` and `c.weight` |" in text
+
+
 def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
     text = page(figures_of([ROWS[3]], VERSIONS, 9))
     assert "disagree" not in text
@@ -78,10 +86,12 @@ def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
     ],
 )
 def test_a_verdict_and_proofs_are_compared(broken: set[str], statuses: dict[str, int], comparison: Comparison) -> None:
-    blocks = {"b"} if "wrong" in statuses else set()
+    blocks, wrong = ({"b"}, {"b.weight"}) if "wrong" in statuses else (set(), set())
     report = SimpleNamespace(blocks=())
-    made = guard_survey._compared(broken, wrong=set(), blocks=blocks, statuses=statuses, report=report)
+    made = guard_survey._compared(broken, wrong=wrong, blocks=blocks, statuses=statuses, report=report)
     assert made["comparison"] is comparison
+    assert made["named"] == len(broken & wrong)
+    assert made["missed"] == sorted(broken - wrong)
 
 
 def test_without_disagreements_there_is_no_table_of_them() -> None:

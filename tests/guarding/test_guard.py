@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.guard import MOST_OVERFLOWS, Guard
+from ckpt_surgery.guarding.guard import MOST_RETRIES, Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
@@ -339,10 +339,46 @@ def test_what_a_block_leaves_where_nothing_can_watch_it_makes_no_fault() -> None
         assert watching.report().blocks[0].proof.status is ProofStatus.HANDS_ON
 
 
-def test_what_reentrant_checkpointing_hands_on_without_its_gradient_is_not_called_proved() -> None:
+def test_what_reentrant_checkpointing_hands_on_without_its_gradient_is_told_where_a_block_uses_it() -> None:
     model = model_of(Writes, Writes, whole=Sharing)
     enable(model, reentrant=True)
     with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.HANDS_ON_CUT, ProofStatus.PROVED]
+    parameters = ("linear.weight", "linear.bias")
+    fault = GuardFault(GuardFaultKind.CUT_GRADIENTS, ("layers.0", *parameters), used_by="layers.1")
+    assert report.faults == (fault,)
+    assert "layers.1 uses them: gradients of linear.weight, linear.bias, and of what lies before it" in str(report)
+    assert "not proved" not in str(report)
+
+
+class Looks(Writes):
+    """Uses the keys and values as numbers, or not at all."""
+
+    def forward(self, hidden_states: Tensor, shared: dict[str, Any] | None = None, first: bool = False) -> Tensor:
+        assert shared is not None
+        keys, values = shared[self.place]
+        return torch.tanh(self.linear(hidden_states) + (keys * values).detach().mean())
+
+
+class Copying(Sharing):
+    """Gives all but the first block a copy without gradient of what that has left."""
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        shared: dict[str, Any] = {}
+        for place, layer in enumerate(self.layers):
+            given = {name: tuple(each.detach() for each in pair) for name, pair in shared.items()} if place else shared
+            hidden_states = layer(hidden_states, shared=given, first=place == 0)
+        return self.last(hidden_states)
+
+
+@pytest.mark.parametrize(("last", "whole"), [(Looks, Sharing), (Writes, Copying)])
+def test_what_has_lost_its_gradient_and_carries_none_is_no_fault(last: type[Layer], whole: type[Model]) -> None:
+    model = model_of(Writes, last, whole=whole)
+    enable(model, reentrant=True)
+    with guard(model, on_fault="raise") as watching:
         train(model)
         report = watching.report()
     assert [row.proof.status for row in report.blocks] == [ProofStatus.HANDS_ON_CUT, ProofStatus.PROVED]
@@ -366,8 +402,11 @@ def test_nested_outputs_are_proved_only_where_they_keep_their_gradient(reentrant
     enable(model, reentrant)
     with guard(model, on_fault="collect") as watching:
         train(model)
-        statuses = {row.proof.status for row in watching.report().blocks}
-    assert statuses == {ProofStatus.HANDS_ON_CUT if reentrant else ProofStatus.PROVED}
+        report = watching.report()
+    assert {row.proof.status for row in report.blocks} == {
+        ProofStatus.HANDS_ON_CUT if reentrant else ProofStatus.PROVED
+    }
+    assert [fault.kind for fault in report.faults] == ([GuardFaultKind.CUT_GRADIENTS] if reentrant else [])
 
 
 @both_modes
@@ -416,6 +455,38 @@ def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_not_called_wrong(reent
     assert set(statuses) <= {ProofStatus.PROVED, ProofStatus.READ_BY_HOOK}
     assert statuses[-1] is ProofStatus.PROVED
     assert not report.faults
+
+
+@pytest.mark.parametrize("asked", ["input", "last"])
+def test_gradients_that_a_step_is_not_asked_for_are_no_fault_and_are_proved_in_a_later_one(asked: str) -> None:
+    model: Any = model_of(SureLayer, SureLayer)
+    enable(model)
+    with guard(model, on_fault="raise") as watching:
+        for number in range(6):
+            given = {name: value.clone().requires_grad_() for name, value in values().items()}
+            loss = next(tensors(model(**given))).square().mean()
+            wanted = [*given.values(), *([model.layers[1].linear.bias] if asked == "last" else [])]
+            if number % 2:
+                loss.backward()  # type: ignore[no-untyped-call]
+            else:
+                torch.autograd.grad(loss, wanted, create_graph=number == 2)
+        assert {row.proof.status for row in watching.report().blocks} == {ProofStatus.PROVED}
+
+
+def test_steps_after_a_backward_that_raised_are_seen() -> None:
+    def raising(_: Tensor) -> None:
+        raise ValueError("too large")
+
+    model: Any = model_of(SureLayer, SureLayer)
+    enable(model)
+    with guard(model, on_fault="raise") as watching:
+        handle = model.layers[0].linear.weight.register_hook(raising)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="too large"):
+                next(tensors(model(**values()))).sum().backward()  # type: ignore[no-untyped-call]
+        handle.remove()
+        train(model, 3)
+        assert (watching.steps, watching.report().proved) == (3, 2)
 
 
 def test_parameters_without_gradient_are_told_after_the_patience() -> None:
@@ -596,7 +667,7 @@ def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever
         report = watching.report()
     assert report.ok
     assert {row.proof.status for row in report.blocks} == {ProofStatus.NOT_FINITE}
-    assert tried == ["layers.0"] * MOST_OVERFLOWS + ["layers.1"]
+    assert tried == ["layers.0"] * MOST_RETRIES + ["layers.1"]
 
 
 def test_a_block_that_a_later_step_leaves_out_stays_proved() -> None:
