@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import GCL, MODULES, Answer, ClassRef
+from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache, kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 
@@ -98,7 +99,7 @@ class WayRoundDoubt:
     name: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt
+Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt | Kept | NeededCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,12 @@ class Conversion:
 
 
 def convert(
-    tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
+    tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair], *, recomputed: bool = False
 ) -> Conversion | Refusal | MissingSwitch:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
-    `repairs` are those that this run makes to the arguments of calls.
+    `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
+    already, in the mode that it will have: what it keeps beside its result is recomputed as it was.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
@@ -141,7 +143,16 @@ def convert(
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
     doubt = _way_round(tree, layers) or _past_state(tree, layers, repairs) or _disabled(tree, layers)
-    return Conversion(tuple(made), doubt)
+    return Conversion(tuple(made), doubt or _side_effect(tree, layers, recomputed=recomputed))
+
+
+def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: bool) -> Kept | NeededCache | None:
+    """What the first of the new layers does that does not go with a recompute, or with a cache that is cleared."""
+    for layer in layers:
+        found = (None if recomputed else kept_value(tree, layer)) or needed_cache(tree, layer)
+        if found:
+            return found
+    return None
 
 
 def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:

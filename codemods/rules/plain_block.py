@@ -26,6 +26,11 @@ alone, which then returns fewer outputs, and training stops with `IndexError`. T
 unsafe if no call of the block was found: what it is given by keyword would lose its gradient. Or if a checkpoint call
 is commented out in a method that calls the block: somebody may have switched it off on purpose.
 
+Unsafe where the block, or something in it, does more than return a result: it keeps a tensor with its gradient in an
+attribute, a list or dict that it is handed, or a global (an auxiliary loss, router logits); it sets an attribute that
+it reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what
+another block put there.
+
 Unsafe where something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
 `self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
 

@@ -1,0 +1,89 @@
+"""What a class does to modules that it holds: which it sets to eval mode, and which it keeps in plain lists."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.facts.file_facts import Path
+from ckpt_surgery.codemods.facts.method_values import SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.syntax import dotted
+
+_PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
+_PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
+_REGISTERS = frozenset({"add_module", "register_module", "setattr"})
+_MODE = "training"
+
+
+def held_in_eval(cls: ast.ClassDef) -> frozenset[Path]:
+    """The paths to what the methods of a class take out of training mode, the class itself left out.
+
+    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`.
+    """
+    return frozenset(path for method in cls.body if isinstance(method, ast.FunctionDef) for path in _held(method))
+
+
+def _held(method: ast.FunctionDef) -> Iterator[Path]:
+    env: Env = {"self": SELF}
+    for node in _in_order(method):
+        match node:
+            case ast.For(target=target, iter=iterable):
+                bind_loop(target, iterable, env)
+            case ast.Assign(targets=[ast.Attribute(value=module, attr="train")]):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Assign(targets=[ast.Attribute(value=module, attr=name)], value=ast.Constant(value=False)) if (
+                name == _MODE
+            ):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Assign(targets=[target], value=value):
+                bind(target, value, env)
+            case ast.Call(func=ast.Attribute(value=module, attr="eval"), args=[]):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Attribute(value=module, attr="train")) if _is_false(node):
+                yield from filter(None, value_of(module, env).paths)
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node from top to bottom."""
+    for inner in ast.iter_child_nodes(node):
+        yield inner
+        yield from _in_order(inner)
+
+
+def _is_false(call: ast.Call) -> bool:
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
+
+
+def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
+    """The attributes that are lists, tuples or dicts of Python and nothing else, where nothing else registers them."""
+    plain: set[str] = set()
+    others: set[str] = set()
+    for method in cls.body:
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        names: set[str] = set()
+        for node in _in_order(method):
+            match node:
+                case (
+                    ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
+                ):
+                    is_plain = _is_plain(value, names)
+                    if isinstance(target, ast.Name):
+                        (names.add if is_plain else names.discard)(target.id)
+                    elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                        (plain if is_plain else others).add(target.attr)
+                case ast.Call(func=function) if dotted(function).rpartition(".")[2] in _REGISTERS:
+                    return frozenset()
+    return frozenset(plain - others)
+
+
+def _is_plain(value: ast.expr, names: set[str]) -> bool:
+    match value:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _PLAIN_CALLS
+        case ast.BinOp(left=left, right=right):
+            return _is_plain(left, names) or _is_plain(right, names)
+    return isinstance(value, _PLAIN)
