@@ -156,6 +156,8 @@ class HandedOn(NamedTuple):
 
     function: str
     paths: tuple[Path, ...]
+    with_values: bool = False
+    """Whether the function gets other arguments with them, to run them on."""
 
 
 class Parameter(NamedTuple):

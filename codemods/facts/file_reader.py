@@ -44,6 +44,8 @@ _FLAGS = {
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
 _LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.")
+_HANDED = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*\(self\.[a-z_]+, ")
+"""A stack that is handed to a function as a whole."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
@@ -298,6 +300,8 @@ def _first_line(node: ast.ClassDef | ast.FunctionDef) -> int:
 def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
+        return True
+    if "(self." in text and _HANDED.search(text):
         return True
     return "for " in text and any(_LOOP.search(line) for line in text.split("\n") if "for " in line)
 

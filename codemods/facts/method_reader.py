@@ -7,6 +7,7 @@ Values are followed top to bottom through one method; an `if` joins what its bra
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +35,7 @@ from ckpt_surgery.codemods.facts.result_flow import ResultFlow
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
+_BUILTINS = frozenset(dir(builtins))
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -201,9 +203,13 @@ class MethodReader:
                 elements = [(*path, ELEMENT) for path in reached if path[-1] != ELEMENT]
                 self.handed_on.append(HandedOn("", tuple(sorted([*reached, *elements]))))
             return
-        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
+        reached = [path for module in modules for path in value_of(module, env).paths]
+        paths = [path for path in reached if self._wanted(path)]
+        if isinstance(call.func, ast.Name) and name not in _BUILTINS:
+            paths += [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]  # whole stacks
         if paths and name:
-            self.handed_on.append(HandedOn(name, tuple(sorted(paths))))
+            others = any(not isinstance(value, ast.Constant) and not value_of(value, env).paths for value in values)
+            self.handed_on.append(HandedOn(name, tuple(sorted(paths)), others))
 
     def _wanted(self, path: Path) -> bool:
         return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self.direct))

@@ -43,7 +43,7 @@ checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segme
 function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by torch's or fairscale's
 wrappers; also where a model checkpoints something of which nothing shows what it is. Nothing is decided where another
 forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class `forward =
-Bar.forward`.
+Bar.forward`; nor where the block is handed to a function that is not at hand, under any other name.
 """
 
 from __future__ import annotations
@@ -101,6 +101,14 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
         message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
+        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
+    helper = context.tree.blocks.perhaps_by_helper.get(ref)
+    if helper:
+        owner, function = helper
+        message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
+        message += (
+            f"; {owner.name} hands it to {function}, which is not at hand: whether that checkpoints it is not known"
+        )
         return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"

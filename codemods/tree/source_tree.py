@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.layer_sources import LAYERS, LayerSources
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.module_modes import ModuleModes
@@ -59,7 +60,7 @@ class SourceTree:
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
-        self.blocks = Blocks(self.bases, self.containers, self.switches)
+        self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
         self.calls = CallSites(self.bases, self.containers, self.blocks)
         self.lineages = Lineages(self.names)
         self.text = text
