@@ -266,6 +266,8 @@ class Class:
     class_values: tuple[tuple[str, Build], ...]
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
+    learned: tuple[str, ...]
+    """Attributes that are parameters, or modules of torch's that have some."""
     makers: tuple[Maker, ...]
     forward: ForwardSignature | None
     methods: tuple[Method, ...]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpt_surgery.codemods.facts.builds import Builder
+from ckpt_surgery.codemods.facts.builds import Builder, is_learned
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
 from ckpt_surgery.codemods.facts.checkpointed_functions import checkpointed_functions
@@ -206,6 +206,7 @@ class FileReader:
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
+            learned=tuple(name for name, builds in builder.attributes.items() if any(map(is_learned, builds))),
             makers=tuple(makers),
             forward=forward,
             methods=tuple(Method(node.name, _first_line(node), node.end_lineno or node.lineno) for node in functions),

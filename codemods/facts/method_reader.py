@@ -33,7 +33,7 @@ from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places,
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
-from ckpt_surgery.model_patches.vocabulary import is_past_state
+from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _BUILTINS = frozenset(dir(builtins))
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -73,7 +73,8 @@ class MethodReader:
 
     def _follow_results(self, function: ast.FunctionDef) -> None:
         """Fill in which arguments of the calls hold what calls returned."""
-        flow = ResultFlow({call.span: frozenset(call.paths) for call in self.calls})
+        places = {call.span: frozenset(call.paths) for call in self.calls}
+        flow = ResultFlow(places, sources=any(map(_has_unknown_keyword, self.calls)))
         flow.read(function)
         followed = {call: replace(call, carried=flow.carried(call.span)) for call in self.calls}
         self.calls = list(followed.values())
@@ -410,6 +411,12 @@ def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
         case [ast.Call(args=[ast.Starred(), *_]) as call]:
             return call
     return None
+
+
+def _has_unknown_keyword(call: ModuleCall) -> bool:
+    """Whether a keyword argument may carry gradient, for all that its name tells."""
+    names = (argument.name for argument in call.args if argument.shape in ("name", "other"))
+    return any(name and name[0] != "*" and not is_past_state(name) and may_carry_gradient(name) for name in names)
 
 
 def _is_getattr(function: ast.expr) -> bool:

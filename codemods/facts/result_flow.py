@@ -1,22 +1,30 @@
-"""Which arguments of a method's calls hold results of its block calls, followed by data flow and not by name.
+"""Which arguments of a method's calls hold results of its block calls, or of other modules and parameters of its
+class, followed by data flow and not by name.
 
 What is stored at an index that is computed, as in `states[i] = ...`, is a layer's own state and is not followed.
 A result stays one through unpacking, subscripts, attributes, arithmetic and plain assignments, and inside the lists,
-tuples and dicts that are built of results. Any other call ends it: what it returns may be a mask or a size. A loop is
-followed twice, so what one pass assigns reaches the calls of the next.
+tuples and dicts that are built of results, and through functions that only compute. Any other call ends it: what it
+returns may be a mask or a size. A loop is followed twice, so what one pass assigns reaches the calls of the next.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import CarriedArgument, Path
-from ckpt_surgery.codemods.facts.syntax import Span, span_of
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, CarriedArgument, Path
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
 
 _ADDING = {"append", "extend", "insert", "add"}
 _CONTAINERS = {"list", "tuple", "dict", "set"}
+_COMPUTING = re.compile(
+    r"(?:add|cat|chunk|clone|contiguous|div|exp|expand|flatten|float|gelu|log|mean|mul|permute|relu|repeat|reshape"
+    r"|sigmoid|silu|softmax|softplus|split|squeeze|stack|sub|sum|tanh|to|transpose|type_as|unbind|unsqueeze|view)$"
+)
+"""Functions of torch, and methods of tensors, whose result has the gradient of what they are given."""
+_NO_GRADIENT = {"no_grad", "inference_mode"}
 _NO_TENSORS = {"shape", "dtype", "device", "ndim"}
 
 Paths: TypeAlias = frozenset[Path]
@@ -48,14 +56,17 @@ class ResultFlow:
     `names` what all names hold there.
     """
 
-    def __init__(self, calls: Mapping[Span, Paths]) -> None:
+    def __init__(self, calls: Mapping[Span, Paths], *, sources: bool = False) -> None:
         self._calls = calls
+        self._sources = sources
+        """Whether other modules and parameters of the class are followed, too: from the first statement on."""
         self.held: dict[Span, list[Held]] = {}
         self.names: dict[Span, dict[str, Held]] = {}
 
     def read(self, function: ast.FunctionDef) -> None:
         """Follow the function from the first of the calls to the last: before it there is no result yet."""
-        first, last = min(place.line for place in self._calls), max(place.line for place in self._calls)
+        last = max(place.line for place in self._calls)
+        first = 0 if self._sources else min(place.line for place in self._calls)
         body = (inner for inner in function.body if inner.lineno <= last and (inner.end_lineno or first) >= first)
         self._block(body, {})
 
@@ -102,7 +113,10 @@ class ResultFlow:
             case ast.With(items=items, body=body):
                 for item in items:
                     self._value(item.context_expr, env)
+                sources = self._sources
+                self._sources = sources and not any(_is_off(item.context_expr) for item in items)
                 self._block(body, env)
+                self._sources = sources
             case ast.Match(subject=subject, cases=cases):
                 self._value(subject, env)
                 for case in cases:
@@ -149,6 +163,8 @@ class ResultFlow:
                 held = self._value(value, env)
                 return held if isinstance(index, ast.Slice) else Held(held.all)
             case ast.Attribute(value=value, attr=name):
+                if self._sources and (path := _path_from_self(node)):
+                    return Held(frozenset({path}))
                 held = self._value(value, env)
                 return NOTHING if name in _NO_TENSORS else held
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
@@ -198,7 +214,26 @@ class ResultFlow:
                 env[name] = env.get(name, NOTHING) | Held(inside=given[-1].all)
             case ast.Attribute(value=ast.Name(id=name), attr="pop"):
                 return Held(env.get(name, NOTHING).inside)
-        return NOTHING
+            case ast.Attribute(value=value, attr=name) if self._sources and _COMPUTING.match(name):
+                return Held(frozenset().union(self._value(value, env).all, *(held.all for held in given)))
+        path = _path_from_self(call.func) if self._sources else ()
+        return Held(frozenset({path})) if path else NOTHING
+
+
+def _is_off(context: ast.expr) -> bool:
+    return dotted(context.func if isinstance(context, ast.Call) else context).rpartition(".")[2] in _NO_GRADIENT
+
+
+def _path_from_self(node: ast.expr) -> Path:
+    """The path of `self.a.b` or `self.a[0]`; empty for anything else."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return (name,)
+        case ast.Attribute(value=value, attr=name) if path := _path_from_self(value):
+            return (*path, name)
+        case ast.Subscript(value=value) if path := _path_from_self(value):
+            return (*path, ELEMENT)
+    return ()
 
 
 def _assign(target: ast.expr, held: Held, env: _Env) -> None:

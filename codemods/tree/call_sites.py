@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
+from ckpt_surgery.codemods.facts.file_facts import CarriedArgument, ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.tree.arguments import (
     ALL_REPAIRS,
     NO_RESULTS,
@@ -24,6 +24,7 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.model_patches import family_facts
+from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +113,26 @@ class CallSites:
             (names[carried.position], carried.in_container)
             for carried in call.carried
             if carried.position in names
-            and any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+            and (
+                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+                or (call.args[carried.position].name and self._is_learned(owner, carried, names, forward))
+            )
         ]
         return GivenResults(
             frozenset(name for name, in_container in given if not in_container),
             frozenset(name for name, in_container in given if in_container),
         )
+
+    def _is_learned(
+        self, owner: ClassRef, carried: CarriedArgument, names: Mapping[int, str], forward: ForwardSignature
+    ) -> bool:
+        """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
+        name = names[carried.position]
+        parameter = next((parameter for parameter in forward.params if parameter.name == name), None)
+        annotation = parameter.annotation if parameter else ""
+        if carried.in_container or is_past_state(name) or not may_carry_gradient(name, annotation):
+            return False
+        return any(self._containers.learns(owner, path) for path in carried.paths)
 
     def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """The plan for a call; with several block classes, one that is right for each of them."""
