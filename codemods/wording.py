@@ -13,6 +13,7 @@ from ckpt_surgery.codemods.repairs.conversion import (
     Refusal,
     RefusalReason,
     SwitchDoubt,
+    UnpackedDoubt,
     WayRound,
     WayRoundDoubt,
 )
@@ -102,6 +103,8 @@ def doubt_text(doubt: Doubt) -> str:
     if isinstance(doubt, DisabledDoubt):
         where = f"{doubt.caller}.{doubt.method}"
         return f"a checkpoint call is commented out in {where}: see why before {doubt.layer} is checkpointed"
+    if isinstance(doubt, UnpackedDoubt):
+        return f"{doubt.caller} gives {doubt.layer} tensors with gradient by `{doubt.argument}`: pass them by position"
     if isinstance(doubt, Kept):
         return _kept_text(doubt)
     if isinstance(doubt, NeededCache):

@@ -120,6 +120,8 @@ class CheckpointCall:
     """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
     runs_several: bool = False
     """Whether it is a function that calls several modules."""
+    body: Span | None = None
+    """Where the function stands that it runs, if the method defines that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,18 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
-from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
-from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
+from ckpt_surgery.codemods.facts.result_flow import ResultFlow, has_unknown_keyword
+from ckpt_surgery.codemods.facts.syntax import (
+    UNPACKED,
+    Argument,
+    Span,
+    arguments_of,
+    calls_and_loops,
+    dotted,
+    span_of,
+    walk,
+)
+from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _BUILTINS = frozenset(dir(builtins))
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -74,7 +83,7 @@ class MethodReader:
     def _follow_results(self, function: ast.FunctionDef) -> None:
         """Fill in which arguments of the calls hold what calls returned."""
         places = {call.span: frozenset(call.paths) for call in self.calls}
-        flow = ResultFlow(places, sources=any(map(_has_unknown_keyword, self.calls)))
+        flow = ResultFlow(places, sources=any(has_unknown_keyword(call.args) for call in self.calls))
         flow.read(function)
         followed = {call: replace(call, carried=flow.carried(call.span)) for call in self.calls}
         self.calls = list(followed.values())
@@ -300,7 +309,14 @@ class MethodReader:
             span=span_of(call),
             is_given=is_given(call.func),
             runs_several=bool(call.args) and self._runs_several(call.args[0], env),
+            body=self._body(call),
         )
+
+    def _body(self, call: ast.Call) -> Span | None:
+        match call.args:
+            case [ast.Name(id=name), *_] if name in self.functions:
+                return span_of(self.functions[name])
+        return None
 
     def _runs_several(self, callee: ast.expr, env: Env) -> bool:
         """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""
@@ -411,12 +427,6 @@ def _call_of_parameter(function: ast.FunctionDef) -> ast.Call | None:
         case [ast.Call(args=[ast.Starred(), *_]) as call]:
             return call
     return None
-
-
-def _has_unknown_keyword(call: ModuleCall) -> bool:
-    """Whether a keyword argument may carry gradient, for all that its name tells."""
-    names = (argument.name for argument in call.args if argument.shape in ("name", "other"))
-    return any(name and name[0] != "*" and not is_past_state(name) and may_carry_gradient(name) for name in names)
 
 
 def _is_getattr(function: ast.expr) -> bool:

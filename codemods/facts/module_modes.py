@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import Path
@@ -13,6 +14,8 @@ _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.Generat
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
 _REGISTERS = frozenset({"add_module", "register_module", "setattr"})
 _MODE = "training"
+FREEZES = re.compile(r"(?:^|[._])(?:freeze|eval)[a-z_]*$|_eval$")
+"""What a function is called that takes modules out of training mode."""
 
 
 def held_in_eval(cls: ast.ClassDef) -> frozenset[Path]:
@@ -41,6 +44,16 @@ def _held(method: ast.FunctionDef) -> Iterator[Path]:
                 yield from filter(None, value_of(module, env).paths)
             case ast.Call(func=ast.Attribute(value=module, attr="train")) if _is_false(node):
                 yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Attribute(value=module, attr="apply"), args=[function]) if _evaluates(function):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=function, args=[module, *_]) if FREEZES.search(dotted(function)):
+                yield from filter(None, value_of(module, env).paths)
+
+
+def _evaluates(function: ast.expr) -> bool:
+    """Whether a function that is applied to each module is one that takes them out of training mode."""
+    calls = [node for node in _in_order(function) if isinstance(node, ast.Call)]
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, CarriedArgument, Path
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, dotted, span_of
+from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _ADDING = {"append", "extend", "insert", "add"}
 _CONTAINERS = {"list", "tuple", "dict", "set"}
@@ -89,9 +90,9 @@ class ResultFlow:
             case ast.Assign(targets=targets, value=value):
                 self._assignment(targets, value, env)
             case ast.For(target=target, iter=iterable, body=body, orelse=orelse):
-                items = self._value(iterable, env)
+                self._value(iterable, env)
                 for _ in range(2):
-                    _assign(target, Held(items.all), env)
+                    self._bind_items(target, iterable, env)
                     self._branch(body, env)
                 self._block(orelse, env)
             case ast.While(test=test, body=body, orelse=orelse):
@@ -125,6 +126,11 @@ class ResultFlow:
                 self._assignment([target], value, env)
             case ast.AugAssign(target=ast.Name(id=name), value=value):
                 env[name] = env.get(name, NOTHING) | self._value(value, env)
+            case ast.FunctionDef(args=arguments, body=body) if self._sources:
+                inner = dict(env)
+                for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                    inner.pop(parameter.arg, None)
+                self._block(body, inner)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return
             case _:
@@ -137,6 +143,19 @@ class ResultFlow:
         other = dict(env)
         self._block(statements, other)
         _join(env, other)
+
+    def _bind_items(self, target: ast.expr, iterable: ast.expr, env: _Env) -> None:
+        """`for target in iterable`, also over several at once."""
+        match iterable, target:
+            case ast.Call(func=ast.Name(id="zip"), args=inners), ast.Tuple(elts=targets):
+                for inner, item in zip(inners, targets, strict=False):
+                    self._bind_items(item, inner, env)
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, item]):
+                self._bind_items(item, inner, env)
+            case ast.Call(func=ast.Name(id="reversed" | "iter" | "tqdm"), args=[inner, *_]), _:
+                self._bind_items(target, inner, env)
+            case _:
+                _assign(target, Held(self._value(iterable, env).all), env)
 
     def _assignment(self, targets: Iterable[ast.expr], value: ast.expr, env: _Env) -> None:
         for target in targets:
@@ -209,7 +228,7 @@ class ResultFlow:
             return Held(paths)
         match call.func:
             case ast.Name(id=name) if name in _CONTAINERS and given:
-                return Held(inside=given[0].all)
+                return Held(inside=frozenset().union(*(held.all for held in given)))
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _ADDING and given:
                 env[name] = env.get(name, NOTHING) | Held(inside=given[-1].all)
             case ast.Attribute(value=ast.Name(id=name), attr="pop"):
@@ -218,6 +237,17 @@ class ResultFlow:
                 return Held(frozenset().union(self._value(value, env).all, *(held.all for held in given)))
         path = _path_from_self(call.func) if self._sources else ()
         return Held(frozenset({path})) if path else NOTHING
+
+
+def has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
+    """Whether a keyword argument may carry gradient, for all that its name tells: one that is unpacked, too."""
+    for argument in arguments:
+        name = argument.name or "*"
+        unpacked = name == "**" and not argument.text.endswith("kwargs")
+        tensor = name[0] != "*" and argument.shape in ("name", "other")
+        if unpacked or (tensor and may_carry_gradient(name) and not is_past_state(name)):
+            return True
+    return False
 
 
 def _is_off(context: ast.expr) -> bool:

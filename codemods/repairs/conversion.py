@@ -62,6 +62,15 @@ class CallDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class UnpackedDoubt:
+    """A call that unpacks tensors with gradient as keywords of a new layer."""
+
+    caller: str
+    layer: str
+    argument: str
+
+
+@dataclass(frozen=True, slots=True)
 class DisabledDoubt:
     """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
 
@@ -99,7 +108,7 @@ class WayRoundDoubt:
     name: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt | Kept | NeededCache
+Doubt = PastStateDoubt | UnpackedDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt | Kept | NeededCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +151,19 @@ def convert(
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
-    doubt = _way_round(tree, layers) or _past_state(tree, layers, repairs) or _disabled(tree, layers)
-    return Conversion(tuple(made), doubt or _side_effect(tree, layers, recomputed=recomputed))
+    return Conversion(tuple(made), _doubt(tree, layers, repairs, recomputed=recomputed))
+
+
+def _doubt(
+    tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
+) -> Doubt | None:
+    return (
+        _way_round(tree, layers)
+        or _past_state(tree, layers, repairs)
+        or _unpacked(tree, layers)
+        or _disabled(tree, layers)
+        or _side_effect(tree, layers, recomputed=recomputed)
+    )
 
 
 def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: bool) -> Kept | NeededCache | None:
@@ -183,6 +203,16 @@ def _past_state(
             plan = tree.calls.plan_of_past_state(site, repairs) if site else None
             if plan and not plan.is_safe:
                 return PastStateDoubt(owner.name, layer.name, plan)
+    return None
+
+
+def _unpacked(tree: SourceTree, layers: Collection[ClassRef]) -> UnpackedDoubt | None:
+    """The first call of the new layers that unpacks tensors with gradient."""
+    for layer in layers:
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            argument = tree.calls.unpacked(owner, call)
+            if argument:
+                return UnpackedDoubt(owner.name, layer.name, argument)
     return None
 
 

@@ -99,7 +99,7 @@ class Blocks:
             missing = self.switches.of_branches(owner) if switched else None
             for inline in owner.cls.inlines if missing is None or not missing.is_certain else ():
                 for checkpoint in inline.checkpoints:
-                    classes.update(self.containers.classes_at(owner, checkpoint.paths))
+                    classes.update(self.containers.classes_at(owner, paths_behind(owner, inline, checkpoint)))
                     if not switched:
                         classes.update(self._with_method(owner, checkpoint.paths))
         return frozenset(classes)
@@ -273,8 +273,15 @@ def holds_several(built: Build) -> bool:
 
 
 def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
-    """The paths to what a checkpoint call runs; for a local function, to all that its method calls."""
+    """The paths to what a checkpoint call runs; for a local function, to what it calls, or else to all of its method.
+
+    What other functions run that it calls may stand anywhere in the method.
+    """
     if checkpoint.wrapping != "closure":
         return checkpoint.paths
-    calls = (call for call in owner.cls.calls if call.method == inline.method)
-    return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
+    calls = [call for call in owner.cls.calls if call.method == inline.method]
+    body = checkpoint.body
+    inside = [call for call in calls if body and body.line <= call.span.line <= body.end_line]
+    if any(path[0] == LOCAL for call in inside for path in call.paths):
+        inside = calls
+    return tuple(path for call in inside or calls for path in call.paths if path[0] != LOCAL)

@@ -108,7 +108,9 @@ class CallSites:
     def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
         """The parameters that one call gives what blocks returned."""
         bound = bind(call.args, forward)
-        names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        names: dict[int, str] = (
+            {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        )
         given = [
             (names[carried.position], carried.in_container)
             for carried in call.carried
@@ -127,12 +129,20 @@ class CallSites:
         self, owner: ClassRef, carried: CarriedArgument, names: Mapping[int, str], forward: ForwardSignature
     ) -> bool:
         """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
-        name = names[carried.position]
-        parameter = next((parameter for parameter in forward.params if parameter.name == name), None)
-        annotation = parameter.annotation if parameter else ""
-        if carried.in_container or is_past_state(name) or not may_carry_gradient(name, annotation):
+        if carried.in_container or not _may_be_gradient(names[carried.position], forward):
             return False
         return any(self._containers.learns(owner, path) for path in carried.paths)
+
+    def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
+        """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""
+        for carried in call.carried:
+            argument = call.args[carried.position]
+            if argument.name == "**" and (
+                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+                or any(self._containers.learns(owner, path) for path in carried.paths)
+            ):
+                return f"**{argument.text}"
+        return ""
 
     def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """The plan for a call; with several block classes, one that is right for each of them."""
@@ -154,3 +164,8 @@ class CallSites:
         block, _ = site.blocks[0]
         harmless = not plan.positional_past or self._bases.flag(block, "_can_checkpoint_with_cache") == "True"
         return None if harmless else plan
+
+
+def _may_be_gradient(name: str, forward: ForwardSignature) -> bool:
+    annotation = next((parameter.annotation for parameter in forward.params if parameter.name == name), "")
+    return not is_past_state(name) and may_carry_gradient(name, annotation)

@@ -14,8 +14,10 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 
-_EVAL = re.compile(r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False")
-_SIGNS = (".eval(", ".train", ".training =")
+_EVAL = re.compile(
+    r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False|\b_?(?:freeze|eval)\w*\(self\.|_eval\(self\."
+)
+_SIGNS = (".eval(", ".train", ".training =", "freeze", "eval(self.")
 _REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
 
 
