@@ -8,6 +8,7 @@ from ckpt_surgery.codemods.facts.cache_reads import ReadKind
 from ckpt_surgery.codemods.facts.kept_values import Flow
 from ckpt_surgery.codemods.repairs.conversion import (
     CallDoubt,
+    ContainerDoubt,
     DisabledDoubt,
     Doubt,
     Refusal,
@@ -105,6 +106,10 @@ def doubt_text(doubt: Doubt) -> str:
         return f"a checkpoint call is commented out in {where}: see why before {doubt.layer} is checkpointed"
     if isinstance(doubt, UnpackedDoubt):
         return f"{doubt.caller} gives {doubt.layer} tensors with gradient by `{doubt.argument}`: pass them by position"
+    if isinstance(doubt, ContainerDoubt):
+        if not doubt.caller:
+            return f"{doubt.layer} returns tensors inside a container: with use_reentrant=True their gradient is lost"
+        return f"{doubt.caller} gives {doubt.layer} tensors with gradient inside a container (CKPT007)"
     if isinstance(doubt, Kept):
         return _kept_text(doubt)
     if isinstance(doubt, NeededCache):
@@ -120,12 +125,11 @@ def doubt_text(doubt: Doubt) -> str:
 
 def _kept_text(kept: Kept) -> str:
     """Why a block that keeps a value cannot be run a second time."""
-    place = f"{kept.owner}.{kept.value.method} keeps a tensor in `{kept.value.target}`"
+    method, target = f"{kept.owner}.{kept.value.method}", kept.value.target
     if kept.value.flow is Flow.GRADIENT:
-        return (
-            f"{place}, whose gradient is lost with use_reentrant=True, and keeps it again in the recompute: return it"
-        )
-    return f"{place} and reads it: the recompute would find what the forward left there"
+        lost = "whose gradient is lost with use_reentrant=True, and keeps it again in the recompute: return it"
+        return f"{method} keeps a tensor in `{target}`, {lost}"
+    return f"{method} depends on `{target}` and changes it: the recompute would not find it as the forward did"
 
 
 def read_text(read: OutputRead) -> str:

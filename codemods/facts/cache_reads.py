@@ -43,7 +43,7 @@ def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) 
         for name in sorted(given):
             reader = _Reader(name)
             reader.block(function.body, guarded=False)
-            if reader.shared:
+            if reader.shared or (reader.keyed and reader.counted):
                 yield CacheRead(function.name, name, ReadKind.SHARED)
             elif reader.needed and function.name == "forward":
                 yield CacheRead(function.name, name, ReadKind.NEEDED)
@@ -56,6 +56,10 @@ class _Reader:
     name: str
     needed: bool = False
     shared: bool = False
+    keyed: bool = False
+    """Whether it holds something of each block: the forward adds its own, or sets it at its own number."""
+    counted: bool = False
+    """Whether an item is read whose number is written out."""
     asked: set[str] = field(default_factory=set)
     """Names that hold the outcome of a test of the past state, or part of it."""
 
@@ -81,6 +85,8 @@ class _Reader:
                     self.block(handler.body, guarded=True)
             case ast.Assign(targets=targets, value=value):
                 self._expression(value, guarded=guarded)
+                for target in targets:
+                    self._expression(target, guarded=guarded)
                 unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in targets)
                 if unpacks and dotted(value) == self.name and not guarded:
                     self.needed = True
@@ -113,8 +119,13 @@ class _Reader:
                 self.needed |= not guarded
             case ast.Lambda():
                 return
-        if isinstance(node, ast.Subscript) and self._roots(node.value) and _is_of_another(node.slice):
-            self.shared = True
+        match node:
+            case ast.Subscript(value=value, slice=index) if self._roots(value):
+                self.shared |= _is_of_another(index)
+                self.keyed |= isinstance(node.ctx, ast.Store) and dotted(index) in _OWN_INDEX
+                self.counted |= isinstance(node.ctx, ast.Load) and isinstance(index, ast.Constant | ast.UnaryOp)
+            case ast.Call(func=ast.Attribute(value=value, attr="append")) if self._roots(value):
+                self.keyed = True
         for inner in ast.iter_child_nodes(node):
             if isinstance(inner, ast.expr):
                 self._expression(inner, guarded=guarded)

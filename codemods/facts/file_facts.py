@@ -180,6 +180,8 @@ class ForwardSignature:
     param_spans: tuple[Span, ...]
     nested_returns: tuple[Span, ...]
     """Statements that put a tuple or list inside a returned tuple."""
+    returns_mapping: bool = False
+    """Whether it returns a dict, or an output class of transformers."""
 
 
 class Build(NamedTuple):
@@ -269,7 +271,7 @@ class Class:
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
     learned: tuple[str, ...]
-    """Attributes that are parameters, or modules of torch's that have some."""
+    """Attributes that are parameters, or modules of torch's that have some; methods that return what these make."""
     makers: tuple[Maker, ...]
     forward: ForwardSignature | None
     methods: tuple[Method, ...]

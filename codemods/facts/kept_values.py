@@ -7,6 +7,7 @@ forward is given or from a parameter, with its gradient or (behind `detach` or `
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -22,6 +23,8 @@ _NO_VALUES = frozenset({"arange", "empty", "full", "isinstance", "len", "ones", 
 _NO_GRADIENT = frozenset(
     {"argmax", "argmin", "argsort", "bincount", "bool", "detach", "histc", "int", "item", "long", "one_hot", "tolist"}
 )
+_TAKING = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
+_RANDOM = re.compile(r"(?:random|np\.random|numpy\.random)\.")
 _OFF = frozenset({"inference_mode", "no_grad"})
 _CACHES = ("past", "cache")
 _DEEPEST = 4
@@ -43,7 +46,7 @@ class KeptValue(NamedTuple):
     method: str
     flow: Flow
     is_state: bool
-    """Whether the forward also reads the attribute that it sets."""
+    """Whether the forward also reads what it changes: a second run would find something else."""
 
 
 Functions: TypeAlias = Callable[[str], ast.FunctionDef | None]
@@ -61,8 +64,13 @@ class _Frame:
     result: Flow = Flow.NOTHING
 
 
-def kept_values(methods: Mapping[str, ast.FunctionDef], functions: Functions) -> tuple[KeptValue, ...]:
-    """What the forward among a class's methods keeps, gradient first."""
+def kept_values(
+    methods: Mapping[str, ast.FunctionDef], functions: Functions, *, is_block: bool = True
+) -> tuple[KeptValue, ...]:
+    """What the forward among a class's methods keeps, gradient first.
+
+    Of a block what it writes into its own input counts, too: the recompute is given that.
+    """
     forward = methods.get("forward")
     if forward is None:
         return ()
@@ -72,6 +80,9 @@ def kept_values(methods: Mapping[str, ast.FunctionDef], functions: Functions) ->
         KeptValue(target, method, flow, target.removeprefix("self.").partition("[")[0] in reader.read)
         for (target, method), flow in reader.kept.items()
     ]
+    changed = [place for place in reader.counted if place[0].removeprefix("self.") in reader.loaded]
+    changed += [*reader.drawn, *(reader.inputs if is_block else ())]
+    found += [KeptValue(*place, Flow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
     kept = [value for value in found if value.flow is Flow.GRADIENT or value.is_state]
     return tuple(sorted(kept, key=lambda value: -value.flow))
 
@@ -95,6 +106,15 @@ class _Reader:
         self.kept: dict[tuple[str, str], Flow] = {}
         self.read: set[str] = set()
         """Attributes of `self` that are read before they are set, or by another method."""
+        self.loaded: set[str] = set()
+        """Attributes of `self` that are read anywhere but where they are counted up."""
+        self.counted: dict[tuple[str, str], None] = {}
+        """Attributes whose next value is made of the one before, each with the method."""
+        self.drawn: dict[tuple[str, str], None] = {}
+        """Random numbers of Python and numpy, and what is taken out of containers that outlive the call."""
+        self.inputs: dict[tuple[str, str], None] = {}
+        """Tensors that the forward is given and writes into."""
+        self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is Flow.GRADIENT)
         self._methods = methods
         self._functions = functions
         self._attributes = dict.fromkeys(_parameters(methods), Flow.GRADIENT)
@@ -132,7 +152,7 @@ class _Reader:
     def _statement(self, statement: ast.stmt, frame: _Frame) -> None:
         match statement:
             case ast.Assign(targets=targets, value=value):
-                flow = self._flow(value, frame)
+                flow = self._counting(targets[0], value, frame)
                 for target in targets:
                     self._store(target, value, flow, frame)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -173,14 +193,17 @@ class _Reader:
     def _augment(self, target: ast.expr, value: ast.expr, frame: _Frame) -> None:
         flow = self._flow(value, frame)
         if isinstance(target, ast.Name):
+            self._write_input(target, frame)
             if isinstance(value, ast.List | ast.ListComp):  # `losses += [loss]` adds to the list itself
                 self._keep(target, flow, frame)
             frame.flows[target.id] = max(flow, frame.flows.get(target.id, Flow.NOTHING))
             if f"global {target.id}" in frame.flows:
                 self._keep(target, flow, frame)
         else:
-            if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                self.read.add(target.attr)
+            attribute = _attribute_of(target)
+            if attribute:
+                self.read.add(attribute)
+                self.counted[(f"self.{attribute}", frame.name)] = None
             self._keep(target, flow, frame)
 
     def _store(self, target: ast.expr, value: ast.expr, flow: Flow, frame: _Frame) -> None:
@@ -205,11 +228,38 @@ class _Reader:
             case ast.Attribute() | ast.Subscript():
                 self._keep(target, flow, frame)
 
+    def _counting(self, target: ast.expr, value: ast.expr, frame: _Frame) -> Flow:
+        """What a value holds that is assigned: an attribute made of itself is counted up."""
+        attribute = _attribute_of(target) if isinstance(value, ast.BinOp) else ""
+        if not attribute:
+            return self._flow(value, frame)
+        flow, loads = self._without_load(attribute, value, frame)
+        if loads:
+            self.counted[(f"self.{attribute}", frame.name)] = None
+        return flow
+
+    def _without_load(self, attribute: str, value: ast.expr, frame: _Frame) -> tuple[Flow, bool]:
+        """What a value holds, and whether it reads an attribute: that alone does not count as read."""
+        before = attribute in self.loaded
+        self.loaded.discard(attribute)
+        flow = self._flow(value, frame)
+        loads = attribute in self.loaded
+        (self.loaded.add if before else self.loaded.discard)(attribute)
+        return flow, loads
+
+    def _write_input(self, target: ast.expr, frame: _Frame) -> None:
+        """Record that a tensor is written into that the forward was given."""
+        if isinstance(target, ast.Name) and len(self._active) == 1:
+            origin = frame.outer.get(target.id, "")
+            if origin in self._inputs:
+                self.inputs[(origin, frame.name)] = None
+
     # -- what is kept
 
     def _keep(self, target: ast.expr, flow: Flow, frame: _Frame) -> None:
         """Record that something goes to a place that outlives the call, if it does."""
         if isinstance(target, ast.Subscript) and _is_tensor_write(target, frame):
+            self._write_input(target.value, frame)
             return
         name = self._origin(target, frame)
         if not name:
@@ -254,6 +304,7 @@ class _Reader:
             case ast.Name(id=name):
                 return frame.flows.get(name, Flow.NOTHING)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                self.loaded.add(name)
                 if name not in self._set:
                     self.read.add(name)
                 return self._attributes.get(name, Flow.NOTHING)
@@ -285,6 +336,8 @@ class _Reader:
     def _call(self, call: ast.Call, frame: _Frame) -> Flow:
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         given = self._most_of(values, frame)
+        if _RANDOM.match(name := dotted(call.func)):
+            self.drawn[(name, frame.name)] = None
         match call.func:
             case ast.Name(id="setattr") if len(call.args) == 3:
                 owner = self._origin(ast.Attribute(call.args[0], "attribute", ast.Store()), frame)
@@ -304,7 +357,14 @@ class _Reader:
             case ast.Attribute(value=value, attr=name):
                 if name in _ADDING:
                     self._add(value, given, frame)
-                base = self._flow(value, frame)
+                elif name in _TAKING and (origin := self._origin(value, frame)) not in ("", "kwargs"):
+                    self.drawn[(origin, frame.name)] = None
+                attribute = _attribute_of(value) if name.endswith("_") and not name.startswith("_") else ""
+                base, _ = self._without_load(attribute, value, frame)
+                if attribute:
+                    self.counted[(f"self.{attribute}", frame.name)] = None
+                elif name.endswith("_") and name != "requires_grad_":
+                    self._write_input(value, frame)
                 if name in _MEASURES or name in _NO_VALUES or name.endswith("_like"):
                     return Flow.NOTHING
                 return min(max(base, given), Flow.VALUE if name in _NO_GRADIENT else Flow.GRADIENT)
@@ -323,6 +383,15 @@ class _Reader:
         bound = {name: self._flow(node, frame) for name, node in zip(names[skip:], call.args, strict=False)}
         bound |= {keyword.arg: self._flow(keyword.value, frame) for keyword in call.keywords if keyword.arg}
         return bound
+
+
+def _attribute_of(node: ast.expr) -> str:
+    """The attribute of `self` that a chain of calls and subscripts begins with: `self.mean.mul_(0.9)`."""
+    while isinstance(node, ast.Call | ast.Subscript | ast.Attribute):
+        if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
+            return node.attr
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return ""
 
 
 def _is_off(node: ast.expr) -> bool:

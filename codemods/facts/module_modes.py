@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import Path
 from ckpt_surgery.codemods.facts.method_values import SELF, Env, bind, bind_loop, value_of
@@ -14,19 +14,21 @@ _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.Generat
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
 _REGISTERS = frozenset({"add_module", "register_module", "setattr"})
 _MODE = "training"
-FREEZES = re.compile(r"(?:^|[._])(?:freeze|eval)[a-z_]*$|_eval$")
+_EVAL = re.compile(r"(?:^|_)eval(?:_|$)")
 """What a function is called that takes modules out of training mode."""
 
 
-def held_in_eval(cls: ast.ClassDef) -> frozenset[Path]:
+def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[Path]:
     """The paths to what the methods of a class take out of training mode, the class itself left out.
 
-    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`.
+    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
+    of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
     """
-    return frozenset(path for method in cls.body if isinstance(method, ast.FunctionDef) for path in _held(method))
+    methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
+    return frozenset(path for method in methods for path in _held(method, functions))
 
 
-def _held(method: ast.FunctionDef) -> Iterator[Path]:
+def _held(method: ast.FunctionDef, functions: Callable[[str], ast.FunctionDef | None]) -> Iterator[Path]:
     env: Env = {"self": SELF}
     for node in _in_order(method):
         match node:
@@ -46,12 +48,14 @@ def _held(method: ast.FunctionDef) -> Iterator[Path]:
                 yield from filter(None, value_of(module, env).paths)
             case ast.Call(func=ast.Attribute(value=module, attr="apply"), args=[function]) if _evaluates(function):
                 yield from filter(None, value_of(module, env).paths)
-            case ast.Call(func=function, args=[module, *_]) if FREEZES.search(dotted(function)):
-                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Name(id=name), args=[module, *_]) if paths := value_of(module, env).paths:
+                known = functions(name)
+                if _evaluates(known) if known else _EVAL.search(name):
+                    yield from filter(None, paths)
 
 
-def _evaluates(function: ast.expr) -> bool:
-    """Whether a function that is applied to each module is one that takes them out of training mode."""
+def _evaluates(function: ast.AST) -> bool:
+    """Whether a function takes a module out of training mode."""
     calls = [node for node in _in_order(function) if isinstance(node, ast.Call)]
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
 

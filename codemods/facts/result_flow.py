@@ -21,8 +21,10 @@ from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradi
 _ADDING = {"append", "extend", "insert", "add"}
 _CONTAINERS = {"list", "tuple", "dict", "set"}
 _COMPUTING = re.compile(
-    r"(?:add|cat|chunk|clone|contiguous|div|exp|expand|flatten|float|gelu|log|mean|mul|permute|relu|repeat|reshape"
-    r"|sigmoid|silu|softmax|softplus|split|squeeze|stack|sub|sum|tanh|to|transpose|type_as|unbind|unsqueeze|view)$"
+    r"(?:abs|add|bfloat16|bmm|cat|chunk|clamp|clone|contiguous|cumsum|div|double|dropout|einsum|exp|expand|flatten|flip"
+    r"|float|gather|gelu|half|layer_norm|lerp|linear|log|log_softmax|masked_fill|matmul|mean|mul|normalize|pad|permute"
+    r"|pow|relu|repeat|repeat_interleave|reshape|roll|rsqrt|select|sigmoid|silu|softmax|softplus|split|sqrt|squeeze"
+    r"|stack|sub|sum|tanh|to|transpose|type_as|unbind|unflatten|unsqueeze|view|where)$"
 )
 """Functions of torch, and methods of tensors, whose result has the gradient of what they are given."""
 _NO_GRADIENT = {"no_grad", "inference_mode"}
@@ -183,7 +185,7 @@ class ResultFlow:
                 return held if isinstance(index, ast.Slice) else Held(held.all)
             case ast.Attribute(value=value, attr=name):
                 if self._sources and (path := _path_from_self(node)):
-                    return Held(frozenset({path}))
+                    return env.get(".".join(("self", *path)), Held(frozenset({path})))
                 held = self._value(value, env)
                 return NOTHING if name in _NO_TENSORS else held
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
@@ -270,6 +272,8 @@ def _assign(target: ast.expr, held: Held, env: _Env) -> None:
     match target:
         case ast.Name(id=name):
             env[name] = held
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            env[f"self.{name}"] = held
         case ast.Starred(value=value):
             _assign(value, Held(inside=held.all), env)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):

@@ -71,6 +71,14 @@ class UnpackedDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerDoubt:
+    """Tensors with gradient inside containers, on their way into a new layer or, without a caller, out of it."""
+
+    layer: str
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DisabledDoubt:
     """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
 
@@ -108,7 +116,17 @@ class WayRoundDoubt:
     name: str
 
 
-Doubt = PastStateDoubt | UnpackedDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt | Kept | NeededCache
+Doubt = (
+    PastStateDoubt
+    | UnpackedDoubt
+    | ContainerDoubt
+    | SwitchDoubt
+    | CallDoubt
+    | DisabledDoubt
+    | WayRoundDoubt
+    | Kept
+    | NeededCache
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +180,7 @@ def _doubt(
         or _past_state(tree, layers, repairs)
         or _unpacked(tree, layers)
         or _disabled(tree, layers)
+        or (None if recomputed else _containers(tree, layers))
         or _side_effect(tree, layers, recomputed=recomputed)
     )
 
@@ -213,6 +232,19 @@ def _unpacked(tree: SourceTree, layers: Collection[ClassRef]) -> UnpackedDoubt |
             argument = tree.calls.unpacked(owner, call)
             if argument:
                 return UnpackedDoubt(owner.name, layer.name, argument)
+    return None
+
+
+def _containers(tree: SourceTree, layers: Collection[ClassRef]) -> ContainerDoubt | None:
+    """The first of the new layers that is given tensors with gradient in containers, or returns them so."""
+    for layer in layers:
+        forward = tree.bases.forward(layer)
+        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+            return ContainerDoubt(layer.name)
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            site = tree.calls.of(owner, call, layers)
+            if site and tree.calls.plan(site).containers:
+                return ContainerDoubt(layer.name, owner.name)
     return None
 
 

@@ -53,6 +53,7 @@ from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCal
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
@@ -255,6 +256,9 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
         if not isinstance(refusal, Hindrance) or refusal.obstacle is not Obstacle.TORCH_MODULE:
             return _BranchRepair(reasons=(refusal,))
     made = dict.fromkeys(repair for part in layers for repair in part.repairs)
+    for call, plan in context.tree.calls.lost_with(owner, inline):
+        if plan.repair:
+            made[call_repair(context.tree, owner.path, call.span, plan.repair)] = None
     doubts = (*_doubts(context, owner, inline, layers), *filter(None, [missing]))
     return _BranchRepair((*made, _without(context, owner, inline)), doubts)
 

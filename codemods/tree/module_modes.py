@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, Path
 from ckpt_surgery.codemods.facts.module_modes import held_in_eval, plain_lists
@@ -15,7 +15,8 @@ from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 
 _EVAL = re.compile(
-    r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False|\b_?(?:freeze|eval)\w*\(self\.|_eval\(self\."
+    r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False"
+    r"|(?<![\w.])\w*(?:freeze|eval)\w*\(\s*self\.\w"
 )
 _SIGNS = (".eval(", ".train", ".training =", "freeze", "eval(self.")
 _REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
@@ -29,6 +30,7 @@ class ModuleModes:
         containers: what its classes hold.
         source: the text of a file.
         node: the syntax tree of a class.
+        function: that of a function, by its file and name.
     """
 
     def __init__(
@@ -37,11 +39,13 @@ class ModuleModes:
         containers: Containers,
         source: Callable[[str], SourceText],
         node: Callable[[ClassRef], ast.ClassDef],
+        function: Callable[[str, str], ast.FunctionDef | None],
     ) -> None:
         self._bases = bases
         self._containers = containers
         self._source = source
         self._node = node
+        self._function = function
 
     def held_in_eval_by(self, block: ClassRef) -> ClassRef | None:
         """The class that takes blocks of this class out of training mode and stays in it; None if none does."""
@@ -54,10 +58,14 @@ class ModuleModes:
             source = self._source(path)
             for holder in self._bases.names.classes(path) if any(sign in source.text for sign in _SIGNS) else ():
                 if _EVAL.search(source.of(holder.cls.span)):
-                    held = held_in_eval(self._node(holder))
+                    held = held_in_eval(self._node(holder), partial(self._function_of, path))
                     paths = [(*reached, *[ELEMENT] * depth) for reached in held for depth in range(3)]
                     in_eval |= dict.fromkeys(self._containers.classes_at(holder, paths), holder)
         return in_eval
+
+    def _function_of(self, path: str, name: str) -> ast.FunctionDef | None:
+        place = self._bases.names.function(path, name)
+        return self._function(*place) if place else None
 
     def unregistered_at(self, owner: ClassRef, path: Path) -> str:
         """The attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""

@@ -40,7 +40,7 @@ def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
     found = [
         Kept(ref.name, value)
         for ref in _with_parts(tree, block)
-        for value in kept_values(_methods(tree, ref), partial(_function, tree, ref.path))
+        for value in kept_values(_methods(tree, ref), partial(_function, tree, ref.path), is_block=ref is block)
     ]
     return min(found, key=lambda kept: -kept.value.flow, default=None)
 

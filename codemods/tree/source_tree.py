@@ -61,13 +61,13 @@ class SourceTree:
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
-        self.calls = CallSites(self.bases, self.containers, self.blocks)
+        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers.is_core)
         self.lineages = Lineages(self.names)
         self.text = text
         self.width = width
         self.configuration = configuration
         self.installed_layers = installed_layers
-        self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node)
+        self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
         self._sources: dict[str, SourceText] = {}
         self._places: dict[str, Places] = {}
         self._class_nodes: dict[ClassRef, ast.ClassDef] = {}

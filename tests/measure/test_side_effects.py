@@ -207,7 +207,7 @@ def test_a_gradient_that_a_block_keeps_would_be_lost(file: Path, name: str) -> N
 
 @pytest.mark.parametrize("mode", [False, True])
 def test_a_recompute_would_find_the_state_that_the_forward_left(file: Path, mode: bool) -> None:
-    is_left_alone(file, changed(PLAIN, STATE), "keeps a tensor in `self.mean` and reads it")
+    is_left_alone(file, changed(PLAIN, STATE), "depends on `self.mean` and changes it")
     before = step(file, None)
     torch.testing.assert_close(step(file, mode), before)
     apply([file], unsafe=True)

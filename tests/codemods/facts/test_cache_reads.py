@@ -49,6 +49,9 @@ def test_a_read_that_fails(body: str) -> None:
         "if past is not None:\n    return past[self.layer_idx]",
         "if past is not None:\n    return past.layers[self.layer_idx].keys",
         "f = lambda: past.key",
+        "if past is not None:\n    x = past[0]",
+        "if past is not None:\n    past.append(x)",
+        "if past is not None:\n    past[self.layer_idx] = x",
     ],
 )
 def test_a_read_that_asks(body: str) -> None:
@@ -61,6 +64,8 @@ def test_a_read_that_asks(body: str) -> None:
         "if past is not None:\n    x = past[self.source]",
         "if past is not None:\n    x = past.layers[self.source_idx].keys",
         "if past is not None:\n    x = past[self.layer_idx - 1]",
+        "if past is not None:\n    past[self.layer_idx] = x\n    x = past[0]",
+        "if past is not None:\n    past.append(x)\n    x = past[-1]",
     ],
 )
 def test_a_read_of_what_another_block_wrote(body: str) -> None:

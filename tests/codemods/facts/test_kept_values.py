@@ -95,7 +95,17 @@ def test_a_gradient_that_is_kept(body: str, target: str) -> None:
         "parts = []\nparts.append(out)",
         "parts = {}\nparts['a'] = out\nout = parts['a']",
         "out.losses = out",
-        "hidden_states[:, 0] = out",
+        "out[:, 0] = hidden_states",
+        "out += hidden_states",
+        "out.add_(hidden_states)",
+        "hidden_states = hidden_states * 2\nhidden_states += 1",
+        "self.calls += 1",
+        "self.calls = self.calls + 1",
+        "self.ema.mul_(0.9).add_(out.detach())",
+        "self.ema.copy_(out.detach())",
+        "scale = kwargs.pop('scale')",
+        "attention_mask += 1",
+        "out = out + torch.rand(4)",
         "kwargs['bias'] = out",
         "past_key_values.update(out, out, self.layer_idx)",
         "shown(out)",
@@ -111,6 +121,16 @@ def test_nothing_is_kept(body: str) -> None:
     [
         "out = out + self.mean\nself.mean = out.detach().mean()",
         "self.total += out.detach().sum()",
+        "self.calls += 1\nout = out / self.calls",
+        "out = out / self.calls\nself.calls = self.calls + 1",
+        "out = out - self.ema\nself.ema.mul_(0.9).add_(out.detach())",
+        "out = out * random.random()",
+        "out = out * np.random.rand()",
+        "out = out * losses.pop()",
+        "hidden_states += 1",
+        "residual = hidden_states\nresidual += out",
+        "hidden_states.mul_(2)",
+        "hidden_states[:, 0] = out",
         "if self.mean is not None:\n    out = out - self.mean\nwith torch.no_grad():\n    self.mean = out.mean()",
     ],
 )
@@ -124,3 +144,11 @@ def test_a_value_that_is_read_after_it_was_set_is_no_state() -> None:
 
 def test_without_a_forward_there_is_nothing() -> None:
     assert kept_values({}, lambda _: None) == ()
+
+
+def test_a_part_of_a_block_may_write_into_what_it_is_given() -> None:
+    text = "def forward(self, hidden_states):\n    hidden_states += 1\n"
+    (forward,) = ast.parse(text).body
+    assert isinstance(forward, ast.FunctionDef)
+    assert kept_values({"forward": forward}, lambda _: None)
+    assert not kept_values({"forward": forward}, lambda _: None, is_block=False)

@@ -15,6 +15,15 @@ def method(body: str) -> ast.ClassDef:
     return cls
 
 
+FUNCTIONS = {
+    node.name: node
+    for node in ast.parse(
+        "def freeze(module):\n    module.eval()\n\ndef fix(module):\n    module.requires_grad_(False)\n"
+    ).body
+    if isinstance(node, ast.FunctionDef)
+}
+
+
 @pytest.mark.parametrize(
     ("body", "paths"),
     [
@@ -28,6 +37,7 @@ def method(body: str) -> ast.ClassDef:
         ("self.blocks.apply(lambda module: module.eval())", {("blocks",)}),
         ("self.blocks.apply(self._init)", set()),
         ("freeze(self.blocks)", {("blocks",)}),
+        ("fix(self.blocks)", set()),
         ("set_eval(self.blocks)", {("blocks",)}),
         ("medieval(self.blocks)", set()),
         ("self.eval()", set()),
@@ -37,7 +47,7 @@ def method(body: str) -> ast.ClassDef:
     ],
 )
 def test_what_is_held_in_eval(body: str, paths: set[tuple[str, ...]]) -> None:
-    assert held_in_eval(method(body)) == paths
+    assert held_in_eval(method(body), FUNCTIONS.get) == paths
 
 
 @pytest.mark.parametrize(
