@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ckpt_surgery.codemods.facts.cache_reads import ReadKind
+from ckpt_surgery.codemods.facts.kept_values import Flow
 from ckpt_surgery.codemods.repairs.conversion import (
     CallDoubt,
+    ContainerDoubt,
     DisabledDoubt,
     Doubt,
     Refusal,
     RefusalReason,
     SwitchDoubt,
+    UnpackedDoubt,
     WayRound,
     WayRoundDoubt,
 )
 from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.output_reads import OutputRead
+from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache
 from ckpt_surgery.codemods.tree.switches import Missing, MissingSwitch
 from ckpt_surgery.text import listed
 
@@ -30,6 +35,10 @@ _WAYS_ROUND: Mapping[WayRound, str] = {
     WayRound.FORWARD: "{} assigns its own `forward`, which no layer would checkpoint",
     WayRound.FLAG: "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks",
     WayRound.ORDER: "{} names the layer in front of it among its bases: take that out first",
+}
+_READS: Mapping[ReadKind, str] = {
+    ReadKind.NEEDED: "{} reads `{}` without asking whether it is None, and a layer sets it to None in training",
+    ReadKind.SHARED: "{} takes from `{}` what another block put there, and a layer sets it to None in training",
 }
 _MISSING: Mapping[Missing, str] = {
     Missing.RELEASE: (
@@ -95,6 +104,16 @@ def doubt_text(doubt: Doubt) -> str:
     if isinstance(doubt, DisabledDoubt):
         where = f"{doubt.caller}.{doubt.method}"
         return f"a checkpoint call is commented out in {where}: see why before {doubt.layer} is checkpointed"
+    if isinstance(doubt, UnpackedDoubt):
+        return f"{doubt.caller} gives {doubt.layer} tensors with gradient by `{doubt.argument}`: pass them by position"
+    if isinstance(doubt, ContainerDoubt):
+        if not doubt.caller:
+            return f"{doubt.layer} returns tensors inside a container: with use_reentrant=True their gradient is lost"
+        return f"{doubt.caller} gives {doubt.layer} tensors with gradient inside a container (CKPT007)"
+    if isinstance(doubt, Kept):
+        return _kept_text(doubt)
+    if isinstance(doubt, NeededCache):
+        return _READS[doubt.read.kind].format(f"{doubt.owner}.{doubt.read.method}", doubt.read.name)
     if isinstance(doubt, CallDoubt):
         return f"no call of {doubt.layer} was found: see that gradient tensors reach it by position"
     passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
@@ -102,6 +121,15 @@ def doubt_text(doubt: Doubt) -> str:
         return f"{passed} only CKPT005 can change, which is unsafe as well"
     why = unknown_text(doubt.plan.unknown) if doubt.plan.unknown else "a parameter in between has no default"
     return f"{passed} is not repaired: {why}"
+
+
+def _kept_text(kept: Kept) -> str:
+    """Why a block that keeps a value cannot be run a second time."""
+    method, target = f"{kept.owner}.{kept.value.method}", kept.value.target
+    if kept.value.flow is Flow.GRADIENT:
+        lost = "whose gradient is lost with use_reentrant=True, and keeps it again in the recompute: return it"
+        return f"{method} keeps a tensor in `{target}`, {lost}"
+    return f"{method} depends on `{target}` and changes it: the recompute would not find it as the forward did"
 
 
 def read_text(read: OutputRead) -> str:

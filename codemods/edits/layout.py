@@ -78,7 +78,7 @@ def _one_a_line(call: cst.Call, items: Sequence[_Item], indent: str, inner: str)
     first = _line(inner, inner, comments=items[0].above if items else ())
     gaps = [_line(inner, inner, left.comment, right.above) for left, right in pairwise(items)]
     gaps += [_line(indent, inner, last.comment, last.below) for last in items[-1:]]
-    return _with_arguments(call, first, items, gaps, last=None)
+    return _with_arguments(call, first, items, gaps, last=gaps[-1] if any(map(_is_bare_generator, items)) else None)
 
 
 def _with_arguments(
@@ -115,8 +115,8 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
     else:
         old = items[new.source]
     value = old.argument.value
-    if isinstance(value, cst.GeneratorExp) and not value.lpar and len(items) == 1:
-        value = _in_parentheses(value)  # alone it may go without
+    if _is_bare_generator(old):
+        value = _in_parentheses(value)
         old = replace(old, argument=old.argument.with_changes(value=value))
     if new.keyword in ("*", "**") or (old.argument.keyword.value if old.argument.keyword else None) == new.keyword:
         return old
@@ -129,6 +129,11 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
     equal = old.argument.equal if _comments_of(old.argument.equal) else cst.AssignEqual(_NO_SPACE, _NO_SPACE)
     argument = old.argument.with_changes(keyword=cst.Name(new.keyword), equal=equal, value=value)
     return replace(old, argument=argument)
+
+
+def _is_bare_generator(item: _Item) -> bool:
+    """Whether it is a generator without parentheses of its own: it stands alone, and no comma may follow."""
+    return isinstance(item.argument.value, cst.GeneratorExp) and not item.argument.value.lpar
 
 
 def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:

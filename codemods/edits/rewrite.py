@@ -87,7 +87,7 @@ def transformed(tree: cst.Module, repairs: Iterable[SourceRepair]) -> cst.Module
 
 
 def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str | None:
-    """A part of a file after its repairs; None where one of them cannot be made, which is a fault of ours.
+    """A part of a file after its repairs; None where one of them cannot be made, or the part is too deep for libcst.
 
     `step` is the indentation of one level, if the part shows none.
     """
@@ -98,7 +98,7 @@ def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str
             tree = tree.with_changes(default_indent=step)
         code = transformed(tree, repairs).code
         return _MARKED.sub(r"\1", code) if fed else code
-    except (PlaceError, cst.ParserSyntaxError):
+    except (PlaceError, cst.ParserSyntaxError, RecursionError):
         return None
 
 

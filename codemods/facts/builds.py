@@ -6,6 +6,7 @@ Each function is read from top to bottom, with the local names seen so far.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
@@ -14,6 +15,8 @@ from ckpt_surgery.codemods.facts.syntax import dotted, span_of
 _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
 SEQUENTIAL = "Sequential"
 """The name of a container that calls what it holds."""
+_LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
+"""Torch's parameters, and modules that have some of their own."""
 _FROM_CONFIG = {"_from_config", "from_config", "from_pretrained"}
 _ITERATORS = {"iter", "next"}
 _UNKNOWN = Build("unknown")
@@ -223,6 +226,11 @@ class Builder:
                 yield built
             else:
                 yield Build("spread", items=(built,))
+
+
+def is_learned(built: Build) -> bool:
+    """Whether a build is, or holds, a parameter or a module of torch's that has some."""
+    return any(map(_LEARNED.match, built.class_names()))
 
 
 def _spread(built: Build) -> list[Build]:

@@ -144,6 +144,7 @@ def _hands_on(function: ast.FunctionDef, nodes: Iterable[ast.AST], names: Collec
     """Whether a function gives one of its parameters to a checkpoint function to run."""
     arguments = function.args
     parameters = {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
+    parameters |= _parts_of(parameters, nodes)
     inner = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
     for node in nodes:
         if isinstance(node, ast.Call) and node.args and is_checkpoint(node.func, names):
@@ -153,6 +154,35 @@ def _hands_on(function: ast.FunctionDef, nodes: Iterable[ast.AST], names: Collec
             if run & parameters:
                 return True
     return False
+
+
+def _parts_of(names: Collection[str], nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that a function gives to parts of what other names stand for: `for layer in layers`, `layers[0]`."""
+    parts: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+                pass
+            case ast.Assign(targets=[ast.Name() as target], value=ast.Subscript(value=value)):
+                pass
+            case _:
+                continue
+        values = value.args if isinstance(value, ast.Call) else [value]
+        if any(dotted(inner) in names for inner in values):
+            parts.update(inner.id for inner in walk(target) if isinstance(inner, ast.Name))
+    return parts
+
+
+def handed_to(function: ast.FunctionDef) -> Iterator[str]:
+    """The functions to which one hands its first parameter, or parts of it, as the first argument with others."""
+    nodes = walk(function)
+    names = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
+    names |= _parts_of(names, nodes)
+    for node in nodes:
+        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 1 and node.args:
+            first, name = dotted(node.args[0]), dotted(node.func)
+            if name and first.removesuffix(".forward").removesuffix(".__call__") in names:
+                yield name
 
 
 def _run(node: ast.expr) -> Iterator[str]:

@@ -120,6 +120,8 @@ class CheckpointCall:
     """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
     runs_several: bool = False
     """Whether it is a function that calls several modules."""
+    body: Span | None = None
+    """Where the function stands that it runs, if the method defines that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class HandedOn(NamedTuple):
 
     function: str
     paths: tuple[Path, ...]
+    with_values: bool = False
+    """Whether the function gets other arguments with them, to run them on."""
 
 
 class Parameter(NamedTuple):
@@ -176,6 +180,8 @@ class ForwardSignature:
     param_spans: tuple[Span, ...]
     nested_returns: tuple[Span, ...]
     """Statements that put a tuple or list inside a returned tuple."""
+    returns_mapping: bool = False
+    """Whether it returns a dict, or an output class of transformers."""
 
 
 class Build(NamedTuple):
@@ -264,6 +270,8 @@ class Class:
     class_values: tuple[tuple[str, Build], ...]
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
+    learned: tuple[str, ...]
+    """Attributes that are parameters, or modules of torch's that have some; methods that return what these make."""
     makers: tuple[Maker, ...]
     forward: ForwardSignature | None
     methods: tuple[Method, ...]

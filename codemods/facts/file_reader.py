@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ckpt_surgery.codemods.facts.builds import Builder
+from ckpt_surgery.codemods.facts.builds import Builder, is_learned
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
 from ckpt_surgery.codemods.facts.checkpointed_functions import checkpointed_functions
@@ -29,6 +29,7 @@ from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
 from ckpt_surgery.codemods.facts.old_switches import old_switch
 from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_switches
+from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of, walk
 
@@ -44,9 +45,9 @@ _FLAGS = {
 _COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
 _LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.")
+_HANDED = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*\(self\.[a-z_]+, ")
+"""A stack that is handed to a function as a whole."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
-_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
-_NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
 """Torch's own modules, which are in every model and say nothing about it."""
@@ -204,6 +205,7 @@ class FileReader:
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
+            learned=_learned(builder, functions),
             makers=tuple(makers),
             forward=forward,
             methods=tuple(Method(node.name, _first_line(node), node.end_lineno or node.lineno) for node in functions),
@@ -299,6 +301,8 @@ def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth walking: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
+    if "(self." in text and _HANDED.search(text):
+        return True
     return "for " in text and any(_LOOP.search(line) for line in text.split("\n") if "for " in line)
 
 
@@ -348,7 +352,8 @@ def _forward(function: ast.FunctionDef) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    return ForwardSignature(span_of(function), tuple(params), tuple(spans), tuple(_nested_returns(function.body)))
+    nested = tuple(nested_returns(function.body))
+    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping(function.body))
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
@@ -368,42 +373,6 @@ def _looked_up_in_kwargs(node: ast.ClassDef) -> Iterator[str]:
                 yield name
 
 
-def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
-    """Where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
-    values: dict[str, list[ast.stmt]] = {}
-    returns: list[ast.Return] = []
-    for statement in _flat(statements):
-        if isinstance(statement, ast.Return):
-            returns.append(statement)
-            continue
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
-                values.setdefault(name, []).append(statement)
-    for returned in returns:
-        if returned.value is not None and _is_nested(returned.value):
-            yield span_of(returned)
-        elif isinstance(returned.value, ast.Name):
-            yield from map(span_of, values.pop(returned.value.id, ()))
-
-
-def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in statements:
-        yield statement
-        if isinstance(statement, _COMPOUND):
-            for name in ("body", "orelse", "finalbody"):
-                yield from _flat(getattr(statement, name, ()))
-
-
-def _is_nested(value: ast.expr) -> bool:
-    if isinstance(value, ast.BinOp):
-        return _is_nested(value.left) or _is_nested(value.right)
-    return isinstance(value, ast.Tuple) and any(
-        isinstance(item, ast.Tuple | ast.List)
-        and any(not _NO_GRADIENT.search(ast.unparse(inner)) for inner in item.elts)
-        for item in value.elts
-    )
-
-
 def _params(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(
         argument.arg for argument in (*function.args.posonlyargs, *function.args.args) if argument.arg != "self"
@@ -416,6 +385,16 @@ def _choice(builds: list[Build]) -> Build:
 
 def _holds_class(built: Build) -> bool:
     return any(name.lstrip("_")[:1].isupper() for name in built.class_names())
+
+
+def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
+    """The attributes that have parameters, and the methods that return what one of them makes."""
+    names = dict.fromkeys(name for name, builds in builder.attributes.items() if any(map(is_learned, builds)))
+    for function in functions if names else ():
+        match function.body[-1]:
+            case ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name))) if name in names:
+                names[function.name] = None
+    return tuple(names)
 
 
 def _useful(built: Build) -> bool:

@@ -7,6 +7,7 @@ Values are followed top to bottom through one method; an `if` joins what its bra
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -30,10 +31,20 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
-from ckpt_surgery.codemods.facts.result_flow import ResultFlow
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, arguments_of, calls_and_loops, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.result_flow import ResultFlow, has_unknown_keyword
+from ckpt_surgery.codemods.facts.syntax import (
+    UNPACKED,
+    Argument,
+    Span,
+    arguments_of,
+    calls_and_loops,
+    dotted,
+    span_of,
+    walk,
+)
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 
+_BUILTINS = frozenset(dir(builtins))
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -71,7 +82,8 @@ class MethodReader:
 
     def _follow_results(self, function: ast.FunctionDef) -> None:
         """Fill in which arguments of the calls hold what calls returned."""
-        flow = ResultFlow({call.span: frozenset(call.paths) for call in self.calls})
+        places = {call.span: frozenset(call.paths) for call in self.calls}
+        flow = ResultFlow(places, sources=any(has_unknown_keyword(call.args) for call in self.calls))
         flow.read(function)
         followed = {call: replace(call, carried=flow.carried(call.span)) for call in self.calls}
         self.calls = list(followed.values())
@@ -201,9 +213,13 @@ class MethodReader:
                 elements = [(*path, ELEMENT) for path in reached if path[-1] != ELEMENT]
                 self.handed_on.append(HandedOn("", tuple(sorted([*reached, *elements]))))
             return
-        paths = [path for module in modules for path in value_of(module, env).paths if self._wanted(path)]
+        reached = [path for module in modules for path in value_of(module, env).paths]
+        paths = [path for path in reached if self._wanted(path)]
+        if isinstance(call.func, ast.Name) and name not in _BUILTINS:
+            paths += [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]  # whole stacks
         if paths and name:
-            self.handed_on.append(HandedOn(name, tuple(sorted(paths))))
+            others = any(not isinstance(value, ast.Constant) and not value_of(value, env).paths for value in values)
+            self.handed_on.append(HandedOn(name, tuple(sorted(paths)), others))
 
     def _wanted(self, path: Path) -> bool:
         return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self.direct))
@@ -293,7 +309,14 @@ class MethodReader:
             span=span_of(call),
             is_given=is_given(call.func),
             runs_several=bool(call.args) and self._runs_several(call.args[0], env),
+            body=self._body(call),
         )
+
+    def _body(self, call: ast.Call) -> Span | None:
+        match call.args:
+            case [ast.Name(id=name), *_] if name in self.functions:
+                return span_of(self.functions[name])
+        return None
 
     def _runs_several(self, callee: ast.expr, env: Env) -> bool:
         """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""

@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import GCL, MODULES, Answer, ClassRef
+from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache, kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 
@@ -61,6 +62,23 @@ class CallDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class UnpackedDoubt:
+    """A call that unpacks tensors with gradient as keywords of a new layer."""
+
+    caller: str
+    layer: str
+    argument: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDoubt:
+    """Tensors with gradient inside containers, on their way into a new layer or, without a caller, out of it."""
+
+    layer: str
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DisabledDoubt:
     """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
 
@@ -98,7 +116,17 @@ class WayRoundDoubt:
     name: str
 
 
-Doubt = PastStateDoubt | SwitchDoubt | CallDoubt | DisabledDoubt | WayRoundDoubt
+Doubt = (
+    PastStateDoubt
+    | UnpackedDoubt
+    | ContainerDoubt
+    | SwitchDoubt
+    | CallDoubt
+    | DisabledDoubt
+    | WayRoundDoubt
+    | Kept
+    | NeededCache
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +138,12 @@ class Conversion:
 
 
 def convert(
-    tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair]
+    tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair], *, recomputed: bool = False
 ) -> Conversion | Refusal | MissingSwitch:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
-    `repairs` are those that this run makes to the arguments of calls.
+    `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
+    already, in the mode that it will have: what it keeps beside its result is recomputed as it was.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
@@ -140,8 +169,29 @@ def convert(
         if model.cls.old_switch and not model.cls.old_switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
-    doubt = _way_round(tree, layers) or _past_state(tree, layers, repairs) or _disabled(tree, layers)
-    return Conversion(tuple(made), doubt)
+    return Conversion(tuple(made), _doubt(tree, layers, repairs, recomputed=recomputed))
+
+
+def _doubt(
+    tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
+) -> Doubt | None:
+    return (
+        _way_round(tree, layers)
+        or _past_state(tree, layers, repairs)
+        or _unpacked(tree, layers)
+        or _disabled(tree, layers)
+        or (None if recomputed else _containers(tree, layers))
+        or _side_effect(tree, layers, recomputed=recomputed)
+    )
+
+
+def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: bool) -> Kept | NeededCache | None:
+    """What the first of the new layers does that does not go with a recompute, or with a cache that is cleared."""
+    for layer in layers:
+        found = (None if recomputed else kept_value(tree, layer)) or needed_cache(tree, layer)
+        if found:
+            return found
+    return None
 
 
 def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
@@ -172,6 +222,29 @@ def _past_state(
             plan = tree.calls.plan_of_past_state(site, repairs) if site else None
             if plan and not plan.is_safe:
                 return PastStateDoubt(owner.name, layer.name, plan)
+    return None
+
+
+def _unpacked(tree: SourceTree, layers: Collection[ClassRef]) -> UnpackedDoubt | None:
+    """The first call of the new layers that unpacks tensors with gradient."""
+    for layer in layers:
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            argument = tree.calls.unpacked(owner, call)
+            if argument:
+                return UnpackedDoubt(owner.name, layer.name, argument)
+    return None
+
+
+def _containers(tree: SourceTree, layers: Collection[ClassRef]) -> ContainerDoubt | None:
+    """The first of the new layers that is given tensors with gradient in containers, or returns them so."""
+    for layer in layers:
+        forward = tree.bases.forward(layer)
+        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+            return ContainerDoubt(layer.name)
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            site = tree.calls.of(owner, call, layers)
+            if site and tree.calls.plan(site).containers:
+                return ContainerDoubt(layer.name, owner.name)
     return None
 
 

@@ -31,7 +31,8 @@ name, if a function that works checkpoints several modules as one, which keeps l
 itself (modules that it is handed with the checkpoint call are not counted), or if the model reads more outputs of the
 block where its `use_cache` is True, and does not set that to False under checkpointing (CKPT001 says why). Unsafe,
 too, if the direct call is one of `layer.forward`, which leads round a layer up to transformers 5.0, if the test asks a
-configuration that transformers does not read, or if something else leads round the layer (see CKPT001).
+configuration that transformers does not read, if the blocks are set to eval mode while their model trains or stand in
+a plain list of Python, so that no switch reaches them, or if something else leads round the layer (see CKPT001).
 
 The branch stays, and is information only, where it is the right way to checkpoint because nothing of transformers
 would switch a layer on: no model of transformers holds the class, the model does not say
@@ -52,6 +53,7 @@ from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCal
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, Doubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
@@ -92,6 +94,8 @@ class Obstacle(Enum):
     OTHER_SWITCH = "other switch"
     OTHER_CONFIGURATION = "other configuration"
     BY_FORWARD = "by forward"
+    IN_EVAL = "in eval"
+    UNREGISTERED = "unregistered"
     SEVERAL_MODULES = "several modules"
     OTHER_CONDITIONS = "other conditions"
     SIGNATURE_ORDER = "signature order"
@@ -112,6 +116,8 @@ _WORDS: Mapping[Obstacle, str] = {
     Obstacle.OTHER_SWITCH: "gradient_checkpointing_enable() does not set what the test asks for",
     Obstacle.OTHER_CONFIGURATION: "the test asks {}'s own configuration, which transformers does not read",
     Obstacle.BY_FORWARD: "`{}` leads round a layer up to transformers 5.0: call the block itself",
+    Obstacle.IN_EVAL: "{} sets {} to eval mode: a layer asks for its own mode, the branch for that of its model",
+    Obstacle.UNREGISTERED: "{} is a plain list, whose modules nothing would switch on: make it a ModuleList first",
     Obstacle.SEVERAL_MODULES: "{} checkpoints several modules as one: each by itself keeps what is between them, too",
     Obstacle.OTHER_CONDITIONS: "the test also asks for {}",
     Obstacle.SIGNATURE_ORDER: "{} can be positional only after CKPT005",
@@ -250,6 +256,9 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Bra
         if not isinstance(refusal, Hindrance) or refusal.obstacle is not Obstacle.TORCH_MODULE:
             return _BranchRepair(reasons=(refusal,))
     made = dict.fromkeys(repair for part in layers for repair in part.repairs)
+    for call, plan in context.tree.calls.lost_with(owner, inline):
+        if plan.repair:
+            made[call_repair(context.tree, owner.path, call.span, plan.repair)] = None
     doubts = (*_doubts(context, owner, inline, layers), *filter(None, [missing]))
     return _BranchRepair((*made, _without(context, owner, inline)), doubts)
 
@@ -277,6 +286,7 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
     if by_forward:
         yield Hindrance(Obstacle.BY_FORWARD, (by_forward,))
+    yield from _unreached(context, owner, inline)
     together = [checkpoint for checkpoint in inline.checkpoints if checkpoint.runs_several]
     several = [each.callee for each in together if not finds_last_values(context.tree, owner, each)]
     if several:
@@ -291,6 +301,19 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Hindrance(Obstacle.SIGNATURE_ORDER, (", ".join(blocked),))
     else:
         yield from (part.doubt for part in layers if part.doubt)
+
+
+def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Hindrance]:
+    """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
+    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+    for ref in context.tree.containers.classes_at(owner, paths):
+        holder = context.tree.modes.held_in_eval_by(ref)
+        if holder:
+            yield Hindrance(Obstacle.IN_EVAL, (holder.name, ref.name))
+    for path in paths:
+        stack = context.tree.modes.unregistered_at(owner, path)
+        if stack:
+            yield Hindrance(Obstacle.UNREGISTERED, (stack,))
 
 
 def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
@@ -329,7 +352,7 @@ def _conversion(
         if derived:
             made += derived
             continue
-        conversion = convert(tree, ref, context.argument_repairs)
+        conversion = convert(tree, ref, context.argument_repairs, recomputed=not any(_modes(inline)))
         if not isinstance(conversion, Conversion):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]

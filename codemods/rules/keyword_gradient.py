@@ -2,9 +2,9 @@
 
 ## What it does
 Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword,
-and what a block returned that is passed on to the next, under whatever name. The repair makes them
-positional: the prefix of the signature up to the last gradient parameter. A gap in that prefix is filled with the
-parameter's default and a comment that names the parameter.
+and, under whatever name, what a block returned that is passed on to the next, parameters of the model, and what its
+modules with parameters compute. The repair makes them positional: the prefix of the signature up to the last gradient
+parameter. A gap in that prefix is filled with the parameter's default and a comment that names the parameter.
 
 ## Why is this bad?
 A `GradientCheckpointingLayer` passes keyword arguments on in a `functools.partial`, where autograd does not see them.
@@ -18,7 +18,8 @@ hidden_states = layer(hidden_states, attention_mask=mask)                 # afte
 ```
 
 ## Fix safety
-Safe: the same values reach the same parameters. If past state comes before the gradient parameter in the block's
+Safe: the same values reach the same parameters. A dict that is unpacked (`layer(x, **arguments)`) is left to you, if
+tensors with gradient were put into it. If past state comes before the gradient parameter in the block's
 signature, no call can be right; the finding then refers to CKPT005.
 """
 
@@ -67,7 +68,11 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     if plan.unknown:
         message = f"the arguments of {site.call.callee}(...) cannot be determined: {unknown_text(plan.unknown)}"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
-    for name in plan.hidden:
+    unpacked = context.tree.calls.unpacked(site.owner, site.call)
+    if unpacked:
+        message = f"{block} gets tensors with gradient by `{unpacked}`: the gradient is lost with use_reentrant=True"
+        yield context.call_finding(RULE, site, message, Applicability.UNSAFE)
+    for name in plan.hidden if not unpacked else ():
         message = f"`**` may pass {name} of {block} by keyword"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     if names:

@@ -26,6 +26,11 @@ alone, which then returns fewer outputs, and training stops with `IndexError`. T
 unsafe if no call of the block was found: what it is given by keyword would lose its gradient. Or if a checkpoint call
 is commented out in a method that calls the block: somebody may have switched it off on purpose.
 
+Unsafe where the block, or something in it, does more than return a result: it keeps a tensor with its gradient in an
+attribute, a list or dict that it is handed, or a global (an auxiliary loss, router logits); it sets an attribute that
+it reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what
+another block put there.
+
 Unsafe where something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
 `self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
 
@@ -38,7 +43,7 @@ checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segme
 function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by torch's or fairscale's
 wrappers; also where a model checkpoints something of which nothing shows what it is. Nothing is decided where another
 forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class `forward =
-Bar.forward`.
+Bar.forward`; nor where the block is handed to a function that is not at hand, under any other name.
 """
 
 from __future__ import annotations
@@ -96,6 +101,14 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
         message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
+        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
+    helper = context.tree.blocks.perhaps_by_helper.get(ref)
+    if helper:
+        owner, function = helper
+        message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
+        message += (
+            f"; {owner.name} hands it to {function}, which is not at hand: whether that checkpoints it is not known"
+        )
         return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
     if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"

@@ -84,6 +84,7 @@ def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
             return Answer.YES
         if context.tree.blocks.wraps(holder):
             return Answer.YES
+        doubt = doubt or holder in context.tree.blocks.perhaps_by_helper
         for part in context.tree.containers.all_parts(holder):
             if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
                 doubt = True

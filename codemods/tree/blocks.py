@@ -24,12 +24,11 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 
-_CHECKPOINT = "checkpoint"
-"""What the name of a function that is not at hand says of it."""
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
 """Functions of torch and fairscale that put modules into ones that checkpoint them."""
 
@@ -47,10 +46,11 @@ class StackElement:
 class Blocks:
     """The blocks of a tree."""
 
-    def __init__(self, bases: BaseChains, containers: Containers, switches: Switches) -> None:
+    def __init__(self, bases: BaseChains, containers: Containers, switches: Switches, helpers: Helpers) -> None:
         self.bases = bases
         self.containers = containers
         self.switches = switches
+        self.helpers = helpers
         self._elements: dict[frozenset[ClassRef], tuple[StackElement, ...]] = {}
         self._mixes: dict[ClassRef, bool] = {}
         self._holds_layer: dict[ClassRef, bool] = {}
@@ -99,7 +99,7 @@ class Blocks:
             missing = self.switches.of_branches(owner) if switched else None
             for inline in owner.cls.inlines if missing is None or not missing.is_certain else ():
                 for checkpoint in inline.checkpoints:
-                    classes.update(self.containers.classes_at(owner, checkpoint.paths))
+                    classes.update(self.containers.classes_at(owner, paths_behind(owner, inline, checkpoint)))
                     if not switched:
                         classes.update(self._with_method(owner, checkpoint.paths))
         return frozenset(classes)
@@ -120,11 +120,25 @@ class Blocks:
         classes = {*self._checkpointing_themselves(), *self._perhaps_checkpointed()}
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
-                if self._is_checkpointer(owner, handed.function):
+                if self.helpers.checkpoints(owner, handed.function) is Answer.YES:
                     classes.update(self.containers.classes_at(owner, handed.paths))
             if self.wraps(owner):
                 classes.update(self.containers.parts(owner))
         return frozenset(classes)
+
+    @cached_property
+    def perhaps_by_helper(self) -> dict[ClassRef, tuple[ClassRef, str]]:
+        """The classes that a method hands, with what to run them on, to a function of which nothing is known.
+
+        Each has the class of the method and the name of the function.
+        """
+        found: dict[ClassRef, tuple[ClassRef, str]] = {}
+        for owner in self.bases.names.checked_classes():
+            for handed in owner.cls.handed_on:
+                if handed.with_values and self.helpers.checkpoints(owner, handed.function) is Answer.UNKNOWN:
+                    for ref in self.containers.classes_at(owner, handed.paths):
+                        found.setdefault(ref, (owner, handed.function))
+        return found
 
     def _checkpointing_themselves(self) -> Iterator[ClassRef]:
         """The classes that checkpoint a function or method of their own, and what inherits that."""
@@ -137,7 +151,7 @@ class Blocks:
                             if all(method.name != inline.method for method in heir.cls.methods):
                                 yield heir
         for ref in self.bases.names.checked_classes():
-            if any(self._is_checkpointer(ref, decorator) for decorator in ref.cls.decorators):
+            if any(self.helpers.checkpoints(ref, name) is Answer.YES for name in ref.cls.decorators):
                 yield ref
 
     def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
@@ -163,20 +177,6 @@ class Blocks:
         """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
         facts = self.bases.names.facts(owner.path)
         return facts is not None and any(imported.original in _WRAPPERS for imported in facts.imports)
-
-    def _is_checkpointer(self, owner: ClassRef, name: str) -> bool:
-        if not name:
-            return True
-        base, _, attribute = name.rpartition(".")
-        if base == "self":
-            lineage = tuple(self.bases.lineage(owner))
-            if any(attribute in ancestor.cls.checkpointers for ancestor in lineage):
-                return True
-            at_hand = any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods)
-            return not at_hand and _CHECKPOINT in attribute
-        place = self.bases.names.function(owner.path, name)
-        facts = self.bases.names.facts(place[0]) if place else None
-        return place[1] in facts.checkpointers if place and facts else _CHECKPOINT in attribute
 
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
         """The stack elements in these parts of models that are not layers, outermost only."""
@@ -273,8 +273,15 @@ def holds_several(built: Build) -> bool:
 
 
 def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
-    """The paths to what a checkpoint call runs; for a local function, to all that its method calls."""
+    """The paths to what a checkpoint call runs; for a local function, to what it calls, or else to all of its method.
+
+    What other functions run that it calls may stand anywhere in the method.
+    """
     if checkpoint.wrapping != "closure":
         return checkpoint.paths
-    calls = (call for call in owner.cls.calls if call.method == inline.method)
-    return tuple(path for call in calls for path in call.paths if path[0] != LOCAL)
+    calls = [call for call in owner.cls.calls if call.method == inline.method]
+    body = checkpoint.body
+    inside = [call for call in calls if body and body.line <= call.span.line <= body.end_line]
+    if any(path[0] == LOCAL for call in inside for path in call.paths):
+        inside = calls
+    return tuple(path for call in inside or calls for path in call.paths if path[0] != LOCAL)

@@ -84,7 +84,7 @@ class BuildResolver:
                     yield from self.classes(user, owner, item, depth + 1)
             case "element":
                 for item in built.items:
-                    for inner_owner, inner in self.items(user, owner, item):
+                    for inner_owner, inner in self.items(user, owner, item, depth + 1):
                         yield from self.classes(user, inner_owner, inner, depth + 1)
                     if item.kind == "class":
                         yield from self.names.named(owner.path, item.name)

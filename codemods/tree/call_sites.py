@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 
-from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
+from ckpt_surgery.codemods.facts.file_facts import (
+    CarriedArgument,
+    CheckpointCall,
+    ForwardSignature,
+    InlineBranch,
+    ModuleCall,
+)
 from ckpt_surgery.codemods.tree.arguments import (
     ALL_REPAIRS,
     NO_RESULTS,
@@ -24,6 +32,10 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.model_patches import family_facts
+from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
+
+_NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|layer|level|step|offset")
+"""What a parameter is called that a checkpoint call is given by position, as everything, and that has no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +55,13 @@ def meaning_of(block: ClassRef) -> Meaning:
 class CallSites:
     """The calls of a tree's blocks."""
 
-    def __init__(self, bases: BaseChains, containers: Containers, blocks: Blocks) -> None:
+    def __init__(
+        self, bases: BaseChains, containers: Containers, blocks: Blocks, is_core: Callable[[str], bool]
+    ) -> None:
         self._bases = bases
         self._containers = containers
         self._blocks = blocks
+        self._is_core = is_core
 
     def all(self) -> Iterator[CallSite]:
         """Every call of a layer, or of a block that is to become one."""
@@ -94,30 +109,74 @@ class CallSites:
         """For each class with a forward, which of its parameters calls give what blocks returned."""
         given: dict[ClassRef, GivenResults] = {}
         for owner in self._bases.names.checked_classes():
+            beside = dict(self._beside(owner))
             for call in owner.cls.calls:
-                site = self.of(owner, call) if call.carried else None
+                site = self.of(owner, call) if call.carried or call in beside else None
                 for block, signature in site.blocks if site else ():
                     forward = self._bases.forward(block)
                     if forward:
                         before = given.get(forward[0], NO_RESULTS)
                         results = self._results(owner, call, signature)
-                        given[forward[0]] = GivenResults(*map(frozenset.union, before, results))
+                        named = GivenResults(beside[call](signature)) if call in beside else NO_RESULTS
+                        given[forward[0]] = GivenResults(*map(frozenset.union, before, results, named))
         return given
+
+    def lost_with(self, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[ModuleCall, ArgumentPlan]]:
+        """The direct calls beside an inline branch that pass by keyword what the branch passes by position.
+
+        Each has the plan that makes it positional: without the branch nothing shows any more that it is needed.
+        """
+        beside = dict(self._beside(owner)) if inline.direct else {}
+        for call in inline.direct:
+            site = self.of(owner, call) if call in beside else None
+            if site and any(beside[call](forward) for _, forward in site.blocks):
+                yield call, self.plan(site)
+
+    def _beside(self, owner: ClassRef) -> Iterator[tuple[ModuleCall, Callable[[ForwardSignature], frozenset[str]]]]:
+        """The direct calls beside checkpoint calls of the same blocks, in code that is not transformers' own."""
+        for inline in owner.cls.inlines if not self._is_core(owner.path) else ():
+            for call, checkpoint in product(inline.direct, inline.checkpoints):
+                if set(call.paths) & set(checkpoint.paths):
+                    yield call, partial(_by_position, checkpoint, call)
 
     def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
         """The parameters that one call gives what blocks returned."""
         bound = bind(call.args, forward)
-        names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        names: dict[int, str] = (
+            {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        )
         given = [
             (names[carried.position], carried.in_container)
             for carried in call.carried
             if carried.position in names
-            and any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+            and (
+                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+                or (call.args[carried.position].name and self._is_learned(owner, carried, names, forward))
+            )
         ]
         return GivenResults(
             frozenset(name for name, in_container in given if not in_container),
             frozenset(name for name, in_container in given if in_container),
         )
+
+    def _is_learned(
+        self, owner: ClassRef, carried: CarriedArgument, names: Mapping[int, str], forward: ForwardSignature
+    ) -> bool:
+        """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
+        if carried.in_container or not _may_be_gradient(names[carried.position], forward):
+            return False
+        return any(self._containers.learns(owner, path) for path in carried.paths)
+
+    def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
+        """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""
+        for carried in call.carried:
+            argument = call.args[carried.position]
+            if argument.name == "**" and (
+                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
+                or any(self._containers.learns(owner, path) for path in carried.paths)
+            ):
+                return f"**{argument.text}"
+        return ""
 
     def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """The plan for a call; with several block classes, one that is right for each of them."""
@@ -139,3 +198,27 @@ class CallSites:
         block, _ = site.blocks[0]
         harmless = not plan.positional_past or self._bases.flag(block, "_can_checkpoint_with_cache") == "True"
         return None if harmless else plan
+
+
+def _by_position(checkpoint: CheckpointCall, call: ModuleCall, forward: ForwardSignature) -> frozenset[str]:
+    """The parameters that a checkpoint call is given by position and the direct call by keyword.
+
+    By position they keep their gradient, if they have any: names of indices, flags and sizes are left out.
+    """
+    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
+    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
+        return frozenset()
+    return frozenset(
+        name
+        for name in inside.keys() & outside.keys()
+        if checkpoint.args[inside[name]].name is None
+        and checkpoint.args[inside[name]].shape in ("name", "other")
+        and call.args[outside[name]].name
+        and not _NO_TENSOR.search(name)
+        and _may_be_gradient(name, forward)
+    )
+
+
+def _may_be_gradient(name: str, forward: ForwardSignature) -> bool:
+    annotation = next((parameter.annotation for parameter in forward.params if parameter.name == name), "")
+    return not is_past_state(name) and may_carry_gradient(name, annotation)

@@ -25,6 +25,7 @@ class Containers:
         self._resolver = BuildResolver(names, bases)
         self._reached: dict[tuple[ClassRef, Path], tuple[Target, ...]] = {}
         self._parts: dict[ClassRef, tuple[Target, ...]] = {}
+        self._learning: dict[ClassRef, bool] = {}
 
     @cached_property
     def holders(self) -> dict[str, list[tuple[ClassRef, str]]]:
@@ -80,6 +81,21 @@ class Containers:
 
     def _flag(self, ref: ClassRef) -> bool:
         return self.bases.flag(ref, _FLAG) == "True"
+
+    def learns(self, ref: ClassRef, path: Path) -> bool:
+        """Whether what is at a path from `self` is a parameter, or a module that has some."""
+        *above, last = (step for step in path if step != ELEMENT)
+        holders = self.classes_at(ref, [tuple(above)]) if above else (ref,)
+        if any(last in base.cls.learned for holder in holders for base in self.bases.lineage(holder)):
+            return True
+        return any(map(self._has_parameters, self.classes_at(ref, [path])))
+
+    def _has_parameters(self, ref: ClassRef) -> bool:
+        if ref not in self._learning:
+            self._learning[ref] = False  # a class that holds itself ends here
+            own = any(base.cls.learned for base in self.bases.lineage(ref))
+            self._learning[ref] = own or any(map(self._has_parameters, self.parts(ref)))
+        return self._learning[ref]
 
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """The classes of the tree that a class's attributes hold, directly or in containers."""

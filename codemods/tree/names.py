@@ -81,7 +81,7 @@ class TreeNames:
             if item.name != head:
                 continue
             if rest or not item.original:
-                dots = item.module if not item.original else f"{item.module}.{item.original}"
+                dots = item.module if not item.original else _below(item.module, item.original)
                 yield from self._imported(path, dots if rest else item.module, rest or name)
             else:
                 yield from self._imported(path, item.module, item.original)
@@ -97,11 +97,34 @@ class TreeNames:
             return None
         if name in facts.functions:
             return path, name
+        head, _, rest = name.partition(".")
         for item in facts.imports:
-            target = self._module_file(path, item.module) if item.name == name and item.original else None
-            if target and (found := self.function(target, item.original, depth + 1)):
-                return found
+            if item.original and item.name in ("*", head):
+                module = _below(item.module, item.original) if rest else item.module
+            elif item.name == head and rest:
+                module = item.module
+            else:
+                continue
+            wanted = rest or (name if item.name == "*" else item.original)
+            for target in self._helper_files(path, module):
+                if found := self.function(target, wanted, depth + 1):
+                    return found
         return None
+
+    def _helper_files(self, path: str, module: str) -> Iterator[str]:
+        """Where a module's functions may be: also in a package's first file, and behind an absolute import."""
+        target = self._module_file(path, module)
+        if target:
+            yield target
+            yield os.path.join(target.removesuffix(".py"), "__init__.py")
+        if module[:1] != ".":
+            inner = os.path.join(*module.split("."))
+            folder = os.path.dirname(path)
+            while folder and folder != os.path.dirname(folder):
+                for name in (f"{inner}.py", os.path.join(inner, "__init__.py")):
+                    if (absolute := os.path.join(folder, name)) in self.files:
+                        yield absolute
+                folder = os.path.dirname(folder)
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
         target = self._module_file(path, module)
@@ -143,3 +166,8 @@ class TreeNames:
         elif built.kind in ("choice", "container"):
             for item in built.items:
                 yield from self._of_value(path, item, depth + 1)
+
+
+def _below(module: str, name: str) -> str:
+    """A module inside another: `.utils` of `from . import utils`."""
+    return module + name if module.endswith(".") else f"{module}.{name}"

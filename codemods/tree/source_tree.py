@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
@@ -11,9 +14,12 @@ from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
+from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.layer_sources import LAYERS, LayerSources
 from ckpt_surgery.codemods.tree.lineages import Lineages
+from ckpt_surgery.codemods.tree.module_modes import ModuleModes
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
 from ckpt_surgery.codemods.tree.places import Places
 from ckpt_surgery.codemods.tree.switches import Switches
@@ -54,15 +60,18 @@ class SourceTree:
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
-        self.blocks = Blocks(self.bases, self.containers, self.switches)
-        self.calls = CallSites(self.bases, self.containers, self.blocks)
+        self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
+        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers.is_core)
         self.lineages = Lineages(self.names)
         self.text = text
         self.width = width
         self.configuration = configuration
         self.installed_layers = installed_layers
+        self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
         self._sources: dict[str, SourceText] = {}
         self._places: dict[str, Places] = {}
+        self._class_nodes: dict[ClassRef, ast.ClassDef] = {}
+        self._function_nodes: dict[tuple[str, str], ast.FunctionDef | None] = {}
         self._cleared: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -83,6 +92,27 @@ class SourceTree:
             assert facts is not None
             self._places[path] = Places(self.source(path), facts)
         return self._places[path]
+
+    def class_node(self, ref: ClassRef) -> ast.ClassDef:
+        """The syntax tree of one class, with places of its own, for what the facts of its file do not say."""
+        if ref not in self._class_nodes:
+            text, column = self.source(ref.path).of(ref.cls.span), ref.cls.span.column
+            statement = ast.parse(f"if True:\n{' ' * column}{text}" if column else text).body[0]
+            node = statement.body[0] if isinstance(statement, ast.If) else statement
+            assert isinstance(node, ast.ClassDef)
+            self._class_nodes[ref] = node
+        return self._class_nodes[ref]
+
+    def function_node(self, path: str, name: str) -> ast.FunctionDef | None:
+        """That of a function at module level; None where its text cannot be read alone."""
+        key = (path, name)
+        if key not in self._function_nodes:
+            match = re.search(rf"^(?:@.*\n)*def {re.escape(name)}\b.*\n(?:(?:[ \t)#].*)?\n)*", self.text(path), re.M)
+            self._function_nodes[key] = None
+            with contextlib.suppress(SyntaxError):  # a line of a string may look like the end
+                body = ast.parse(match.group()).body if match else []
+                self._function_nodes[key] = next((node for node in body if isinstance(node, ast.FunctionDef)), None)
+        return self._function_nodes[key]
 
     def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
         """The checked files that are training scripts, and what they say as such."""

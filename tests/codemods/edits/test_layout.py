@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
+import libcst as cst
 import pytest
 
 from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
+from ckpt_surgery.codemods.edits.layout import Place, laid_out
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from tests.codemods.edits.transforming import transform
 
@@ -58,6 +62,13 @@ def rendered(
 )  # fmt: skip
 def test_the_layout(text: str, expected: str | None) -> None:
     assert rendered(text) == (text if expected is None else expected)
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS[:1], None])
+def test_a_generator_that_stands_alone_gets_no_comma(arguments: tuple[NewArgument, ...] | None) -> None:
+    call = cst.ensure_type(cst.parse_expression("join(aaaaaaaaaaaaaaa(b)\n for b in bbbbbbbbbbbbbbbbb)"), cst.Call)
+    made = laid_out(call, arguments, Place(4, "", "    ", 4, 0, WIDTH))
+    ast.parse(cst.Module([]).code_for_node(made))
 
 
 def test_what_shares_the_line_counts() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_surgery import apply
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import CALL, HEAD, LAYER, MODEL, PLAIN
 from tests.codemods.tools import tree
@@ -180,3 +181,107 @@ def test_blocks_inside_a_part_that_is_checkpointed_as_one(tmp_path: Path) -> Non
     text = IMPORTS.replace("checkpoint_wrapper", "wrapper") + HEAD + PLAIN[len(HEAD) : PLAIN.index("class FooModel")]
     text += encoder.replace("    supports_gradient_checkpointing = True\n\n", "") + "\n\n" + whole
     assert "CKPT001" not in codes(tmp_path, text)
+
+
+UTILS = "models/foo/utils.py"
+RUNS = "def run_block(block, *args):\n    return {}(block, *args)\n"
+CHECKPOINTS = "from torch.utils.checkpoint import checkpoint\n\n\n" + RUNS.format("checkpoint")
+NEUTRAL = each("run_block(layer, hidden_states)")
+LOOPED = """\
+from torch.utils.checkpoint import checkpoint as remat
+
+
+def run_block(blocks, states):
+    for at, block in enumerate(blocks):
+        states = remat(block, states)
+    return states
+"""
+HELPER_FILES = {
+    "beside it": ("from .utils import run_block", NEUTRAL, {UTILS: CHECKPOINTS}),
+    "under another name": (
+        "from .utils import run_block as run",
+        each("run(layer, hidden_states)"),
+        {UTILS: CHECKPOINTS},
+    ),
+    "by its module": ("from . import utils", each("utils.run_block(layer, hidden_states)"), {UTILS: CHECKPOINTS}),
+    "by a star": ("from .utils import *", NEUTRAL, {UTILS: CHECKPOINTS}),
+    "of a package": (
+        "from ..common import run_block",
+        NEUTRAL,
+        {"models/common/__init__.py": "from .runs import run_block\n", "models/common/runs.py": CHECKPOINTS},
+    ),
+    "by an absolute import": ("from models.foo.utils import run_block", NEUTRAL, {UTILS: CHECKPOINTS}),
+    "from the same folder": ("from utils import run_block", NEUTRAL, {UTILS: CHECKPOINTS}),
+    "through another": (
+        "from .utils import run_block",
+        NEUTRAL,
+        {
+            UTILS: f"from .deeper import inner\n\n\n{RUNS.format('inner')}",
+            "models/foo/deeper.py": CHECKPOINTS.replace("run_block", "inner"),
+        },
+    ),
+    "for a whole stack": (
+        "from .utils import run_block",
+        "        hidden_states = run_block(self.layers, hidden_states)\n",
+        {UTILS: LOOPED},
+    ),
+}
+
+
+def of_helper(root: Path, imported: str, loop: str, files: dict[str, str]) -> list[tuple[str, str, str]]:
+    """The findings of a model that runs its blocks by an imported function: codes, applicability and messages."""
+    tree(root, {FILE: f"{imported}\n{model(loop, imports='')}", **files})
+    return [(f.code, f.applicability.value, f.message) for f in check([root], jobs=1).findings]
+
+
+@pytest.mark.parametrize("name", HELPER_FILES)
+def test_a_helper_of_another_file_is_looked_into(tmp_path: Path, name: str) -> None:
+    assert of_helper(tmp_path, *HELPER_FILES[name]) == []
+
+
+@pytest.mark.parametrize("text", [RUNS.format("print"), "def run_block(block, *args):\n    return block(*args)\n"])
+def test_a_helper_of_another_file_that_checkpoints_nothing(tmp_path: Path, text: str) -> None:
+    (found,) = of_helper(tmp_path, "from .utils import run_block", NEUTRAL, {UTILS: text})
+    assert found[:2] == ("CKPT001", "unsafe")
+    assert "nothing here checkpoints it" in found[2]
+
+
+UNKNOWN_FILES = {
+    "a function that is not at hand": ("from .elsewhere import run_block", NEUTRAL, {}),
+    "one of another package": ("from accelerated.blocks import run_block", NEUTRAL, {}),
+    "one that hands it on": (
+        "from .utils import run_block",
+        NEUTRAL,
+        {UTILS: f"from elsewhere import inner\n\n\n{RUNS.format('inner')}"},
+    ),
+    "one of two ways": (
+        "from .elsewhere import run_block",
+        f"""\
+        for layer in self.layers:
+            if self.fast:
+                hidden_states = run_block(layer, hidden_states)
+            else:
+                hidden_states = {CALL}
+""",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_FILES)
+def test_of_a_helper_that_is_not_at_hand_nothing_is_claimed(tmp_path: Path, name: str) -> None:
+    found = of_helper(tmp_path, *UNKNOWN_FILES[name])
+    assert [kind[:2] for kind in found] == [("CKPT001", "unknown")]
+    assert "never" not in found[0][2]
+    assert "whether that checkpoints it is not known" in found[0][2]
+    apply([tmp_path], unsafe=True, jobs=1)
+    assert "class FooLayer(nn.Module)" in (tmp_path / FILE).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "call", ["dump(layer)", "isinstance(layer, dump)", "print(layer, hidden_states)", "copy(layer, 2)"]
+)
+def test_a_function_that_runs_nothing_is_no_helper(tmp_path: Path, call: str) -> None:
+    loop = LOOP.replace("            hidden", f"            {call}\n            hidden", 1)
+    found = of_helper(tmp_path, "from .elsewhere import dump\nfrom copy import copy", loop, {})
+    assert [kind[:2] for kind in found] == [("CKPT001", "safe")]

@@ -26,6 +26,9 @@ CIRCLES: dict[str, dict[str, str]] = {
     "a file of itself": {FOO: "from .modeling_foo import A\nclass C(A): ..."},
     "attributes": {FOO: f"class A:\n{INIT}self.a = self.a\n        self.b = self.c\n        self.c = self.b"},
     "an element of itself": {FOO: f"class A:\n{INIT}self.a = A()\n        self.b = [A(), [A()]]"},
+    "an element of what an element of itself has": {
+        FOO: f"class A:\n{INIT}x = [A()][0]\n        y = x.b[0]\n        self.b = y.b[0]"
+    },
     "a method": {FOO: f"class A:\n    def make(self):\n        return self.make()\n{INIT}self.a = self.make()"},
     "a function": {FOO: f"def make(x):\n    return make(x)\nclass A:\n{INIT}self.a = make(self)"},
     "values": {FOO: f"A = B\nB = A\nclass C(A):\n{INIT}self.a = A()"},

@@ -1,0 +1,106 @@
+"""What a class does to modules that it holds: which it sets to eval mode, and which it keeps in plain lists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from ckpt_surgery.codemods.facts.file_facts import Path
+from ckpt_surgery.codemods.facts.method_values import SELF, Env, bind, bind_loop, value_of
+from ckpt_surgery.codemods.facts.syntax import dotted
+
+_PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
+_PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
+_REGISTERS = frozenset({"add_module", "register_module", "setattr"})
+_MODE = "training"
+_EVAL = re.compile(r"(?:^|_)eval(?:_|$)")
+"""What a function is called that takes modules out of training mode."""
+
+
+def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[Path]:
+    """The paths to what the methods of a class take out of training mode, the class itself left out.
+
+    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
+    of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
+    """
+    methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
+    return frozenset(path for method in methods for path in _held(method, functions))
+
+
+def _held(method: ast.FunctionDef, functions: Callable[[str], ast.FunctionDef | None]) -> Iterator[Path]:
+    env: Env = {"self": SELF}
+    for node in _in_order(method):
+        match node:
+            case ast.For(target=target, iter=iterable):
+                bind_loop(target, iterable, env)
+            case ast.Assign(targets=[ast.Attribute(value=module, attr="train")]):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Assign(targets=[ast.Attribute(value=module, attr=name)], value=ast.Constant(value=False)) if (
+                name == _MODE
+            ):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Assign(targets=[target], value=value):
+                bind(target, value, env)
+            case ast.Call(func=ast.Attribute(value=module, attr="eval"), args=[]):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Attribute(value=module, attr="train")) if _is_false(node):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Attribute(value=module, attr="apply"), args=[function]) if _evaluates(function):
+                yield from filter(None, value_of(module, env).paths)
+            case ast.Call(func=ast.Name(id=name), args=[module, *_]) if paths := value_of(module, env).paths:
+                known = functions(name)
+                if _evaluates(known) if known else _EVAL.search(name):
+                    yield from filter(None, paths)
+
+
+def _evaluates(function: ast.AST) -> bool:
+    """Whether a function takes a module out of training mode."""
+    calls = [node for node in _in_order(function) if isinstance(node, ast.Call)]
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node from top to bottom."""
+    for inner in ast.iter_child_nodes(node):
+        yield inner
+        yield from _in_order(inner)
+
+
+def _is_false(call: ast.Call) -> bool:
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
+
+
+def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
+    """The attributes that are lists, tuples or dicts of Python and nothing else, where nothing else registers them."""
+    plain: set[str] = set()
+    others: set[str] = set()
+    for method in cls.body:
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        names: set[str] = set()
+        for node in _in_order(method):
+            match node:
+                case (
+                    ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
+                ):
+                    is_plain = _is_plain(value, names)
+                    if isinstance(target, ast.Name):
+                        (names.add if is_plain else names.discard)(target.id)
+                    elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                        (plain if is_plain else others).add(target.attr)
+                case ast.Call(func=function) if dotted(function).rpartition(".")[2] in _REGISTERS:
+                    return frozenset()
+    return frozenset(plain - others)
+
+
+def _is_plain(value: ast.expr, names: set[str]) -> bool:
+    match value:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _PLAIN_CALLS
+        case ast.BinOp(left=left, right=right):
+            return _is_plain(left, names) or _is_plain(right, names)
+    return isinstance(value, _PLAIN)
