@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.facts.cache_reads import ReadKind
-from ckpt_surgery.codemods.facts.kept_values import Flow
+from ckpt_surgery.codemods.facts.kept_values import ValueFlow
 from ckpt_surgery.codemods.repairs.conversion import (
     CallDoubt,
     ContainerDoubt,
@@ -126,7 +126,7 @@ def doubt_text(doubt: Doubt) -> str:
 def _kept_text(kept: Kept) -> str:
     """Why a block that keeps a value cannot be run a second time."""
     method, target = f"{kept.owner}.{kept.value.method}", kept.value.target
-    if kept.value.flow is Flow.GRADIENT:
+    if kept.value.flow is ValueFlow.GRADIENT:
         lost = "whose gradient is lost with use_reentrant=True, and keeps it again in the recompute: return it"
         return f"{method} keeps a tensor in `{target}`, {lost}"
     return f"{method} depends on `{target}` and changes it: the recompute would not find it as the forward did"

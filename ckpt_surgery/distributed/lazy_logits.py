@@ -177,8 +177,8 @@ def _refuse_gradient(inputs: Iterable[Any]) -> None:
 
 
 def _refuse_hook(hook: Any = None) -> None:
-    """Raise SurgeryError, unless it is torch's own: FSDP2 waits at every output, and that of the loss is enough."""
-    if not (_home_of(hook) or "").startswith("torch."):
+    """Raise SurgeryError, unless it only waits for the first output: those of FSDP2 and of the guard do."""
+    if (_home_of(hook) or "").partition(".")[0] not in _WAITING:
         raise SurgeryError(_NO_GRADIENT)
 
 
@@ -194,6 +194,8 @@ def _made(given: Any, func: Any) -> Any:
     return tree_map(lambda value: _value(value, name), given)
 
 
+_WAITING = ("torch", __name__.partition(".")[0])
+"""Packages whose hooks wait at every output of a model for the first that the backward reaches: the loss is one."""
 _PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "grad_fn", "layout", "is_cuda")
 _MORE_PROPERTIES = ("_base", "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested")
 _METHODS = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "get_device")

@@ -41,16 +41,16 @@ def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) 
         if function.name == "__init__" or not given:
             continue
         for name in sorted(given):
-            reader = _Reader(name)
+            reader = _PastStateReader(name)
             reader.block(function.body, guarded=False)
-            if reader.shared or (reader.keyed and reader.counted):
-                yield CacheRead(function.name, name, ReadKind.SHARED)
-            elif reader.needed and function.name == "forward":
+            if reader.needed and function.name == "forward":
                 yield CacheRead(function.name, name, ReadKind.NEEDED)
+            elif reader.shared or (reader.keyed and reader.counted):
+                yield CacheRead(function.name, name, ReadKind.SHARED)
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PastStateReader:
     """Reads one method for one name."""
 
     name: str

@@ -31,7 +31,7 @@ _DEEPEST = 4
 """Functions that call one another deeper than this are not followed."""
 
 
-class Flow(IntEnum):
+class ValueFlow(IntEnum):
     """What a value has of what a forward was given."""
 
     NOTHING = 0
@@ -44,7 +44,7 @@ class KeptValue(NamedTuple):
 
     target: str
     method: str
-    flow: Flow
+    flow: ValueFlow
     is_state: bool
     """Whether the forward also reads what it changes: a second run would find something else."""
 
@@ -58,10 +58,10 @@ class _Frame:
     """One function while it is read: what its names hold, and for which of them that is nobody else's."""
 
     name: str
-    flows: dict[str, Flow] = field(default_factory=dict)
+    flows: dict[str, ValueFlow] = field(default_factory=dict)
     outer: dict[str, str] = field(default_factory=dict)
     """Names that stand for something that outlives the call, and how it is called outside."""
-    result: Flow = Flow.NOTHING
+    result: ValueFlow = ValueFlow.NOTHING
 
 
 def kept_values(
@@ -74,7 +74,7 @@ def kept_values(
     forward = methods.get("forward")
     if forward is None:
         return ()
-    reader = _Reader(methods, functions)
+    reader = _ForwardReader(methods, functions)
     reader.run(forward, dict(_given(forward)))
     found = [
         KeptValue(target, method, flow, target.removeprefix("self.").partition("[")[0] in reader.read)
@@ -82,28 +82,28 @@ def kept_values(
     ]
     changed = [place for place in reader.counted if place[0].removeprefix("self.") in reader.loaded]
     changed += [*reader.drawn, *(reader.inputs if is_block else ())]
-    found += [KeptValue(*place, Flow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
-    kept = [value for value in found if value.flow is Flow.GRADIENT or value.is_state]
+    found += [KeptValue(*place, ValueFlow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
+    kept = [value for value in found if value.flow is ValueFlow.GRADIENT or value.is_state]
     return tuple(sorted(kept, key=lambda value: -value.flow))
 
 
-def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, Flow]]:
+def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
     """What the parameters of a forward hold. The first is what a block transforms."""
     nodes = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
     for position, node in enumerate(nodes[1:]):
         annotation = ast.unparse(node.annotation) if node.annotation else ""
         if any(word in node.arg for word in _CACHES) or is_switch(node.arg, annotation) or node.arg.endswith("len"):
-            yield node.arg, Flow.NOTHING
+            yield node.arg, ValueFlow.NOTHING
         else:
             carries = position == 0 or may_carry_gradient(node.arg, annotation)
-            yield node.arg, Flow.GRADIENT if carries else Flow.NOTHING
+            yield node.arg, ValueFlow.GRADIENT if carries else ValueFlow.NOTHING
 
 
-class _Reader:
+class _ForwardReader:
     """Follows one forward: fills `kept` and `read`."""
 
     def __init__(self, methods: Mapping[str, ast.FunctionDef], functions: Functions) -> None:
-        self.kept: dict[tuple[str, str], Flow] = {}
+        self.kept: dict[tuple[str, str], ValueFlow] = {}
         self.read: set[str] = set()
         """Attributes of `self` that are read before they are set, or by another method."""
         self.loaded: set[str] = set()
@@ -114,29 +114,29 @@ class _Reader:
         """Random numbers of Python and numpy, and what is taken out of containers that outlive the call."""
         self.inputs: dict[tuple[str, str], None] = {}
         """Tensors that the forward is given and writes into."""
-        self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is Flow.GRADIENT)
+        self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is ValueFlow.GRADIENT)
         self._methods = methods
         self._functions = functions
-        self._attributes = dict.fromkeys(_parameters(methods), Flow.GRADIENT)
+        self._attributes = dict.fromkeys(_parameters(methods), ValueFlow.GRADIENT)
         self._modules = _assigned(methods.get("__init__"))
         self._set: set[str] = set()
-        self._most = Flow.GRADIENT
+        self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
 
-    def run(self, function: ast.FunctionDef, given: Mapping[str, Flow]) -> Flow:
+    def run(self, function: ast.FunctionDef, given: Mapping[str, ValueFlow]) -> ValueFlow:
         """Read a function that is called with these values; return what its result holds."""
         if function.name in self._active or len(self._active) > _DEEPEST:
-            return max(given.values(), default=Flow.NOTHING)
+            return max(given.values(), default=ValueFlow.NOTHING)
         frame = _Frame(function.name)
         is_method = self._methods.get(function.name) is function
         for node in walk(function.args):
             if isinstance(node, ast.arg) and not (is_method and node.arg == "self"):
-                frame.flows[node.arg] = given.get(node.arg, Flow.NOTHING)
+                frame.flows[node.arg] = given.get(node.arg, ValueFlow.NOTHING)
                 if not any(word in node.arg for word in _CACHES):
                     frame.outer[node.arg] = node.arg
         most = self._most
         if any(_is_off(decorator) for decorator in function.decorator_list):
-            self._most = Flow.VALUE
+            self._most = ValueFlow.VALUE
         self._active.append(function.name)
         self._block(function.body, frame)
         self._active.pop()
@@ -169,7 +169,7 @@ class _Reader:
                 for item in items:
                     self._flow(item.context_expr, frame)
                     if _is_off(item.context_expr):
-                        self._most = Flow.VALUE
+                        self._most = ValueFlow.VALUE
                 self._block(body, frame)
                 self._most = most
             case ast.Return(value=ast.expr() as value):
@@ -179,7 +179,7 @@ class _Reader:
             case ast.Global(names=names):
                 for name in names:
                     frame.outer[name] = name
-                    frame.flows.setdefault(f"global {name}", Flow.NOTHING)
+                    frame.flows.setdefault(f"global {name}", ValueFlow.NOTHING)
             case _:
                 for _, value in ast.iter_fields(statement):
                     for inner in value if isinstance(value, list) else [value]:
@@ -196,7 +196,7 @@ class _Reader:
             self._write_input(target, frame)
             if isinstance(value, ast.List | ast.ListComp):  # `losses += [loss]` adds to the list itself
                 self._keep(target, flow, frame)
-            frame.flows[target.id] = max(flow, frame.flows.get(target.id, Flow.NOTHING))
+            frame.flows[target.id] = max(flow, frame.flows.get(target.id, ValueFlow.NOTHING))
             if f"global {target.id}" in frame.flows:
                 self._keep(target, flow, frame)
         else:
@@ -206,7 +206,7 @@ class _Reader:
                 self.counted[(f"self.{attribute}", frame.name)] = None
             self._keep(target, flow, frame)
 
-    def _store(self, target: ast.expr, value: ast.expr, flow: Flow, frame: _Frame) -> None:
+    def _store(self, target: ast.expr, value: ast.expr, flow: ValueFlow, frame: _Frame) -> None:
         match target:
             case ast.Name(id=name):
                 frame.flows[name] = flow
@@ -228,7 +228,7 @@ class _Reader:
             case ast.Attribute() | ast.Subscript():
                 self._keep(target, flow, frame)
 
-    def _counting(self, target: ast.expr, value: ast.expr, frame: _Frame) -> Flow:
+    def _counting(self, target: ast.expr, value: ast.expr, frame: _Frame) -> ValueFlow:
         """What a value holds that is assigned: an attribute made of itself is counted up."""
         attribute = _attribute_of(target) if isinstance(value, ast.BinOp) else ""
         if not attribute:
@@ -238,7 +238,7 @@ class _Reader:
             self.counted[(f"self.{attribute}", frame.name)] = None
         return flow
 
-    def _without_load(self, attribute: str, value: ast.expr, frame: _Frame) -> tuple[Flow, bool]:
+    def _without_load(self, attribute: str, value: ast.expr, frame: _Frame) -> tuple[ValueFlow, bool]:
         """What a value holds, and whether it reads an attribute: that alone does not count as read."""
         before = attribute in self.loaded
         self.loaded.discard(attribute)
@@ -256,7 +256,7 @@ class _Reader:
 
     # -- what is kept
 
-    def _keep(self, target: ast.expr, flow: Flow, frame: _Frame) -> None:
+    def _keep(self, target: ast.expr, flow: ValueFlow, frame: _Frame) -> None:
         """Record that something goes to a place that outlives the call, if it does."""
         if isinstance(target, ast.Subscript) and _is_tensor_write(target, frame):
             self._write_input(target.value, frame)
@@ -267,10 +267,10 @@ class _Reader:
         if name.startswith("self."):
             attribute = name.removeprefix("self.").partition("[")[0]
             self._set.add(attribute)
-            self._attributes[attribute] = max(flow, self._attributes.get(attribute, Flow.NOTHING))
+            self._attributes[attribute] = max(flow, self._attributes.get(attribute, ValueFlow.NOTHING))
         if flow:
             key = (name, frame.name)
-            self.kept[key] = max(flow, self.kept.get(key, Flow.NOTHING))
+            self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
 
     def _origin(self, node: ast.expr, frame: _Frame) -> str:
         """What outlives the call and holds a place; empty for what is the function's own."""
@@ -293,28 +293,28 @@ class _Reader:
 
     # -- expressions
 
-    def _flow(self, node: ast.expr, frame: _Frame) -> Flow:
+    def _flow(self, node: ast.expr, frame: _Frame) -> ValueFlow:
         """What an expression holds; what the calls inside it keep is recorded."""
         return min(self._most, self._raw(node, frame))
 
-    def _raw(self, node: ast.expr, frame: _Frame) -> Flow:
+    def _raw(self, node: ast.expr, frame: _Frame) -> ValueFlow:
         match node:
             case ast.Constant() | ast.Lambda():
-                return Flow.NOTHING
+                return ValueFlow.NOTHING
             case ast.Name(id=name):
-                return frame.flows.get(name, Flow.NOTHING)
+                return frame.flows.get(name, ValueFlow.NOTHING)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 self.loaded.add(name)
                 if name not in self._set:
                     self.read.add(name)
-                return self._attributes.get(name, Flow.NOTHING)
+                return self._attributes.get(name, ValueFlow.NOTHING)
             case ast.Attribute(value=value, attr=name):
                 flow = self._flow(value, frame)
-                return Flow.NOTHING if name in _SHAPES else min(flow, Flow.VALUE if name == "data" else flow)
+                return ValueFlow.NOTHING if name in _SHAPES else min(flow, ValueFlow.VALUE if name == "data" else flow)
             case ast.Call():
                 return self._call(node, frame)
             case ast.Compare():
-                return min(Flow.VALUE, self._most_of(ast.iter_child_nodes(node), frame))
+                return min(ValueFlow.VALUE, self._most_of(ast.iter_child_nodes(node), frame))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self._flow(test, frame)
                 return max(self._flow(body, frame), self._flow(orelse, frame))
@@ -329,11 +329,11 @@ class _Reader:
                 return flow
         return self._most_of(ast.iter_child_nodes(node), frame)
 
-    def _most_of(self, nodes: Iterable[ast.AST], frame: _Frame) -> Flow:
+    def _most_of(self, nodes: Iterable[ast.AST], frame: _Frame) -> ValueFlow:
         flows = [self._flow(node, frame) for node in nodes if isinstance(node, ast.expr)]
-        return max(flows, default=Flow.NOTHING)
+        return max(flows, default=ValueFlow.NOTHING)
 
-    def _call(self, call: ast.Call, frame: _Frame) -> Flow:
+    def _call(self, call: ast.Call, frame: _Frame) -> ValueFlow:
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         given = self._most_of(values, frame)
         if _RANDOM.match(name := dotted(call.func)):
@@ -343,17 +343,17 @@ class _Reader:
                 owner = self._origin(ast.Attribute(call.args[0], "attribute", ast.Store()), frame)
                 if owner and self._flow(call.args[2], frame):
                     key = (f"self.{_text(call.args[1])}" if owner.startswith("self.") else owner, frame.name)
-                    self.kept[key] = max(self._flow(call.args[2], frame), self.kept.get(key, Flow.NOTHING))
-                return Flow.NOTHING
+                    self.kept[key] = max(self._flow(call.args[2], frame), self.kept.get(key, ValueFlow.NOTHING))
+                return ValueFlow.NOTHING
             case ast.Name(id=name):
                 function = None if name in frame.flows else self._functions(name)
                 if function:
                     return self.run(function, self._bound(function, call, frame, skip=0))
-                return Flow.NOTHING if name in _NO_VALUES else given
+                return ValueFlow.NOTHING if name in _NO_VALUES else given
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 if name in self._methods:
                     return self.run(self._methods[name], self._bound(self._methods[name], call, frame, skip=1))
-                return Flow.GRADIENT if name in self._modules else given
+                return ValueFlow.GRADIENT if name in self._modules else given
             case ast.Attribute(value=value, attr=name):
                 if name in _ADDING:
                     self._add(value, given, frame)
@@ -366,18 +366,18 @@ class _Reader:
                 elif name.endswith("_") and name != "requires_grad_":
                     self._write_input(value, frame)
                 if name in _MEASURES or name in _NO_VALUES or name.endswith("_like"):
-                    return Flow.NOTHING
-                return min(max(base, given), Flow.VALUE if name in _NO_GRADIENT else Flow.GRADIENT)
+                    return ValueFlow.NOTHING
+                return min(max(base, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
         return max(given, self._flow(call.func, frame))
 
-    def _add(self, container: ast.expr, given: Flow, frame: _Frame) -> None:
+    def _add(self, container: ast.expr, given: ValueFlow, frame: _Frame) -> None:
         name = container.id if isinstance(container, ast.Name) and container.id not in frame.outer else ""
         if name in frame.flows:
             frame.flows[name] = max(given, frame.flows[name])
             return
         self._keep(container, given, frame)
 
-    def _bound(self, function: ast.FunctionDef, call: ast.Call, frame: _Frame, *, skip: int) -> dict[str, Flow]:
+    def _bound(self, function: ast.FunctionDef, call: ast.Call, frame: _Frame, *, skip: int) -> dict[str, ValueFlow]:
         """What a call gives the parameters of a function; `skip` of them are bound already."""
         names = [node.arg for node in (*function.args.posonlyargs, *function.args.args)]
         bound = {name: self._flow(node, frame) for name, node in zip(names[skip:], call.args, strict=False)}
@@ -404,7 +404,7 @@ def _is_tensor_write(target: ast.Subscript, frame: _Frame) -> bool:
 
     `hidden_states[:, 0] = x`: a container is indexed by a text or by the block's own number.
     """
-    if not isinstance(target.value, ast.Name) or not frame.flows.get(target.value.id, Flow.NOTHING):
+    if not isinstance(target.value, ast.Name) or not frame.flows.get(target.value.id, ValueFlow.NOTHING):
         return False
     index = target.slice
     return not (

@@ -113,11 +113,11 @@ def _holds(node: _Scope, span: Span) -> bool:
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """Every node below a node, but for those in f-strings."""
+    """Every node below a node, but for those in f-strings and in the patterns of `case`."""
     waiting = [scope]
     while waiting:
         for node in ast.iter_child_nodes(waiting.pop()):
-            if not isinstance(node, ast.JoinedStr):
+            if not isinstance(node, ast.JoinedStr | ast.pattern):
                 yield node
                 waiting.append(node)
 

@@ -310,7 +310,7 @@ def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(reading, "extract", counted)
     check([root], jobs=1)
-    assert called == [INLINE]
+    assert called.count(INLINE) == 1  # and files of transformers that it imports
 
 
 def test_one_path_and_one_code_may_be_given_as_they_are(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def comments(text: str) -> set[str]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those in f-strings, whose places Python 3.11 gets wrong."""
+    """Every node but those in f-strings, whose places Python 3.11 gets wrong, and those in patterns."""
     for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.JoinedStr):
+        if not isinstance(node, ast.JoinedStr | ast.pattern):
             yield node
             yield from nodes(node)
 
@@ -185,7 +185,7 @@ def is_changed_as_named(path: Path, kinds: Sequence[str], draw: random.Random) -
     transformer, new = CHANGES[kind](node, Places(SourceText(text), extract(text)))  # type: ignore[operator]
     try:
         after = transformer.transform_module(cst.parse_module(text)).code
-    except RecursionError:  # a sum of hundreds of texts: `apply` leaves such a file alone
+    except (RecursionError, cst.ParserSyntaxError):  # sums of hundreds of texts: `apply` leaves such files alone
         return ""
     where = f"{kind}: {path}:{getattr(node, 'lineno', 0)}"
     assert same(ast.parse(after), Substitution(node, new).visit(tree)), where

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from ckpt_surgery.codemods.facts.kept_values import Flow, kept_values
+from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 
 CLASS = """
 class Foo(nn.Module):
@@ -38,7 +38,7 @@ def kept(body: str) -> list[tuple[str, str]]:
     functions = {node.name: node for node in ast.parse(FUNCTIONS).body if isinstance(node, ast.FunctionDef)}
     found = kept_values(methods, functions.get)
     return [
-        (value.target, " ".join(["gradient"] * (value.flow is Flow.GRADIENT) + ["state"] * value.is_state))
+        (value.target, " ".join(["gradient"] * (value.flow is ValueFlow.GRADIENT) + ["state"] * value.is_state))
         for value in found
     ]
 
