@@ -1,10 +1,10 @@
 """`explain` of every model type of the installed transformers, at the defaults of its configuration class.
 
-    python -m benchmarks.explain_survey explain_survey.jsonl [--jobs 2] [--every 10] [--page] [MODEL_TYPE ...]
+    python -m benchmarks.explain_survey rows.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [MODEL_TYPE ...]
 
 One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
-many as it has positions for, in bfloat16. What is finished is kept in the file; of that, `--page` writes the page
-docs/coverage/explain.md.
+many as it has positions for, in bfloat16. Their order is drawn at random, the same each time. What is finished is kept in
+the file; of that, `--page` writes the page docs/coverage/explain.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
+from random import Random
 from time import process_time
 from typing import Any
 
@@ -25,7 +27,7 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
-SAMPLE = " They are a sample: every tenth, and others drawn at random."
+SAMPLE = " They are a sample, drawn at random."
 SIGNS = {
     "reads values that depend on weights": "it reads values that depend on weights",
     "cannot be built on shapes": "it cannot be built with the defaults of its configuration class",
@@ -158,22 +160,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("types", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, help="examine every n-th model type")
+    parser.add_argument("--sample", type=int, help="examine no more than so many model types")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
     parser.add_argument("--page", action="store_true", help="write the page of what is finished")
     options = parser.parse_args(arguments)
     import transformers
 
     import ckpt_surgery.planning.target  # noqa: F401 - once, for all
 
-    names = options.types or model_types()[:: options.every]
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, most_bytes=MOST_BYTES)
+    every = model_types()
+    names = options.types or Random(0).sample(every, len(every))[: options.sample]
+    survey(
+        names,
+        options.file,
+        examine,
+        jobs=options.jobs,
+        seconds=SECONDS,
+        most_bytes=MOST_BYTES,
+        in_all=60 * options.minutes,
+    )
     rows = rows_of(options.file)
     failed = [row for row in rows if "problem" in row]
     for row in failed:
         print(f"{row['class']}: {row['problem']}")
     print(f"{len(rows) - len(failed)} of {plural(len(rows), 'model type')} work")
     if options.page:
-        PAGE.write_text(page(rows, transformers.__version__, len(model_types())), encoding="utf-8")
+        PAGE.write_text(page(rows, transformers.__version__, len(every)), encoding="utf-8")
     return 0
 
 

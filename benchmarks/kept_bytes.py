@@ -1,6 +1,6 @@
 """What `explain` says that tiny models keep, held against what real steps of them keep.
 
-    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--every 10] [CLASS ...]
+    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [CLASS ...]
 
 Each class runs a step with data and one on shapes, without checkpointing and after `wrap_blocks`. The bytes kept with
 data are those of the meter that `verify` uses. Exits with 1 where one differs and no value was drawn.
@@ -13,7 +13,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks.class_survey import rows_of, survey
@@ -118,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("classes", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, help="examine every n-th class")
+    parser.add_argument("--sample", type=int, help="examine no more than so many classes")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
     options = parser.parse_args(arguments)
     import transformers  # noqa: F401 - once, for all
 
@@ -126,8 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import ckpt_surgery.tiny  # noqa: F401
     from ckpt_surgery.survey.model_names import catalogue
 
-    names = options.classes or list(catalogue())[:: options.every]
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS)
+    known = sorted(catalogue())
+    names = options.classes or Random(0).sample(known, len(known))[: options.sample]
+    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
     rows = rows_of(options.file)
     shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
     for row in rows:

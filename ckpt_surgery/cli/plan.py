@@ -33,8 +33,8 @@ from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import size, text_table
 
 if TYPE_CHECKING:
+    from ckpt_surgery.planning.mixtures import PlanRow
     from ckpt_surgery.planning.plan import Plan
-    from ckpt_surgery.planning.planner import PlanRow
 
 DEVICE = "H100"
 """Whose time is estimated where none is named."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,18 +52,10 @@ class PlanChoice:
 
     def code(self, blocks: Mapping[str, int]) -> str:
         """The Python that does it, a call on each line; `blocks` are the numbers of blocks in the stacks."""
-        calls = []
-        if self.tiled:
-            calls.append(f"tile_mlp({_listed(self.tiled)}, shard_size={self.shard_size})")
-        if self.fused_loss:
-            calls.append("fuse_loss(model)")
-        if self.checkpoints:
-            whole = all(blocks[stack] == number for stack, number in self.first.items())
-            first = "" if whole else f", first={dict(self.first)!r}"
-            offload = ', offload="cpu"' if self.offload else ""
-            save = f", save={list(self.save)!r}" if self.save else ""
-            calls.append(f"wrap_blocks(model{first}{offload}{save})")
-        return "\n".join(calls)
+        calls = self.arguments()
+        if self.checkpoints and all(blocks[stack] == number for stack, number in self.first.items()):
+            del calls["wrap_blocks"]["first"]
+        return "\n".join(f"{function}({', '.join(_written(**given))})" for function, given in calls.items())
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """The calls that do it, by the names of the functions, with their arguments beside the model."""
@@ -132,6 +125,13 @@ class AppliedPlan(Undoable):
         for part in reversed(self.parts):
             part.undo()
         self._undone = True
+
+
+def _written(modules: Sequence[str] = (), **named: Any) -> Iterator[str]:
+    """Python for the arguments of a call on the model, or on some of its modules."""
+    yield _listed(modules) if modules else "model"
+    for name, value in named.items():
+        yield f"{name}={json.dumps(value) if isinstance(value, str) else repr(value)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,9 +15,10 @@ from ckpt_surgery.planning.choices import AppliedPlan
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
 from ckpt_surgery.planning.plan_yaml import as_yaml
-from ckpt_surgery.planning.planner import BudgetPlanner, PlanRow
+from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.rng import random_state_kept

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from itertools import accumulate
 from typing import Any
 
 from torch import nn
@@ -20,60 +19,17 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.moments import StepMoments, moments_of
+from ckpt_surgery.planning.mixtures import ChangedSteps, MeteredStep, Mixtures, PlanRow
+from ckpt_surgery.planning.moments import moments_of
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.saving import Saving, combined, names_for
 from ckpt_surgery.planning.sharding import sharded
-from ckpt_surgery.planning.solver import Alternative, front, unbeaten
+from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import size
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRow:
-    """One way to train, and what that costs.
-
-    `peak_bytes` is what was measured on shapes where `measured` is set, else an estimate from steps that were.
-    `extra_seconds` are those of one step on the device.
-    """
-
-    choice: PlanChoice
-    kept_bytes: int
-    peak_bytes: int
-    extra_seconds: float
-    measured: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Metered:
-    """A step with a choice: what is known of it, what each block keeps, and its least seconds.
-
-    `block_seconds` are those of each block's forward, `recomputed` those of its recompute. `handed` are the bytes of
-    what a block makes and another keeps, by block, module, operator, line and shape; `made` is all that is kept.
-    """
-
-    explained: Explanation
-    kept: Mapping[str, int]
-    seconds: float
-    block_seconds: Mapping[str, float]
-    recomputed: Mapping[str, float]
-    operators: frozenset[str]
-    moments: StepMoments
-    handed: Mapping[tuple[Any, ...], int]
-    made: frozenset[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    """A change beside checkpointing: a step with it without and with every block checkpointed, and its own seconds."""
-
-    choice: PlanChoice
-    bare: _Metered
-    full: _Metered
-    seconds: float
 
 
 class BudgetPlanner:
@@ -89,7 +45,7 @@ class BudgetPlanner:
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
         self._step, self._training = step, training
-        self._known: dict[Hashable, _Metered] = {}
+        self._known: dict[Hashable, MeteredStep] = {}
         with wrap_blocks(model, self_check="never") as surgery:
             self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
         self._names = frozenset(block.name for blocks in self.stacks.values() for block in blocks)
@@ -119,6 +75,7 @@ class BudgetPlanner:
         wrapped = self._metered(whole)
         moved = self._metered(replace(whole, offload=True)) if offload else None
         savings = combined(self._savings(wrapped)) if save else [Saving()]
+        names = {stack: [block.name for block in blocks] for stack, blocks in self.stacks.items()}
         rows: list[PlanRow] = []
         for choice in self._changes(own_loss) if changes else [PlanChoice()]:
             changed = self._changed(choice, wrapped)
@@ -127,9 +84,9 @@ class BudgetPlanner:
             for saving in savings:
                 if choice.tiled and saving.keeps_products:
                     continue
-                rows += self._rows(changed, wrapped, saving, None)
-                if moved is not None:
-                    rows += self._rows(changed, wrapped, saving, moved)
+                for step in (None, moved) if moved else (None,):
+                    mixtures = Mixtures(names, self.plain, wrapped, changed, saving, step, self.device)
+                    rows += mixtures.rows()
         nothing, _ = self.nothing()
         rows = [nothing if row.choice == nothing.choice else row for row in rows]
         return unbeaten(rows, lambda row: (row.extra_seconds, row.peak_bytes))
@@ -139,7 +96,7 @@ class BudgetPlanner:
 
         What an estimate was off by corrects those of the ways that differ in the number of blocks alone.
         """
-        told: dict[int, _Metered | None] = {}
+        told: dict[int, MeteredStep | None] = {}
         off: dict[Hashable, int] = {}
 
         def expected(at: int) -> int:
@@ -172,17 +129,17 @@ class BudgetPlanner:
             )
         return self._measured(ways[best], known[best]), known[best].explained
 
-    def _of_way(self, choice: PlanChoice) -> _Metered | None:
+    def _of_way(self, choice: PlanChoice) -> MeteredStep | None:
         """A step with a choice; None where its names of `save` match nothing in so few blocks."""
         return self._tried(choice) if choice.save else self._metered(choice)
 
-    def _measured(self, row: PlanRow, metered: _Metered) -> PlanRow:
+    def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
         told = metered.explained
         extra = row.extra_seconds if row.choice.offload else max(metered.seconds - self.plain.seconds, 0.0)
         return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
 
-    def _savings(self, wrapped: _Metered) -> list[Saving]:
+    def _savings(self, wrapped: MeteredStep) -> list[Saving]:
         """What each name of `save` that the blocks have operators for changes, with all of them checkpointed."""
         savings = []
         for name in names_for(self.plain.operators):
@@ -199,14 +156,16 @@ class BudgetPlanner:
                 savings.append(Saving((name,), kept, spared, own))
         return savings
 
-    def _changed(self, change: PlanChoice, wrapped: _Metered) -> _Changed | None:
+    def _changed(self, change: PlanChoice, wrapped: MeteredStep) -> ChangedSteps | None:
         """A change, metered; None where it cannot be made."""
         if change == PlanChoice():
-            return _Changed(change, self.plain, wrapped, 0.0)
+            return ChangedSteps(change, self.plain, wrapped, 0.0)
         full = self._tried(replace(change, first=self.all_first))
         alone = PlanChoice(tiled=change.tiled, shard_size=change.shard_size)
         bare = self._tried(alone) if change.tiled else self.plain
-        return None if full is None or bare is None else _Changed(change, bare, full, full.seconds - wrapped.seconds)
+        return (
+            None if full is None or bare is None else ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)
+        )
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
@@ -217,7 +176,7 @@ class BudgetPlanner:
         ways = [PlanChoice(), *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
-    def _tried(self, choice: PlanChoice) -> _Metered | None:
+    def _tried(self, choice: PlanChoice) -> MeteredStep | None:
         """The step with this choice; None, with its reason, where it cannot be made."""
         names = [
             *(["tile_mlp"] if choice.tiled else []),
@@ -234,14 +193,14 @@ class BudgetPlanner:
                 self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
 
-    def _metered(self, choice: PlanChoice) -> _Metered:
+    def _metered(self, choice: PlanChoice) -> MeteredStep:
         """The step with this choice, which is run once."""
         key = tuple(sorted(choice.first.items())) if choice.checkpoints else (), choice.beside_numbers
         if key not in self._known:
             self._known[key] = self._run(choice)
         return self._known[key]
 
-    def _run(self, choice: PlanChoice) -> _Metered:
+    def _run(self, choice: PlanChoice) -> MeteredStep:
         with choice.apply(self.model, self_check="never") as applied, warnings.catch_warnings():
             warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for below
             on_host_without_data(self.model)
@@ -265,7 +224,7 @@ class BudgetPlanner:
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self.device)
         own = sharded(step, self.model, [block.name for block in find_blocks(self.model)], self._training)
-        return _Metered(
+        return MeteredStep(
             explained,
             kept,
             seconds_of(step.work, self.device),
@@ -276,65 +235,3 @@ class BudgetPlanner:
             handed,
             frozenset(made),
         )
-
-    def _rows(self, changed: _Changed, wrapped: _Metered, saving: Saving, moved: _Metered | None) -> list[PlanRow]:
-        """The front with one change and what is saved; `moved` is a step with offload and nothing else."""
-        bare, full = changed.bare, changed.full
-        after = moved or full
-        kept = {name: after.kept.get(name, 0) + saving.bytes.get(name, 0) for name in self._names}
-        own = {name: held + saving.own.get(name, 0) for name, held in full.moments.blocks.items()}
-        if moved is not None:
-            for name in own:
-                own[name] += moved.moments.blocks.get(name, 0) - wrapped.moments.blocks.get(name, 0)
-
-        def seconds(block: str) -> float:
-            recomputed = max(wrapped.recomputed.get(block, 0.0) - saving.seconds.get(block, 0.0), 0.0)
-            return recomputed + (self._waiting(block, full.kept.get(block, 0)) if moved else 0.0)
-
-        stacks = [
-            _alternatives(
-                [bare.kept.get(block.name, 0) for block in blocks],
-                [kept[block.name] for block in blocks],
-                [seconds(block.name) for block in blocks],
-            )
-            for blocks in self.stacks.values()
-        ]
-        outside = full.explained.kept_bytes - sum(full.kept.get(name, 0) for name in self._names)
-        handed: Counter[str] = Counter()  # which a plain block after a checkpointed one does not keep
-        if moved is None:
-            for key, held in wrapped.handed.items():
-                handed[key[0]] += 0 if key in self.plain.made else held
-        rows = []
-        for solution in front(stacks):
-            first = dict(zip(self.stacks, solution.checkpointed, strict=True))
-            inside = {block.name for name, blocks in self.stacks.items() for block in blocks[: first[name]]}
-            last = {
-                blocks[first[name] - 1].name for name, blocks in self.stacks.items() if 0 < first[name] < len(blocks)
-            }
-            less = {name: handed[name] for name in last}
-            peak = full.moments.peak(
-                {
-                    name: kept[name] - less.get(name, 0) if name in inside else bare.kept.get(name, 0)
-                    for name in self._names
-                },
-                {name: own[name] if name in inside else bare.moments.blocks.get(name, 0) for name in own},
-            )
-            choice = replace(changed.choice, first=first)
-            if inside:
-                choice = replace(choice, offload=moved is not None, save=saving.names)
-            held, spent = solution.kept + outside - sum(less.values()), solution.seconds + changed.seconds
-            rows.append(PlanRow(choice, held, peak, spent, measured=False))
-        return rows
-
-    def _waiting(self, block: str, moved: int) -> float:
-        """The time that a block waits for so many bytes of its input, which go to the host and come back."""
-        compute, transfer = self.plain.block_seconds.get(block, 0.0), moved / self.device.link
-        return max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
-
-
-def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:
-    """A stack with none, one, two ... of its first blocks checkpointed."""
-    changes = [checkpointed - kept for kept, checkpointed in zip(before, after, strict=True)]
-    kept = accumulate(changes, initial=sum(before))
-    spent = accumulate(seconds, initial=0.0)
-    return [Alternative(number, *costs) for number, costs in enumerate(zip(kept, spent, strict=True))]

@@ -16,11 +16,14 @@ from ckpt_surgery.tiny.vision_inputs import VISION_INPUTS, single_patches
 
 
 def tiled_images(arguments: ForwardArguments) -> None:
-    """Two crops per image, and the sizes of the original images."""
+    """Crops of images of the first size that the model cuts, each image as a whole before them, and their sizes."""
     height, width = arguments.image()
     if "pixel_values" in arguments.values:
-        arguments.values["pixel_values"] = arguments.floats((arguments.batch, 2, arguments.channels(), height, width))
-        arguments.values["image_sizes"] = torch.tensor([[height, width]] * arguments.batch)
+        size = list(arguments.find("image_grid_pinpoints", default=[[height, width]])[0])
+        crops = 1 + -(-size[0] // height) * -(-size[1] // width)
+        shape = (arguments.batch, crops, arguments.channels(), height, width)
+        arguments.values["pixel_values"] = arguments.floats(shape)
+        arguments.values["image_sizes"] = torch.tensor([size] * arguments.batch)
 
 
 def sized_images(arguments: ForwardArguments) -> None:
