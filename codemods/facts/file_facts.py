@@ -284,6 +284,8 @@ class Class:
     """Its methods and attributes that checkpoint what they are given."""
     decorators: tuple[str, ...]
     """Those of its forward, by name."""
+    may_evaluate: bool
+    """Whether its code may take modules out of training mode."""
 
 
 @dataclass(frozen=True, slots=True)

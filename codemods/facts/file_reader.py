@@ -27,6 +27,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.forward_patches import forward_patches
 from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.method_values import accessors
+from ckpt_surgery.codemods.facts.module_modes import may_evaluate
 from ckpt_surgery.codemods.facts.old_switches import old_switch
 from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_switches
 from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
@@ -216,6 +217,7 @@ class FileReader:
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
             checkpointers=self._checkpointers(functions),
             decorators=tuple(name for function in functions for name in _decorators(function)),
+            may_evaluate=may_evaluate(self._text(node)),
         )
 
     def _checkpointers(self, functions: list[ast.FunctionDef]) -> tuple[str, ...]:

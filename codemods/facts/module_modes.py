@@ -16,6 +16,16 @@ _REGISTERS = frozenset({"add_module", "register_module", "setattr"})
 _MODE = "training"
 _EVAL = re.compile(r"(?:^|_)eval(?:_|$)")
 """What a function is called that takes modules out of training mode."""
+_EVALUATING = re.compile(
+    r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False"
+    r"|(?<![\w.])\w*(?:freeze|eval)\w*\(\s*self\.\w"
+)
+_SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=", "freeze")
+
+
+def may_evaluate(text: str) -> bool:
+    """Whether the code of a class may take modules out of training mode."""
+    return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[Path]:

@@ -14,11 +14,6 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 
-_EVAL = re.compile(
-    r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False"
-    r"|(?<![\w.])\w*(?:freeze|eval)\w*\(\s*self\.\w"
-)
-_SIGNS = (".eval(", ".train", ".training =", "freeze", "eval(self.")
 _REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
 
 
@@ -54,13 +49,11 @@ class ModuleModes:
     @cached_property
     def _in_eval(self) -> dict[ClassRef, ClassRef]:
         in_eval: dict[ClassRef, ClassRef] = {}
-        for path in self._bases.names.checked:
-            source = self._source(path)
-            for holder in self._bases.names.classes(path) if any(sign in source.text for sign in _SIGNS) else ():
-                if _EVAL.search(source.of(holder.cls.span)):
-                    held = held_in_eval(self._node(holder), partial(self._function_of, path))
-                    paths = [(*reached, *[ELEMENT] * depth) for reached in held for depth in range(3)]
-                    in_eval |= dict.fromkeys(self._containers.classes_at(holder, paths), holder)
+        for holder in self._bases.names.checked_classes():
+            if holder.cls.may_evaluate:
+                held = held_in_eval(self._node(holder), partial(self._function_of, holder.path))
+                paths = [(*reached, *[ELEMENT] * depth) for reached in held for depth in range(3)]
+                in_eval |= dict.fromkeys(self._containers.classes_at(holder, paths), holder)
         return in_eval
 
     def _function_of(self, path: str, name: str) -> ast.FunctionDef | None:

@@ -28,6 +28,8 @@ class TreeNames:
         self._load = load
         self._classes: dict[str, dict[str, list[ClassRef]]] = {}
         self._named: dict[tuple[str, str], tuple[Target, ...]] = {}
+        self._functions: dict[tuple[str, str], tuple[str, str] | None] = {}
+        self._parts = {part for path in files for part in _parts(path)}
 
     def facts(self, path: str) -> FileFacts | None:
         """The facts of a file, loaded when an import leads there for the first time."""
@@ -36,6 +38,8 @@ class TreeNames:
             if loaded is None:
                 return None
             self.files[path] = loaded
+            self._parts |= set(_parts(path))
+            self._functions.clear()
         return self.files[path]
 
     def classes(self, path: str) -> list[ClassRef]:
@@ -90,8 +94,15 @@ class TreeNames:
                 if value_name == name:
                     yield from self._of_value(path, built)
 
-    def function(self, path: str, name: str, depth: int = 0) -> tuple[str, str] | None:
+    def function(self, path: str, name: str) -> tuple[str, str] | None:
         """The file that defines the function which `name` means at module level of a file, and its name there."""
+        key = (path, name)
+        if key not in self._functions:
+            found = self._function(path, name, 0)
+            self._functions[key] = found
+        return self._functions[key]
+
+    def _function(self, path: str, name: str, depth: int) -> tuple[str, str] | None:
         facts = self.facts(path)
         if facts is None or depth > _DEEPEST:
             return None
@@ -107,7 +118,7 @@ class TreeNames:
                 continue
             wanted = rest or (name if item.name == "*" else item.original)
             for target in self._helper_files(path, module):
-                if found := self.function(target, wanted, depth + 1):
+                if found := self._function(target, wanted, depth + 1):
                     return found
         return None
 
@@ -117,7 +128,7 @@ class TreeNames:
         if target:
             yield target
             yield os.path.join(target.removesuffix(".py"), "__init__.py")
-        if module[:1] != ".":
+        if module[:1] != "." and module.partition(".")[0] in self._parts:
             inner = os.path.join(*module.split("."))
             folder = os.path.dirname(path)
             while folder and folder != os.path.dirname(folder):
@@ -171,3 +182,8 @@ class TreeNames:
 def _below(module: str, name: str) -> str:
     """A module inside another: `.utils` of `from . import utils`."""
     return module + name if module.endswith(".") else f"{module}.{name}"
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path, as modules are named by them."""
+    return path.removesuffix(".py").split(os.sep)
