@@ -3,8 +3,8 @@
     python -m benchmarks.explain_survey rows.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [MODEL_TYPE ...]
 
 One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
-many as it has positions for, in bfloat16. Their order is drawn at random, the same each time. What is finished is kept in
-the file; of that, `--page` writes the page docs/coverage/explain.md.
+many as it has positions for, in bfloat16. Their order is drawn at random, the same each time. What is finished is kept
+in the file; of that, `--page` writes the page docs/coverage/explain.md.
 """
 
 from __future__ import annotations
