@@ -11,17 +11,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.weak import TensorWeakRef
 
 from ckpt_surgery.errors import ModifiedTensorError, OptionError
+from ckpt_surgery.runtime.call_order import CallInputs, CallOrder
 from ckpt_surgery.runtime.host_transport import HostTransport
+from ckpt_surgery.runtime.offloaded_tensor import OffloadedTensor, StayingTensor, can_move, is_dense, modified_message
 
 
 class Transport(Protocol):
@@ -99,11 +99,11 @@ class Offloader:
         self._in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
         self._lock = threading.Lock()
-        self._known: weakref.WeakValueDictionary[int, _OffloadedTensor] = weakref.WeakValueDictionary()
-        self._copying: deque[weakref.ref[_OffloadedTensor]] = deque()
-        self._returning: deque[weakref.ref[_OffloadedTensor]] = deque()
-        self._newest: Callable[[], _Inputs | None] = _none
-        self._step = _CallOrder()
+        self._known: weakref.WeakValueDictionary[int, OffloadedTensor] = weakref.WeakValueDictionary()
+        self._copying: deque[weakref.ref[OffloadedTensor]] = deque()
+        self._returning: deque[weakref.ref[OffloadedTensor]] = deque()
+        self._newest: Callable[[], CallInputs | None] = _none
+        self._step = CallOrder()
         self._order: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,8 +131,8 @@ class Offloader:
             if newest is not None:
                 self._send(newest.tensors, self._in_flight + newest.results)
             if self._step.order:  # its backward has begun
-                self._step = _CallOrder()
-            inputs = _Inputs(self._step)
+                self._step = CallOrder()
+            inputs = CallInputs(self._step)
         given = list(tensors)
         around = getattr(_SAVING, "call", None)
         _SAVING.call = self, inputs
@@ -140,9 +140,9 @@ class Offloader:
         # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
         # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
         # alias instead, it would stay on the device: more memory, never a wrong value.
-        def pack(tensor: Tensor) -> _Kept | _Reference:
+        def pack(tensor: Tensor) -> StayingTensor | _Reference:
             moves = any(tensor is value for value in given)
-            return self._save(tensor, inputs) if moves else _Kept(tensor)
+            return self._save(tensor, inputs) if moves else StayingTensor(tensor)
 
         try:
             with saved_tensors_hooks(pack, self._unpack):
@@ -151,10 +151,10 @@ class Offloader:
             _SAVING.call = around
             given.clear()  # autograd holds `pack` as long as what it has packed
 
-    def keep(self, result: Tensor, aliases: Sequence[Tensor], inputs: _Inputs) -> MovedResult | None:
+    def keep(self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs) -> MovedResult | None:
         """See `keep_result`; `inputs` are those of the call whose result it is."""
         with self._lock, torch.no_grad():
-            offloaded = _OffloadedTensor(result, aliases)
+            offloaded = OffloadedTensor(result, aliases)
             if offloaded.bytes < self._minimum_bytes:
                 return None
             self.stats.kept += 1
@@ -163,24 +163,24 @@ class Offloader:
             self._newest = weakref.ref(inputs)
             return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
 
-    def _save(self, tensor: Tensor, inputs: _Inputs) -> _Kept | _Reference:
+    def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | _Reference:
         with self._lock, torch.no_grad():
             offloaded = self._known.get(id(tensor))
             if offloaded is not None and offloaded.is_of(tensor):
                 self.stats.deduplicated += 1
             else:
                 self.stats.kept += 1
-                if not _can_move(tensor):
-                    return _Kept(tensor)
-                offloaded = _OffloadedTensor(tensor)
+                if not can_move(tensor):
+                    return StayingTensor(tensor)
+                offloaded = OffloadedTensor(tensor)
                 if offloaded.bytes < self._minimum_bytes:
-                    return _Kept(tensor)
+                    return StayingTensor(tensor)
                 self._known[id(tensor)] = offloaded
             inputs.add(offloaded)
             self._newest = weakref.ref(inputs)
             return _Reference(offloaded, inputs, len(inputs.tensors))
 
-    def _send(self, tensors: Sequence[_OffloadedTensor], most: int) -> None:
+    def _send(self, tensors: Sequence[OffloadedTensor], most: int) -> None:
         for offloaded in tensors:
             if offloaded.host_copy is not None or offloaded.source is None or offloaded.stays:
                 continue  # an earlier block's as well
@@ -196,7 +196,7 @@ class Offloader:
             self.stats.bytes += offloaded.bytes
             self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._copying))
 
-    def _wait_for(self, most: int, needed: Sequence[_OffloadedTensor] = ()) -> None:
+    def _wait_for(self, most: int, needed: Sequence[OffloadedTensor] = ()) -> None:
         """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
         copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
         waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
@@ -207,8 +207,8 @@ class Offloader:
                 offloaded.source, offloaded.aliases = None, ()
         self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
 
-    def _unpack(self, saved: _Kept | _Reference) -> Tensor:
-        return saved.tensor() if isinstance(saved, _Kept) else self.fetch(saved)
+    def _unpack(self, saved: StayingTensor | _Reference) -> Tensor:
+        return saved.tensor() if isinstance(saved, StayingTensor) else self.fetch(saved)
 
     def fetch(self, saved: _Reference) -> Tensor:
         """What was moved, on its device, and what the backward is expected to need next on its way there."""
@@ -221,7 +221,7 @@ class Offloader:
             self._prefetch(following)
             return saved.offloaded.view.restore(tensor)
 
-    def _following(self, saved: _Reference) -> list[_OffloadedTensor]:
+    def _following(self, saved: _Reference) -> list[OffloadedTensor]:
         """What the backward is expected to need next: the other inputs of this call, and those of the next one."""
         inputs = saved.inputs
         inputs.step.begin_backward(inputs.number)
@@ -229,9 +229,9 @@ class Offloader:
             self._order = tuple(inputs.step.order)
         return [*inputs.tensors[saved.place :], *inputs.step.after(inputs.number, self._order)]
 
-    def _fetch(self, offloaded: _OffloadedTensor) -> Tensor:
+    def _fetch(self, offloaded: OffloadedTensor) -> Tensor:
         if offloaded.modified():
-            raise ModifiedTensorError(_modified(offloaded.view.size))
+            raise ModifiedTensorError(modified_message(offloaded.view.size))
         if offloaded.source is not None:
             return offloaded.source
         if offloaded.ready is not None:
@@ -245,7 +245,7 @@ class Offloader:
         offloaded.device_copy = None
         return tensor
 
-    def _prefetch(self, wanted: Sequence[_OffloadedTensor]) -> None:
+    def _prefetch(self, wanted: Sequence[OffloadedTensor]) -> None:
         """Start to copy back what is wanted; what was fetched ahead and is not wanted now gives way."""
         returning = [each for reference in self._returning if (each := reference()) is not None]
         returning = [offloaded for offloaded in returning if offloaded.device_copy is not None]
@@ -271,8 +271,8 @@ def keep_result(result: Tensor, aliases: Sequence[Tensor] = ()) -> MovedResult |
     `aliases` are tensors of the same memory with counts of writes of their own. None where the result stays: it is
     small or not strided, or no call is running.
     """
-    call: tuple[Offloader, _Inputs] | None = getattr(_SAVING, "call", None)
-    if call is None or not _is_dense(result):
+    call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
+    if call is None or not is_dense(result):
         return None
     return call[0].keep(result, aliases, call[1])
 
@@ -290,114 +290,11 @@ def _offloader(transport: Transport, minimum_bytes: int, in_flight: int) -> Offl
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """How a tensor lies over the memory that is moved for it."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...] | None
-    """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
-
-    def restore(self, moved: Tensor) -> Tensor:
-        return moved.expand(self.size) if self.stride is None else moved.as_strided(self.size, self.stride)
-
-
-def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
-    """The elements that a tensor covers, each once, as a view of the same memory; and the way back."""
-    size, stride = tuple(tensor.shape), tensor.stride()
-    once = tensor
-    for dimension, step in enumerate(stride):
-        if step == 0:
-            once = once.narrow(dimension, 0, 1)
-    span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    if span <= once.numel():
-        return tensor.as_strided((span,), (1,)), _View(size, stride)
-    return once, _View(size, None)
-
-
-class _OffloadedTensor:
-    """One tensor that was saved: `source` is its memory on the device, until `host_copy` is done.
-
-    `stays` is True where the store had no room for it. `device_copy` is a copy back that was started; `ready` is what
-    was fetched and the next block needs again. `aliases` count the writes to the same memory by themselves.
-    """
-
-    def __init__(self, tensor: Tensor, aliases: Sequence[Tensor] = ()) -> None:
-        self.original = TensorWeakRef(tensor)
-        self.version = tensor._version
-        self.aliases = tuple((alias, alias._version) for alias in aliases)
-        source, self.view = _compact(tensor.detach())
-        self.source: Tensor | None = source
-        self.bytes = source.nbytes
-        self.host_copy: Any = None
-        self.stays = False
-        self.device_copy: Any = None
-        self.ready: Tensor | None = None
-
-    def is_of(self, tensor: Tensor) -> bool:
-        """Whether it was made for this very object as it is now: ids and addresses are reused."""
-        return self.original() is tensor and tensor._version == self.version
-
-    def modified(self) -> bool:
-        """Whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
-        counted = [(self.source, self.version), (self.original(), self.version), *self.aliases]
-        return any(alias is not None and alias._version != before for alias, before in counted)
-
-
-class _CallOrder:
-    """The calls of blocks in a forward, until a backward begins, and the `order` in which that reaches them."""
-
-    def __init__(self) -> None:
-        self._calls: list[weakref.ref[_Inputs]] = []
-        self.order: dict[int, None] = {}
-
-    def begin(self, inputs: _Inputs) -> int:
-        """The number of a call."""
-        self._calls.append(weakref.ref(inputs))
-        return len(self._calls) - 1
-
-    def begin_backward(self, number: int) -> None:
-        """The backward has reached a call, for the first time or again."""
-        self.order.setdefault(number)
-
-    def is_whole(self) -> bool:
-        """Whether the backward has reached every call."""
-        return len(self.order) == len(self._calls)
-
-    def after(self, number: int, order: Sequence[int]) -> Sequence[_OffloadedTensor]:
-        """The inputs of the call that the backward needs after this one, if an earlier step had that order."""
-        following = number - 1
-        if len(order) == len(self._calls):
-            place = order.index(number) + 1
-            following = order[place] if place < len(order) else -1
-        inputs = self._calls[following]() if following >= 0 else None
-        return () if inputs is None else inputs.tensors
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _Inputs:
-    """The moving inputs of one block's call, which is that of a `number` in its step once there are any.
-
-    So many `results` of the call are among them.
-    """
-
-    step: _CallOrder
-    number: int = -1
-    tensors: list[_OffloadedTensor] = field(default_factory=list)
-    results: int = 0
-
-    def add(self, offloaded: _OffloadedTensor) -> None:
-        """One more input."""
-        if not self.tensors:
-            self.number = self.step.begin(self)
-        self.tensors.append(offloaded)
-
-
-@dataclass(frozen=True, slots=True)
 class _Reference:
     """What autograd keeps for a tensor that moves; `place` is that of the next one among the inputs."""
 
-    offloaded: _OffloadedTensor
-    inputs: _Inputs
+    offloaded: OffloadedTensor
+    inputs: CallInputs
     place: int
 
 
@@ -415,34 +312,3 @@ class MovedResult:
     def is_written(self) -> bool:
         """Whether it was written before it had left."""
         return self._reference.offloaded.modified()
-
-
-class _Kept:
-    """What autograd keeps for a tensor that stays. With hooks, torch leaves it to them to check its version."""
-
-    __slots__ = ("_alias", "_version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._alias = tensor.detach()
-        self._version = tensor._version
-
-    def tensor(self) -> Tensor:
-        if self._alias._version != self._version:
-            raise ModifiedTensorError(_modified(self._alias.shape))
-        return self._alias
-
-
-def _modified(shape: Sequence[int]) -> str:
-    return (
-        f"An input of a checkpointed block, of shape {tuple(shape)}, was modified in place after it was saved for "
-        "the backward. Modify a clone of it, or use an operation that is not in place."
-    )
-
-
-def _can_move(tensor: Tensor) -> bool:
-    return _is_dense(tensor) and tensor.is_floating_point() and not isinstance(tensor._base, nn.Parameter)
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
-    return plain and tensor.numel() > 0

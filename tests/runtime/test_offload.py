@@ -25,6 +25,7 @@ from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.disk_transport import DiskTransport
 from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
+from ckpt_surgery.runtime.offloaded_tensor import OffloadedTensor
 from tests.runtime.transports import Deferred, Recorded
 from tests.zoo.offload_toys import (
     BLOCKS,
@@ -213,7 +214,7 @@ def test_a_shared_tensor_that_was_written_to_is_another_one() -> None:
 def test_an_address_that_is_used_again_is_another_tensor(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "id", Tensor.data_ptr, raising=False)
     if broken:
-        monkeypatch.setattr(offload._OffloadedTensor, "is_of", lambda offloaded, tensor: True)
+        monkeypatch.setattr(OffloadedTensor, "is_of", lambda offloaded, tensor: True)
 
     def run(offloader: Offloader | None) -> list[Tensor]:
         stack, memory = blocks(4), torch.empty(ROWS, WIDTH).numpy()
@@ -328,7 +329,7 @@ def test_a_write_through_an_alias_is_an_error_until_the_memory_is_given_back(lat
 
 
 def test_without_the_check_a_write_gives_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload._OffloadedTensor, "modified", lambda offloaded: False)
+    monkeypatch.setattr(OffloadedTensor, "modified", lambda offloaded: False)
     hidden = first()
 
     def write(number: int, given: Tensor) -> None:

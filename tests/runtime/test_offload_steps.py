@@ -18,10 +18,10 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.disk_transport import DiskTransport
 from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.offloaded_tensor import OffloadedTensor
 from ckpt_surgery.runtime.pinned_pool import PinnedPool
 from tests.runtime.streams import PLENTY, Pinning, instead_of_the_processor
 from tests.runtime.transports import Deferred, Recorded
@@ -127,7 +127,7 @@ def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
 def waiting_tensors() -> list[Any]:
     """All that wait for a backward."""
     gc.collect()
-    return [thing for thing in gc.get_objects() if type(thing) is offload._OffloadedTensor]
+    return [thing for thing in gc.get_objects() if type(thing) is OffloadedTensor]
 
 
 def some_step(number: int, offloader: Offloader) -> None:
@@ -186,6 +186,45 @@ def test_forwards_and_backwards_that_overlap_keep_no_record_of_all() -> None:
         waiting.append(forward(blocks(2), first(number), offloader))
         backward(waiting.pop(chance.randrange(len(waiting))))
         assert len(offloader._step._calls) <= 4
+
+
+def accumulated(offloader: Offloader | None, seed: int) -> list[Tensor]:
+    """Gradients that add up over three forwards on one stack, evaluations between them, backwards in any order."""
+    chance, stack, waiting = random.Random(seed), blocks(3), list[Tensor]()
+    given = [first(number) for number in range(3)]
+    for hidden in given:
+        waiting.append(forward(stack, hidden, offloader))
+        with torch.no_grad():
+            forward(stack, hidden, offloader)
+        if chance.random() < 0.3:
+            backward(waiting.pop(chance.randrange(len(waiting))))
+    chance.shuffle(waiting)
+    for loss in waiting:
+        backward(loss)
+    return grads(*given, *(parameter for block in stack for parameter in block.parameters()))
+
+
+def living_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+
+def test_200_accumulated_steps_have_their_gradients_and_leave_no_tensor() -> None:
+    offloader = Offloader(Deferred(0), minimum_bytes=0)
+    living = set[int]()
+    for seed in range(200):
+        assert same(accumulated(offloader, seed), accumulated(None, seed))
+        if seed % 50 == 49:
+            living.add(living_tensors())
+    assert len(living) == 1
+    assert offloader.stats.prefetched > offloader.stats.fetched / 2
+
+
+def test_what_is_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, kept = living_tensors(), list[Any]()
+    monkeypatch.setattr(Deferred, "finish", lambda store, copy: kept.append(first()))
+    accumulated(Offloader(Deferred(0), minimum_bytes=0), 0)
+    assert living_tensors() - before >= len(kept) > 0
 
 
 def test_two_models_have_a_store_each(monkeypatch: pytest.MonkeyPatch) -> None:
