@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
@@ -101,12 +101,47 @@ def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False) -> nn
 def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Module:
     if before:
         wrap_blocks(model, **wrap)
-    for layer in layers_of(model):
-        fully_shard(layer)
-    fully_shard(model)
+    shard(model)
     if not before:
         wrap_blocks(model, **wrap)
     return model
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """Every layer by itself, and the rest."""
+    for layer in layers_of(model):
+        fully_shard(layer)
+    fully_shard(model)
+    return model
+
+
+def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
+    """Three forwards with an evaluation after each, and then their backwards in this order, with offload and without.
+
+    The shards of all gradients after two such steps, whether they are equal, and what was offloaded.
+    """
+    shards: list[list[Tensor]] = []
+    moved: list[int] = []
+    options: tuple[dict[str, Any], ...] = OFFLOAD, {}
+    for wrap in options:
+        run = twice()
+        surgery = wrap_blocks(run.model, **wrap)
+        model = shard(run.model)
+        for _ in range(2):
+            losses = []
+            for scale in (1, 2, 3):
+                batch = {
+                    name: (value * scale).repeat(32, *(1,) * (value.dim() - 1))
+                    for name, value in run.steps[0][0].items()
+                }
+                losses.append(model(**batch).square().sum())
+                with torch.no_grad():
+                    model(**batch)
+            for number in order:
+                losses[number].backward()
+        shards.append([cast(Any, parameter.grad).to_local() for parameter in model.parameters()])
+        moved.append(surgery.offloader.stats.tensors if surgery.offloader else 0)
+    return {"equal": all(map(torch.equal, *shards)), "gradients": len(shards[0]), "moved": moved}
 
 
 def plain_blocks_sharded_first() -> dict[str, Any]:
@@ -173,6 +208,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
     "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
     "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
+    "fsdp accumulated in order": partial(accumulated_in_fsdp, (0, 1, 2)),
+    "fsdp accumulated in another order": partial(accumulated_in_fsdp, (1, 2, 0)),
     "ddp, saving": partial(saving, DistributedDataParallel),
     "ddp, saving nothing": partial(saving, DistributedDataParallel, None),
     "fsdp, saving": partial(saving, partial(in_fsdp, wrap={}, before=True)),

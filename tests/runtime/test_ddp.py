@@ -53,6 +53,15 @@ def test_sharding_changes_no_gradient(results: Results, case: str) -> None:
         assert rank["difference"] < CLOSE
 
 
+@pytest.mark.parametrize("order", ["in order", "in another order"])
+def test_offload_changes_no_shard_of_accumulated_gradients(results: Results, order: str) -> None:
+    for rank in results[f"fsdp accumulated {order}"]:
+        assert rank["equal"]
+        assert rank["gradients"] == 6
+        with_offload, without = rank["moved"]
+        assert with_offload > 0 == without
+
+
 @pytest.mark.parametrize("case", ["ddp, saving", "fsdp, saving", "fsdp, saving on the host"])
 def test_a_policy_keeps_the_same_in_wrappers_and_changes_no_gradient(results: Results, case: str) -> None:
     for rank in results[case]:
