@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.faults import GuardFaultKind
@@ -25,19 +25,24 @@ LAYERS = 2
 Result = dict[str, Any]
 
 
-def sharded(model: Any) -> None:
+def sharded(model: Any, precision: torch.dtype | None = None) -> None:
     mesh = init_device_mesh("cpu", (SIZE,))
+    policy = MixedPrecisionPolicy(param_dtype=precision)
     for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
-def train(model: Any) -> list[float]:
+def train(model: Any, accumulated: bool = False) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     losses = []
-    for _ in range(LAYERS + 1):
+    for step in range(LAYERS + 1):
+        stepping = not accumulated or step % 2 == 1
+        model.set_requires_gradient_sync(stepping)
         loss = model(**tokens()).loss
         loss.backward()
+        if not stepping:
+            continue
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -46,16 +51,18 @@ def train(model: Any) -> list[float]:
     return losses
 
 
-def result_of(order: Callable[[Any], Any] | None) -> Result:
+def result_of(
+    order: Callable[[Any], Any] | None, precision: torch.dtype | None = None, accumulated: bool = False
+) -> Result:
     """A guarded training of a sharded model next to one without checkpointing and guard."""
     bare, model = llama(LAYERS, use_cache=False), llama(LAYERS, use_cache=False)
-    sharded(bare)
+    sharded(bare, precision)
     surgery = order(model) if order else None
     if surgery is None:
-        sharded(model)
+        sharded(model, precision)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     watching = guard(model, on_fault="collect", patience=LAYERS)
-    losses, expected = train(model), train(bare)
+    losses, expected = train(model, accumulated), train(bare, accumulated)
     report = watching.report()
     watching.remove()
     states: list[dict[str, Any]] = [{n: whole(t) for n, t in m.state_dict().items()} for m in (model, bare)]
@@ -70,12 +77,12 @@ def result_of(order: Callable[[Any], Any] | None) -> Result:
     }
 
 
-def broken() -> Result:
+def broken(precision: torch.dtype | None = None) -> Result:
     """A layer that computes something else in each run, and a parameter that nothing uses."""
     model, factors = llama(LAYERS, use_cache=False), itertools.count(1)
     model.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * next(factors))
     model.model.layers[0].unused = torch.nn.Linear(4, 4).double()
-    sharded(model)
+    sharded(model, precision)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     with guard(model, on_fault="collect", patience=LAYERS) as watching:
         train(model)
@@ -102,8 +109,11 @@ CASES: dict[str, Callable[[], Result]] = {
     "its own": lambda: result_of(None),
     "before": lambda: result_of(before),
     "after": lambda: result_of(after),
+    "bfloat16": lambda: result_of(None, torch.bfloat16),
+    "accumulated": lambda: result_of(None, accumulated=True),
 }
-ALL_CASES: dict[str, Callable[[], Result]] = {**CASES, "broken": broken}
+BROKEN: dict[str, Callable[[], Result]] = {"broken": broken, "broken in bfloat16": lambda: broken(torch.bfloat16)}
+ALL_CASES = {**CASES, **BROKEN}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.guarding.sharded_script import CASES, LAYERS, SIZE
+from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE
 from tests.rank_cases import Results, case_results
 
 PARAMETERS = 9
@@ -31,8 +31,9 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
         assert rank["faults"] == []
 
 
-def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results) -> None:
-    for rank in results["broken"]:
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results, case: str) -> None:
+    for rank in results[case]:
         assert rank["proofs"] == ["proved", "wrong"]
         assert {"mlp.up_proj.weight", "post_attention_layernorm.weight"} <= set(rank["wrong"])
         assert rank["untrained"] == [["model.layers.0.unused.weight", "model.layers.0.unused.bias"]]
