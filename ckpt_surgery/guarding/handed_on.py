@@ -10,6 +10,7 @@ from typing import Any
 from weakref import ref
 
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.containers import Path, is_differentiable, items, placed_tensors, tensors
@@ -26,12 +27,14 @@ class HandedOnTensors:
     """What one call of a block puts into containers among its `arguments`. Made before the call; `note` follows it.
 
     `gradients` are those that reach what was handed on with a graph, and `without_graph` the places of what was handed
-    on without one. With `untold`, gradients may reach the block through something that could not be watched.
+    on without one. `nodes` are those of the former. With `untold`, gradients may reach the block through
+    something that could not be watched.
     """
 
     def __init__(self, arguments: Arguments) -> None:
         self.gradients: dict[Path, Tensor] = {}
         self.without_graph: set[Path] = set()
+        self.nodes: list[Node] = []
         self.untold = False
         self._before = contained(arguments)
 
@@ -46,6 +49,7 @@ class HandedOnTensors:
         views = {path: tensor.view_as(tensor) for path, tensor in new.items() if tensor.requires_grad and watch}
         if views:
             put(arguments, (), views)
+            self.nodes = [get_gradient_edge(view).node for view in views.values()]
         now = contained(arguments)
         for path in new.keys() - self.without_graph:
             if path in views and now.get(path) is views[path]:

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.asked_for import not_asked_for
+from ckpt_surgery.guarding.contributions import Contributions
 from ckpt_surgery.guarding.handed_on import CutTensors, HandedOnTensors, contained, put
 from ckpt_surgery.guarding.zero3 import whole_weights
 from ckpt_surgery.measure.compare import relative_error
@@ -46,7 +47,6 @@ class ProofStatus(StrEnum):
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
     HANDS_ON_CUT = "hands on tensors that have lost their gradient"
-    READ_BY_HOOK = "a hook on it may use what it was given"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
@@ -111,11 +111,11 @@ class BlockWitness:
         self._call: RecordedCall | None = None
         self._handed_on = HandedOnTensors(((), {}))
         self._cut_outputs: set[int] = set()
-        self._has_hooks = False
         self._states = torch_states(())
         self._casting: list[tuple[str, torch.dtype]] = []
+        self._labels: dict[str, str] = {}
         self._given: dict[int, str] = {}
-        self._argument_nodes: dict[str, Node] = {}
+        self._contributions = Contributions(())
         self._made: list[Node] = []
         self._inputs: list[Tensor] = []
         self._gradients: dict[str, Tensor] = {}
@@ -178,47 +178,35 @@ class BlockWitness:
         wrong = {name: error for name, error in errors.items() if error}
         lost = {name: 1.0 for name in gradients if name not in self._gradients and bool(gradients[name].any())}
         nodes = {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in lost}
-        nodes |= {name: node for name, node in self._argument_nodes.items() if name in lost}
+        nodes |= {name: node for name, node in self._contributions.nodes.items() if name in lost}
         passed_by = not_asked_for(nodes, made) if lost else set()
         lost = {name: error for name, error in lost.items() if name not in passed_by}
         if passed_by and not (wrong or lost):
             return proof(ProofStatus.NOT_ASKED_FOR)
         if (wrong or lost) and self._handed_on.untold:  # what reaches it through these is unknown here
             return proof(ProofStatus.HANDS_ON)
-        arguments = {self._argument(place) for place in range(len(self._given))}
-        if wrong and not lost and self._has_hooks and wrong.keys() <= arguments:
-            return proof(ProofStatus.READ_BY_HOOK)
         right = ProofStatus.HANDS_ON_CUT if alone.hands_on_cut else ProofStatus.PROVED
         status = ProofStatus.WRONG if wrong or lost else right
         given = sum(tensor.nbytes for tensor in self._inputs)
         counts = (len(both) + len(lost), alone.kept, given)
         return proof(status, {**wrong, **lost}, *counts, cut=alone.cut, uses_cut_of=alone.uses_cut_of)
 
-    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._aside:
-            return None
+            return
         if not self._in_backward:
             self._calls += 1
             if self._calls > 1:
-                return None
+                return
             self._take_gathered()
             self._record(args, kwargs)
         if self._hooked or not torch.is_grad_enabled() or self._call is None:
-            return None
+            return
         self._hooked = True
-        views: dict[int, Tensor] = {}
-
-        def seen(value: Any) -> Any:
-            if not (isinstance(value, Tensor) and value.requires_grad):
-                return value
-            if id(value) not in views:
-                view = views[id(value)] = value.view_as(value)
-                name = self._argument(len(views) - 1)
-                view.register_hook(partial(self._add, name))  # type: ignore[no-untyped-call]
-                self._argument_nodes[name] = get_gradient_edge(view).node
-            return views[id(value)]
-
-        return tuple(map(seen, args)), {name: seen(value) for name, value in kwargs.items()}
+        named = self._call.signature.named(args, kwargs)
+        self._contributions = Contributions(
+            (self._labels[name], value) for name, value in named if name in self._labels and _has_graph(value)
+        )
 
     def _take_gathered(self) -> None:
         """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
@@ -236,12 +224,12 @@ class BlockWitness:
         self._handed_on = HandedOnTensors((args, kwargs))
         self._call = RecordedCall(self._block, self._block, signature, BlockState(self._block), arguments)
         self._inputs = [tensor.detach() for tensor in self._call.tensors]
-        direct = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        names = {id(value): name for name, value in signature.named(args, kwargs) if isinstance(value, Tensor)}
+        direct = [(name, value) for name, value in signature.named(args, kwargs) if isinstance(value, Tensor)]
+        labels = {id(value): f"its argument {name}" for name, value in direct}
+        # a tensor that is given twice has one, also where each of its places has another one in the recompute
+        self._labels = {name: labels[id(value)] for name, value in direct}
         self._given = {
-            place: names[id(tensor)]
-            for place, tensor in enumerate(self._call.tensors)
-            if any(tensor is value for value in direct)
+            place: labels[id(tensor)] for place, tensor in enumerate(self._call.tensors) if id(tensor) in labels
         }
         self._call.tensors = []
         self._states = torch_states(devices_of(self._block))
@@ -261,21 +249,18 @@ class BlockWitness:
         if not self._hooked or self._seen_output:
             return None
         self._seen_output = True
-        self._has_hooks = any(map(_is_foreign, block._forward_hooks.values()))
         returned = Flattener(_has_graph)
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
-        self._made = [get_gradient_edge(tensor).node for tensor in returned.tensors]
+        self._made = [get_gradient_edge(view).node for view in views] + self._handed_on.nodes
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
         tracked = set(map(id, _tracked(output) if self._in_backward else returned.tensors))
         self._cut_outputs = {place for place, tensor in enumerate(places) if tensor not in tracked}
         for tensor, view in zip(returned.tensors, views, strict=True):
             place = places.index(id(tensor))
             view.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
+        self._handles += self._contributions.watch(self._made, self._add)
         return unflatten(spec, views) if views else None
-
-    def _argument(self, place: int) -> str:
-        return f"its argument {list(self._given.values())[place]}"
 
     def _add(self, name: str, gradient: Tensor | None) -> None:
         if gradient is None:  # custom functions may give none
@@ -301,7 +286,7 @@ class BlockWitness:
                 kept[storage._cdata] = storage.nbytes()
             return tensor
 
-        wanted = {self._argument(n): given[place] for n, place in enumerate(self._given)}
+        wanted = {label: given[place] for place, label in self._given.items()}
         wanted |= self._parameters
         with (
             torch.enable_grad(),
@@ -376,16 +361,12 @@ class _Alone:
 _KINDS = ("cpu", "cuda")
 
 
-def _is_foreign(hook: Any) -> bool:
-    return not getattr(hook, "__module__", "").startswith(f"{__package__}.")
-
-
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
 
 
-def _has_graph(tensor: Tensor) -> bool:
-    return tensor.requires_grad
+def _has_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _tracked(output: Any) -> Iterable[Tensor]:
