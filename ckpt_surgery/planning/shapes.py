@@ -55,13 +55,23 @@ DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 class ShapesOnly(TorchDispatchMode):
     """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
 
-    `drawn` counts the operators whose result was made of values drawn at random, because code may read it.
+    A module converts its parameters in place, as it does those with data, also where a graph holds them. `drawn` counts the operators whose result was made of values drawn at random, because code may read it.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = 0
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._swaps: list[Any] = []
+
+    def __enter__(self) -> Any:
+        self._swaps.append(torch.utils.swap_tensors)
+        torch.utils.swap_tensors = _converted
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *raised: Any) -> None:
+        torch.utils.swap_tensors = self._swaps.pop()
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -135,6 +145,11 @@ def drawn(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point():
         return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _converted(parameter: Tensor, new: Tensor) -> None:
+    """What `Module.to` does with a parameter that holds data. Without, torch swaps it, unless a graph holds it."""
+    parameter.data = new.detach()
 
 
 def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:

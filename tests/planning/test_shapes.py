@@ -69,6 +69,35 @@ def test_a_number_that_decides_whether_a_layer_is_dropped_keeps_it() -> None:
         assert torch.rand([]) > 0.99
 
 
+class ConvertsInForward(nn.Module):
+    """Its router computes in float32, to which each forward converts it, as routers of released models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.router = nn.Linear(8, 8, dtype=torch.bfloat16), nn.Linear(8, 4, dtype=torch.bfloat16)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = self.body(values)
+        self.router = self.router.to(torch.float32)
+        return self.router(values.float()).softmax(-1) @ torch.ones(4)
+
+
+def test_a_layer_that_a_forward_converts_is_converted_as_with_data() -> None:
+    swap = torch.utils.swap_tensors
+    model = ConvertsInForward()
+    inputs = {"values": torch.ones(2, 8, dtype=torch.bfloat16)}
+    once, twice = (explain(model, inputs) for _ in range(2))
+    assert once.kept_bytes == twice.kept_bytes > 0
+    assert model.router.weight.dtype is torch.bfloat16, "the model is only read"
+    with ShapesOnly():
+        shapes = shapes_of(model, ShapesOnly())
+        for _ in range(2):
+            shapes(torch.ones(2, 8, dtype=torch.bfloat16)).sum().backward()
+        assert shapes.get_parameter("router.weight").dtype is torch.float32
+        assert shapes.get_parameter("body.weight").dtype is torch.bfloat16
+    assert torch.utils.swap_tensors is swap
+
+
 def test_products_of_groups_take_every_dtype() -> None:
     rows, weights = torch.randn(16, 32), torch.randn(4, 32, 64)
     ends = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
