@@ -14,6 +14,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.containers import Path, is_differentiable, items, placed_tensors, tensors
+from ckpt_surgery.runtime.model_hook import ModelHook
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -87,8 +88,8 @@ class CutTensors:
         self.handles: list[RemovableHandle] = []
         for name, block in blocks.items():
             self.handles += [
-                block.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True),
-                block.register_forward_hook(partial(self._leave, name), prepend=True, with_kwargs=True),
+                block.register_forward_pre_hook(ModelHook(partial(self._enter, name)), with_kwargs=True),
+                block.register_forward_hook(ModelHook(partial(self._leave, name)), prepend=True, with_kwargs=True),
             ]
 
     def __bool__(self) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.model_hook import ModelHook
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class BlockMemory:
             device = _device_of(block)
             if allocated(device) is not None:
                 self._handles += [
-                    block.register_forward_pre_hook(partial(self._enter, name, device)),
-                    block.register_forward_hook(partial(self._leave, name, device)),
+                    block.register_forward_pre_hook(ModelHook(partial(self._enter, name, device))),
+                    block.register_forward_hook(ModelHook(partial(self._leave, name, device))),
                 ]
 
     def start_backward(self) -> None:

@@ -6,6 +6,7 @@ more on them, plainly, which takes the memory of one block and never that of the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.containers import Flattener, placed_tensors, tensors, unflatten
-from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of
+from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.runtime.model_hook import ModelHook
 from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tensors import version
@@ -121,8 +123,8 @@ class BlockWitness:
         self._gradients: dict[str, Tensor] = {}
         self._output_gradients: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = [
-            block.register_forward_pre_hook(self._enter, with_kwargs=True),
-            block.register_forward_hook(self._leave, prepend=True, with_kwargs=True),
+            block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
+            block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
         ]
         self._cut = CutTensors(cutting, lambda: not (self._aside or self._in_backward))
         self._handles += self._cut.handles
@@ -191,22 +193,32 @@ class BlockWitness:
         counts = (len(both) + len(lost), alone.kept, given)
         return proof(status, {**wrong, **lost}, *counts, cut=alone.cut, uses_cut_of=alone.uses_cut_of)
 
-    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._aside:
-            return
+            return None
         if not self._in_backward:
             self._calls += 1
             if self._calls > 1:
-                return
+                return None
             self._take_gathered()
             self._record(args, kwargs)
         if self._hooked or not torch.is_grad_enabled() or self._call is None:
-            return
+            return None
         self._hooked = True
-        named = self._call.signature.named(args, kwargs)
+        named = [(name, value) for name, value in self._call.signature.named(args, kwargs) if _has_graph(value)]
+        hidden = kwargs if _hides_keywords(block) else {}
         self._contributions = Contributions(
-            (self._labels[name], value) for name, value in named if name in self._labels and _has_graph(value)
+            (self._labels[name], value) for name, value in named if name in self._labels and name not in hidden
         )
+        return args, {name: self._seen(name, value) if name in hidden else value for name, value in kwargs.items()}
+
+    def _seen(self, name: str, value: Any) -> Any:
+        """A view of an argument, whose gradient is what the block adds to that of the argument."""
+        if name not in self._labels or not _has_graph(value):
+            return value
+        view = value.view_as(value)
+        view.register_hook(partial(self._add, self._labels[name]))
+        return view
 
     def _take_gathered(self) -> None:
         """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
@@ -359,6 +371,13 @@ class _Alone:
 
 
 _KINDS = ("cpu", "cuda")
+
+
+def _hides_keywords(block: nn.Module) -> bool:
+    """Whether the graph of a call does not show what its keywords lead to: the library's reentrant checkpointing."""
+    function = vars(block).get(FUNCTION)
+    options = options_of(inspect.unwrap(function)) if function is not None else None
+    return options is not None and options[0].get("use_reentrant") is not False
 
 
 def _is_finite(gradient: Tensor) -> bool:

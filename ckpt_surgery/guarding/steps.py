@@ -15,6 +15,7 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.model_hook import ModelHook
 
 _NO_BACKWARD = -1
 """What torch says in place of the number of the backward that runs, where none does."""
@@ -47,8 +48,8 @@ class StepHooks:
         self._first = self._forwards = 0
         self._training: list[bool] = []
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(self._before, prepend=True),
-            model.register_forward_hook(self._after, always_call=True),
+            model.register_forward_pre_hook(ModelHook(self._before), prepend=True),
+            model.register_forward_hook(ModelHook(self._after), always_call=True),
         ]
 
     def begin_within(self) -> None:

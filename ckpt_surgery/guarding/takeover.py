@@ -24,6 +24,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.runtime.model_hook import ModelHook
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
@@ -92,7 +93,7 @@ class Takeover:
     def install_on(self, model: nn.Module) -> None:
         """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
         self._needs_blocks = True
-        self._hooks += [module.register_forward_pre_hook(self._look) for module in model.modules()]
+        self._hooks += [module.register_forward_pre_hook(ModelHook(self._look)) for module in model.modules()]
 
     def look_no_more(self) -> None:
         """Take the hooks off that look for models; what was found stays wrapped and guarded."""

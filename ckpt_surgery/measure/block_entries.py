@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
+from ckpt_surgery.runtime.model_hook import ModelHook
 from ckpt_surgery.runtime.rng import devices_of, generator_state
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
@@ -134,7 +135,8 @@ class EntryCounter:
         return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
 
     def _hook(self, module: nn.Module, count: Callable[[], None]) -> None:
-        self._handles.append(module.register_forward_pre_hook(lambda _module, _arguments: count(), prepend=True))
+        hook = ModelHook(lambda _module, _arguments: count())
+        self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         counts[self._phase] += 1
@@ -160,18 +162,35 @@ class EntryCounter:
         if checkpoint is None:
             return
 
-        def wrapped(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            def counted(*inner_args: Any, **inner_kwargs: Any) -> Any:
-                self._count(tally, tally.checkpointed, "checkpoint")
-                return function(*inner_args, **inner_kwargs)
-
-            # A block that checkpoints a piece of itself is not entered by that.
-            return checkpoint(counted if _runs(function, block) else function, *args, **kwargs)
-
-        vars(wrapped)["reentrant"] = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
         own = {k: v for k, v in vars(block).items() if k == "_gradient_checkpointing_func"}
         self._functions.append((block, own))
-        vars(block)["_gradient_checkpointing_func"] = wrapped
+        entered = partial(self._count, tally, tally.checkpointed, "checkpoint")
+        vars(block)["_gradient_checkpointing_func"] = _CountedCheckpoint(checkpoint, block, entered)
+
+
+class _CountedCheckpoint:
+    """The checkpointing function of a block, which tells that the block is entered. Copies have that function."""
+
+    def __init__(self, checkpoint: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
+        self.reentrant = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
+        self.__wrapped__ = checkpoint
+        self._block = block
+        self._entered = entered
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def counted(*inner_args: Any, **inner_kwargs: Any) -> Any:
+            self._entered()
+            return function(*inner_args, **inner_kwargs)
+
+        # A block that checkpoints a piece of itself is not entered by that.
+        return self.__wrapped__(counted if _runs(function, self._block) else function, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.__wrapped__,)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:

@@ -55,7 +55,8 @@ DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 class ShapesOnly(TorchDispatchMode):
     """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
 
-    A module converts its parameters in place, as it does those with data, also where a graph holds them. `drawn` counts the operators whose result was made of values drawn at random, because code may read it.
+    A module converts its parameters in place, as it does those with data, also where a graph holds them. `drawn`
+    counts the operators whose result was made of values drawn at random, because code may read it.
     """
 
     def __init__(self) -> None:

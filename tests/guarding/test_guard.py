@@ -133,6 +133,33 @@ def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_
         assert torch.equal(watched, bare)
 
 
+@both_modes
+def test_a_parameter_that_blocks_share_by_keyword_is_proved(reentrant: bool) -> None:
+    """In reentrant mode its gradient comes from the recompute itself, which the graph of the call does not show."""
+
+    class Takes(SureLayer):
+        def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:  # type: ignore[override]
+            return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
+
+    class Shares(Model):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__(*layers)
+            self.shared = nn.Parameter(torch.ones(4))
+
+        def forward(self, values: Tensor) -> Any:
+            hidden_states = self.first(values)
+            for layer in self.layers:
+                hidden_states = layer(hidden_states, shared=self.shared)
+            return self.last(hidden_states)
+
+    model = model_of(Takes, Takes, whole=Shares)
+    enable(model, reentrant)
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        report = watching.report()
+    assert [row.proof.compared for row in report.blocks] == [4, 4], "two parameters and two arguments"
+
+
 def test_remove_leaves_nothing_behind() -> None:
     model = model_of(Layer, Layer)
     enable(model)

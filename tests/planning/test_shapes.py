@@ -79,7 +79,8 @@ class ConvertsInForward(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         values = self.body(values)
         self.router = self.router.to(torch.float32)
-        return self.router(values.float()).softmax(-1) @ torch.ones(4)
+        chosen: Tensor = self.router(values.float()).softmax(-1) @ torch.ones(4)
+        return chosen
 
 
 def test_a_layer_that_a_forward_converts_is_converted_as_with_data() -> None:

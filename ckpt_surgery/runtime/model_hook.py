@@ -1,0 +1,27 @@
+"""A hook that belongs to one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class ModelHook:
+    """A hook on the modules of one model. In copies and pickles of the model nothing happens in its place."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return nothing
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stands in copies of a model where it has a hook of its own."""
