@@ -138,7 +138,7 @@ def test_a_parameter_that_blocks_share_by_keyword_is_proved(reentrant: bool) -> 
     """In reentrant mode its gradient comes from the recompute itself, which the graph of the call does not show."""
 
     class Takes(SureLayer):
-        def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:  # type: ignore[override]
+        def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
             return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
 
     class Shares(Model):
