@@ -306,8 +306,9 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     """Say what was seen: everything on the first rank, and faults on the others."""
     if (rank := rank_of_process()) != "0":
         for trained in takeover.trained:
-            for fault in trained.guard.report().faults if trained.guard is not None else ():
-                _tell(f"rank {rank}: {type(trained.model).__name__}: {fault}")
+            report = trained.report
+            for fault in () if report is None else report.faults:
+                _tell(f"rank {rank}: {trained.name}: {fault}")
         return
     if not takeover.trained:
         _tell("no model was trained in this process; processes that a script starts are not watched")
@@ -322,7 +323,7 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        pages = [(type(t.model).__name__, t.problems, t.guard.report() if t.guard else None) for t in takeover.trained]
+        pages = [(trained.name, trained.problems, trained.report) for trained in takeover.trained]
         write_document(guard_page(pages), path)
     else:
         lines = [line for trained in takeover.trained for line in _lines(trained)]
@@ -330,13 +331,11 @@ def _show(takeover: Takeover, path: Path | None) -> None:
 
 
 def _lines(trained: Trained) -> list[str]:
-    name = type(trained.model).__name__
-    lines = [f"ckpt_surgery: {name}: {problem}" for problem in trained.problems]
-    if trained.surgery is not None:
-        lines += str(trained.surgery).splitlines()
-    if trained.guard is None:
-        return lines or [f"ckpt_surgery: {name} trained without checkpointing: --wrap checkpoints it"]
-    report = trained.guard.report()
+    lines = [f"ckpt_surgery: {trained.name}: {problem}" for problem in trained.problems]
+    lines += trained.table.splitlines()
+    report = trained.report
+    if report is None:
+        return lines or [f"ckpt_surgery: {trained.name} trained without checkpointing: --wrap checkpoints it"]
     lines += str(report).splitlines()
     if report.faults:
         lines.append(f"ckpt_surgery: {plural(len(report.faults), 'fault')}")
@@ -344,9 +343,8 @@ def _lines(trained: Trained) -> list[str]:
 
 
 def _report(trained: Trained) -> dict[str, Any]:
-    if trained.guard is None:
-        return {"model": type(trained.model).__name__}
-    return trained.guard.report().to_dict()
+    report = trained.report
+    return {"model": trained.name} if report is None else report.to_dict()
 
 
 def _tell(message: str) -> None:

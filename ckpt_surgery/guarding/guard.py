@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Literal
 
 from torch import nn
@@ -90,7 +92,12 @@ def guard(
 
 
 class Guard(Undoable):
-    """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end."""
+    """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
+
+    `at_end` is called with the guard as it goes, with its model, so that its report can be kept.
+    """
+
+    at_end: Callable[[Guard], None] | None = None
 
     def __init__(
         self,
@@ -129,6 +136,11 @@ class Guard(Undoable):
             end=self._end,
             abandon=self._abandon,
         )
+
+    def __del__(self) -> None:
+        if self.at_end is not None and not sys.is_finalizing():
+            with suppress(Exception):  # nobody could catch it
+                self.at_end(self)
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""

@@ -68,7 +68,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         takeover, self._takeover = self._takeover, None
         if takeover is None:
             return
-        self.reports = tuple(trained.guard.report() for trained in takeover.trained if trained.guard is not None)
+        self.reports = tuple(report for trained in takeover.trained if (report := trained.report) is not None)
         takeover.remove()
         if trainer.is_global_zero:
             for report in self.reports:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
+from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.model_hook import ModelHook
@@ -61,17 +62,58 @@ class TakeoverOptions:
     patience: int = 20
 
 
-@dataclass(frozen=True, slots=True)
 class Trained:
-    """A model that was trained: its guard, if it could have one, its surgery, if it got one, and what went wrong.
+    """A model that was trained, or what is known of it: the script may have let go of it since.
 
-    The surgery is that of `wrap_blocks`, or what the operation made.
+    `name` is that of its class, and `problems` are what went wrong. The surgery is that of `wrap_blocks`, or what the
+    operation made.
     """
 
-    model: nn.Module
-    guard: Guard | None
-    surgery: Undoable | None
-    problems: tuple[str, ...] = ()
+    def __init__(
+        self, model: nn.Module, guard: Guard | None, surgery: Undoable | None, problems: tuple[str, ...]
+    ) -> None:
+        self.name = type(model).__name__
+        self.problems = problems
+        self._report: GuardReport | None = None
+        self._table = "" if surgery is None else str(surgery)
+        self._guard: Callable[[], Guard | None] = _nothing if guard is None else ref(guard)
+        held = guard is None or surgery is None
+        self._surgery: Callable[[], Undoable | None] = (lambda: surgery) if held else ref(surgery)
+        if guard is not None:  # it holds the surgery, and both go when the model goes
+            guard.at_end = partial(self._keep, surgery)
+
+    @property
+    def surgery(self) -> Undoable | None:
+        """Its surgery; None where it got none, or where the model is gone."""
+        return self._surgery()
+
+    @property
+    def report(self) -> GuardReport | None:
+        """What its guard saw; None where it could have none."""
+        watching = self._guard()
+        return self._report if watching is None else watching.report()
+
+    @property
+    def table(self) -> str:
+        """What its surgery did; empty where it got none."""
+        surgery = self.surgery
+        return self._table if surgery is None else str(surgery)
+
+    def release(self) -> None:
+        """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
+        watching, surgery = self._guard(), self.surgery
+        if watching is not None:
+            watching.remove()
+        if surgery is not None:
+            surgery.__exit__(None, None, None)
+
+    def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
+        self._report = watching.report()
+        self._table = "" if surgery is None else str(surgery)
+
+
+def _nothing() -> None:
+    """In place of a reference to what there is not."""
 
 
 class Takeover:
@@ -105,10 +147,7 @@ class Takeover:
         """Look no more, and take guards and surgeries off."""
         self.look_no_more()
         for trained in self.trained:
-            if trained.guard is not None:
-                trained.guard.remove()
-            if trained.surgery is not None:  # the script may have undone it, or taken the model apart
-                self._tried([], partial(trained.surgery.__exit__, None, None, None))
+            self._tried([], trained.release)
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then

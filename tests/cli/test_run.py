@@ -104,9 +104,10 @@ def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None
         for loss in losses:
             loss.backward()
         (trained,) = takeover.trained
-        assert isinstance(trained.surgery, LongContext)
-        assert (trained.surgery.fused_losses, trained.surgery.made_logits) == (2, {})
-        assert trained.surgery.loss.state.given == 0
+        surgery = trained.surgery
+        assert isinstance(surgery, LongContext)
+        assert (surgery.fused_losses, surgery.made_logits) == (2, {})
+        assert surgery.loss.state.given == 0
         torch.testing.assert_close(torch.stack(losses), torch.stack([bare, bare]))
     finally:
         takeover.remove()
