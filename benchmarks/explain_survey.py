@@ -2,9 +2,10 @@
 
     python -m benchmarks.explain_survey rows.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [MODEL_TYPE ...]
 
-One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with 512 tokens or as
-many as it has positions for, in bfloat16. Their order is drawn at random, the same each time. What is finished is kept
-in the file; of that, `--page` writes the page docs/coverage/explain.md.
+One class is taken for each model type, the one that `ckpt_surgery explain MODEL_TYPE` takes, with two samples of 512
+tokens, or fewer where it takes no more, in bfloat16, or in float32 where it does not run in bfloat16. Their order is
+drawn at random, the same each time. What is finished is kept in the file; of that, `--page` writes the page
+docs/coverage/explain.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SECONDS = 180.0
 MOST_BYTES = 6 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
+SAMPLES = 2
+"""The batch: batch normalisation takes more than one."""
 SAMPLE = " They are a sample, drawn at random."
 SIGNS = {
     "reads values that depend on weights": "it reads values that depend on weights",
@@ -40,9 +43,9 @@ TEXT = """\
 # explain
 
 `ckpt_surgery explain` was asked for {count} of the {total} model types of transformers {version}: one class each, at
-the defaults of its configuration class (its released size for most), one sample of {tokens} tokens or as many as it
-has positions for, in bfloat16, without checkpointing. **{works} work ({share:.0%}).** Made by
-`python -m benchmarks.explain_survey`, which goes on where it stopped.{sample}
+the defaults of its configuration class (its released size for most), two samples of {tokens} tokens, or fewer where it
+takes no more, in bfloat16, or in float32 where it does not run in bfloat16, without checkpointing.
+**{works} work ({share:.0%}).** Made by `python -m benchmarks.explain_survey`, which goes on where it stopped.{sample}
 
 {slow}
 
@@ -68,13 +71,20 @@ def examine(model_type: str) -> dict[str, Any]:
 
     start = process_time()
     target = main_class(resolve([model_type], variants=False))
-    try:
-        model = released(target, tokens=None, batch=1, dtype=torch.bfloat16, most_tokens=TOKENS)
-        told = explain_released(model)
-    except Exception as error:  # whatever a class does is its result
-        return {"model": target.model, "problem": f"{type(error).__name__}: {error}"[:400]}
+    first = ""
+    for dtype in (torch.bfloat16, torch.float32):  # some compute in float32 whatever their weights have
+        try:
+            model = released(target, tokens=None, batch=SAMPLES, dtype=dtype, most_tokens=TOKENS)
+            told = explain_released(model)
+            break
+        except Exception as error:  # whatever a class does is its result
+            first = first or f"{type(error).__name__}: {error}"[:400]
+    else:
+        return {"model": target.model, "problem": first}
     return {
         "model": target.model,
+        "dtype": str(dtype).removeprefix("torch."),
+        "tokens": model.tokens,
         "parameters": told.parameter_bytes,
         "kept": told.kept_bytes,
         "peak": told.peak_bytes,
@@ -127,11 +137,12 @@ def page(rows: Iterable[Mapping[str, Any]], version: str, total: int) -> str:
         else ""
     )
     table = markdown_table(
-        ("model type", "class", "parameters", "kept", "peak without optimizer", "drawn"),
+        ("model type", "class", "dtype", "parameters", "kept", "peak without optimizer", "drawn"),
         [
             (
                 code(row["class"]),
                 code(row["model"]),
+                row["dtype"],
                 size(row["parameters"]),
                 size(row["kept"]),
                 size(row["peak"]),
@@ -163,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, help="examine no more than so many model types")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
     parser.add_argument("--page", action="store_true", help="write the page of what is finished")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     import transformers
 
     import ckpt_surgery.planning.target  # noqa: F401 - once, for all

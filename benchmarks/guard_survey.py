@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="examine no more than so many classes")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further class after so long")
     parser.add_argument("--page", action="store_true", help="write the page")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     import ckpt_surgery.guarding.guard
     import ckpt_surgery.measure.verify  # noqa: F401
     from ckpt_surgery.survey.model_names import catalogue

@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sample", type=int, help="examine no more than so many classes")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     import transformers  # noqa: F401 - once, for all
 
     import ckpt_surgery.planning

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
     parser.add_argument("--page", action="store_true", help="write the figures of the page from the whole file")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if lacking("long_context", "torch", "transformers"):
         return 2
     import torch

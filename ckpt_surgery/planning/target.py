@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -36,8 +37,10 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.family_configs import default_config
 from ckpt_surgery.tiny.inputs import accepted_inputs
 from ckpt_surgery.tiny.own_code import name_dtype
+from ckpt_surgery.tiny.shrink import fill_open_fields
 
 DTYPES: Mapping[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -61,6 +64,8 @@ _HEADS = (
     "MODEL",
 )
 """What a model type that is asked for by its name stands for: the class of the first of these heads that it has."""
+_VOCABULARY = 32_000
+"""The tokens of a vocabulary whose size a configuration class leaves to each checkpoint."""
 _DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
@@ -117,7 +122,13 @@ def released(
         if given is not None:
             return ReleasedModel(model, given, shapes, 0, attention)
         length = _length(model, tokens, most_tokens)
-        inputs = _inputs(model, shapes, batch, length)
+        try:
+            inputs = _inputs(model, shapes, batch, length)
+        except PlanningError:
+            if tokens is not None:
+                raise
+            length //= 2  # models that count positions from the padding token on have fewer than they say
+            inputs = _inputs(model, shapes, batch, length)
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention)
 
 
@@ -155,7 +166,8 @@ def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Seque
 def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.Module:
     model_class, source = class_and_config(target)
     try:
-        config = source() if isinstance(source, type) else source
+        config = default_config(source) if isinstance(source, type) else source
+        fill_open_fields(config, vocabulary=_VOCABULARY)
         for part in all_configs(config):
             if hasattr(part, "use_cache"):
                 part.use_cache = False
@@ -197,7 +209,8 @@ def _length(model: Any, tokens: int | None, most: int) -> int:
         config = model.config
     positions = next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
     if tokens is None:
-        return min(most, positions or most)
+        grid = getattr(config, "axial_pos_shape", None)
+        return prod(grid) if grid and getattr(config, "axial_pos_embds", False) else min(most, positions or most)
     if positions is not None and tokens > positions and "input_ids" in arguments.names:
         name = type(model).__name__
         raise PlanningError(
@@ -224,7 +237,7 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
 
 def _takes_text_alone(arguments: ForwardArguments) -> bool:
     other = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
-    needed = {"input_ids", "labels"} <= arguments.names
+    needed = {"input_ids", "labels"} <= arguments.names and arguments.find("num_codebooks") is None
     return needed and arguments.main_input == "input_ids" and not arguments.names.intersection(other)
 
 

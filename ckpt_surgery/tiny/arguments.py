@@ -73,7 +73,9 @@ class ForwardArguments:
 
     def image(self) -> tuple[int, int]:
         """Height and width of an image in pixels."""
-        size = self.find("image_size", "img_size", "resolution", "input_size", default=64, part="vision")
+        size = self.find(
+            "image_size", "img_size", "resolution", "input_size", "max_img_size", default=64, part="vision"
+        )
         if isinstance(size, dict):
             size = (size["height"], size["width"])
         height, width = (size[0], size[-1]) if isinstance(size, (list, tuple)) else (size, size)

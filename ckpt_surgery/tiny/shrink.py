@@ -16,7 +16,7 @@ from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
-from ckpt_surgery.tiny.families import KEPT
+from ckpt_surgery.tiny.families import CONFIG, KEPT
 from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone, without_timm
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.layers import chosen_layers
@@ -84,18 +84,37 @@ def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
 def _filled(config: PretrainedConfig, changed: Mapping[str, Any], context: ShrinkContext) -> PretrainedConfig:
     """`config` with values for what its class leaves open and its model needs."""
     declared = _parameters(type(config))
-    fillable = {*declared, "pad_token_id"} if "vocab_size" in declared else declared.keys() - {"pad_token_id"}
-    missing = {n: v for n, v in _FILLINGS.items() if n in fillable and _value(config, n) is None}
-    if "num_key_value_heads" in missing:
-        missing["num_key_value_heads"] = getattr(config, "num_attention_heads", HEADS)
-    if "head_dim" in missing and isinstance(getattr(config, "hidden_size", None), int):
-        missing["head_dim"] = config.hidden_size // (getattr(config, "num_attention_heads", None) or HEADS)
+    missing = _open_fields(config)
     for more in (missing, {n: v for n, v in missing.items() if n in declared}):
         try:
             return _make(type(config), {**changed, **more}) if more else config
         except (TypeError, ValueError):  # the class accepts declared arguments only
             continue
     return config
+
+
+def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
+    """Give values to what the class of a configuration leaves to each checkpoint and its model needs, part by part.
+
+    Heads are as large as the width allows, and the vocabulary has `vocabulary` tokens.
+    """
+    for part in all_configs(config):
+        own = {n: v for n, v in CONFIG.get(part.model_type, {}).items() if type(v) is int and _value(part, n) is None}
+        for name, value in (own | _open_fields(part)).items():
+            with suppress(Exception):  # a property without a setter, or a check of the class
+                setattr(part, name, vocabulary if name == "vocab_size" else value)
+
+
+def _open_fields(config: PretrainedConfig) -> dict[str, Any]:
+    """Values for the fields that are declared and None, of those that models need."""
+    declared = _parameters(type(config))
+    fillable = {*declared, "pad_token_id"} if "vocab_size" in declared else declared.keys() - {"pad_token_id"}
+    missing = {n: v for n, v in _FILLINGS.items() if n in fillable and _value(config, n) is None}
+    if "num_key_value_heads" in missing:
+        missing["num_key_value_heads"] = getattr(config, "num_attention_heads", HEADS)
+    if "head_dim" in missing and isinstance(getattr(config, "hidden_size", None), int):
+        missing["head_dim"] = config.hidden_size // (getattr(config, "num_attention_heads", None) or HEADS)
+    return missing
 
 
 def _value(config: PretrainedConfig, name: str) -> Any:

@@ -15,7 +15,12 @@ def test_a_model_type_is_explained() -> None:
     assert row["model"] == "GPT2LMHeadModel"
     assert row["parameters"] == 124_439_808 * 2
     assert row["kept"] > 0
+    assert (row["dtype"], row["tokens"]) == ("bfloat16", 512)
     assert "gpt2" in model_types()
+
+
+def test_one_that_computes_in_float32_is_explained_in_it() -> None:
+    assert examine("fnet")["dtype"] == "float32"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,16 @@ def test_a_reason_is_said_in_words(problem: str, why: str) -> None:
 
 
 def test_the_page_counts_what_works() -> None:
-    works = {"class": "a", "model": "A", "parameters": 4, "kept": 2, "peak": 9, "drawn": 0, "seconds": 1.0}
+    works = {
+        "class": "a",
+        "model": "A",
+        "dtype": "float32",
+        "parameters": 4,
+        "kept": 2,
+        "peak": 9,
+        "drawn": 0,
+        "seconds": 1.0,
+    }
     text = page([works, {"class": "b", "model": "B", "problem": TOO_LONG}], "5.0", 3)
     assert "2 of the 3 model types of transformers 5.0" in text
     assert "**1 work (50%).**" in text

@@ -132,3 +132,11 @@ def test_the_state_of_adamw_is_of_what_is_trained() -> None:
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
     with pytest.raises((PlanningError, TargetError), match=r"LlamaConfig|LlamaForCausalLM"):
         model_of(config(tmp_path, num_attention_heads=0))
+
+
+def test_a_model_whose_text_must_have_one_length_gets_it() -> None:
+    assert model_of("reformer", tokens=None, dtype=torch.float32).tokens == 64 * 64
+
+
+def test_one_with_fewer_positions_than_it_says_gets_a_shorter_text() -> None:
+    assert model_of("camembert", tokens=None).tokens == 256

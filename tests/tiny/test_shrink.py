@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import (
     BertConfig,
     CLIPConfig,
     DetrConfig,
+    EsmConfig,
     LlamaConfig,
     LlavaConfig,
     MixtralConfig,
@@ -28,6 +30,7 @@ from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny import tiny_config
 from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.field_rules import names_token
+from ckpt_surgery.tiny.shrink import fill_open_fields
 from ckpt_surgery.tiny.sizes import ATTEMPTS, VOCABULARY
 
 pytestmark = pytest.mark.both
@@ -160,3 +163,15 @@ def test_later_attempts_are_no_smaller() -> None:
 def test_what_is_no_configuration_is_refused(given: Any) -> None:
     with pytest.raises(OptionTypeError, match="takes a configuration"):
         tiny_config(given)
+
+
+def test_what_a_class_leaves_to_its_checkpoints_gets_a_value() -> None:
+    config: Any = EsmConfig()
+    assert config.vocab_size is None
+    fill_open_fields(config, vocabulary=33)
+    assert config.vocab_size == 33
+    assert config.pad_token_id == 0
+    before = LlamaConfig(pad_token_id=1)
+    after = copy.deepcopy(before)
+    fill_open_fields(after, vocabulary=33)
+    assert after.to_dict() == before.to_dict()
