@@ -132,7 +132,8 @@ class BlockWitness:
 
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
-            self._handles.append(parameter.register_hook(partial(self._add, name)))  # type: ignore[no-untyped-call]
+            hook = ModelHook(partial(self._add, name))
+            self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def start_backward(self) -> None:
         """Calls of the block are recomputes from now on."""

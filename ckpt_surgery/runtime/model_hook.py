@@ -7,7 +7,10 @@ from typing import Any
 
 
 class ModelHook:
-    """A hook on the modules of one model. In copies and pickles of the model nothing happens in its place."""
+    """A hook on modules or parameters of one model, which only looks: a gradient may come to it in parts.
+
+    In copies and pickles of the model nothing happens in its place.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

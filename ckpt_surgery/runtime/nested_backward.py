@@ -15,6 +15,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.model_hook import ModelHook
 from ckpt_surgery.runtime.tensors import unseen
 
 _last_backward = WeakTensorKeyDictionary()
@@ -117,7 +118,9 @@ def _is_watched(tensor: Tensor) -> bool:
 
 
 def _is_hooked(parameter: Tensor) -> bool:
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+    """Whether a parameter has a hook that has to see its whole gradient at once."""
+    hooks = (*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values())
+    return not all(isinstance(hook, ModelHook) for hook in hooks)
 
 
 def _any_hooked(parameters: Parameters) -> bool:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ class Surgery(Undoable):
     @property
     def checkpointing(self) -> Callable[..., Any] | None:
         """The function that checkpoints the blocks; None while checkpointing is switched off."""
-        return next((function for f in self._forwards.values() if (function := vars(f.block).get(FUNCTION))), None)
+        functions = (vars(forward.block).get(FUNCTION) for forward in self._forwards.values())
+        function = next(filter(None, functions), None)
+        return None if function is None else inspect.unwrap(function)  # while it is counted, another is around it
 
     @property
     def stats(self) -> OffloadStats | None:

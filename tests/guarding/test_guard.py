@@ -621,6 +621,39 @@ def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool,
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
 
 
+def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_steps() -> None:
+    model = model_of(SureLayer, SureLayer)
+    surgery = wrap_blocks(model, offload="cpu")
+    said = str(surgery)
+    with guard(model):
+        model(**values())
+        assert str(surgery) == said
+        assert surgery.stats is not None
+
+
+@both_modes
+def test_a_surgery_takes_the_hooks_of_its_guard_in_a_loss_of_several_forwards(reentrant: bool) -> None:
+    """Other hooks on parameters are refused there in reentrant mode: they would see parts of a gradient."""
+
+    def run(guarded: bool) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        model = model_of(SureLayer, SureLayer)
+        wrap_blocks(model, use_reentrant=reentrant)
+        watching = guard(model, on_fault="raise", every=1) if guarded else None
+        for _ in range(5):
+            loss = sum(next(tensors(model(**values()))).square().mean() for _ in range(2))
+            loss.backward()  # type: ignore[union-attr]
+        if watching is not None:
+            assert watching.steps > 1
+            assert watching.report().ok
+        return [parameter.grad for parameter in model.parameters()]
+
+    for watched, bare in zip(run(True), run(False), strict=True):
+        assert watched is not None
+        assert bare is not None
+        assert torch.equal(watched, bare)
+
+
 def test_a_loss_of_several_forwards_is_one_step_from_the_second_time_on() -> None:
     model = model_of(Layer, Layer)
     enable(model)
