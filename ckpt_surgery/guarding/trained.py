@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.runtime.nested_backward import HookOnParts
 
 
 class UntrainedParameters:
@@ -44,10 +45,11 @@ class UntrainedParameters:
                 if name in self._handles:
                     continue
                 if isinstance(parameter, DTensor):
-                    hook = partial(self._note_sharded, name)
+                    hook = HookOnParts(partial(self._note_sharded, name))
                     self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 else:
-                    self._handles[name] = parameter.register_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
+                    hook = HookOnParts(partial(self._note, name))
+                    self._handles[name] = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def end(self, *, look: bool) -> list[GuardFault]:
         """The fault at the end of the last step of the patience. Waits for the device if it is to `look`, and then."""

@@ -30,6 +30,16 @@ _backward_hooks_of: Callable[[Tensor], Any] = attrgetter("_backward_hooks")
 _accumulation_hooks_of: Callable[[Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
 
 
+class HookOnParts:
+    """A hook on a parameter that may see the gradient in parts, each by itself: with it, nothing is refused."""
+
+    def __init__(self, hook: Callable[[Any], None]) -> None:
+        self._hook = hook
+
+    def __call__(self, gradient: Any) -> None:
+        self._hook(gradient)
+
+
 class _Anchor(torch.autograd.Function):
     """An empty tensor that seems to be made of parameters, and gives them no gradient."""
 
@@ -100,7 +110,7 @@ def _refusal(
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
         for name, parameter in parameters if _any_hooked(parameters) else ():
-            if _is_hooked(parameter) and parameter.requires_grad:
+            if _needs_whole(parameter) and parameter.requires_grad:
                 if id(parameter) in plain:
                     raise SurgeryError(
                         f"{place} cannot be recomputed: its parameter {name} got a hook after the forward, which "
@@ -118,6 +128,12 @@ def _is_watched(tensor: Tensor) -> bool:
 
 def _is_hooked(parameter: Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _needs_whole(parameter: Tensor) -> bool:
+    """Whether a hook on a parameter has to see its gradient as a whole."""
+    hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
+    return not all(isinstance(hook, HookOnParts) for hook in hooks)
 
 
 def _any_hooked(parameters: Parameters) -> bool:
@@ -152,7 +168,7 @@ def refuse_others(place: str, parameters: Parameters, results: Sequence[Tensor],
                 f"{place} used a tensor with gradient that is no argument of it: with use_reentrant=True the backward "
                 "would go through its graph once for each block; use use_reentrant=False, or pass the tensor itself"
             )
-        if leaf is not None and id(leaf) not in own and _is_hooked(leaf):
+        if leaf is not None and id(leaf) not in own and _needs_whole(leaf):
             _refuse_parts(place, f"parameter of shape {tuple(leaf.shape)} from outside of it", leaf)
 
 

@@ -96,7 +96,7 @@ def result_of(
 def broken(precision: torch.dtype | None = None, build: Callable[[], Any] = plain) -> Result:
     """A layer that computes something else in each run, and a parameter that nothing uses."""
     model, factors = build(), itertools.count(1)
-    layers = layers_of(model)
+    layers: dict[str, Any] = layers_of(model)
     layers["1"].mlp.register_forward_hook(lambda module, given, output: output * next(factors))
     layers["0"].unused = torch.nn.Linear(4, 4).double()
     sharded(model, precision)
