@@ -21,6 +21,11 @@ _NO_BACKWARD = -1
 """What torch says in place of the number of the backward that runs, where none does."""
 
 
+def in_backward() -> bool:
+    """Whether autograd runs on this thread: a backward, or what a hook does in one."""
+    return torch._C._current_graph_task_id() != _NO_BACKWARD
+
+
 class StepHooks:
     """Calls `begin` before a forward that trains, `backward` as the backward reaches its output, and `end` after that.
 
@@ -64,7 +69,7 @@ class StepHooks:
             self._give_up()
 
     def _before(self, model: nn.Module, _: Any) -> None:
-        if self._in_backward and torch._C._current_graph_task_id() == _NO_BACKWARD:
+        if self._in_backward and not in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return

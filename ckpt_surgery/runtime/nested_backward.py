@@ -101,7 +101,7 @@ def _refusal(
                 "use_reentrant=True what reaches it through the others is left out; use use_reentrant=False"
             )
         for name, parameter in parameters if _any_hooked(parameters) else ():
-            if _is_hooked(parameter) and parameter.requires_grad:
+            if _needs_whole(parameter) and parameter.requires_grad:
                 if id(parameter) in plain:
                     raise SurgeryError(
                         f"{place} cannot be recomputed: its parameter {name} got a hook after the forward, which "
@@ -118,8 +118,12 @@ def _is_watched(tensor: Tensor) -> bool:
 
 
 def _is_hooked(parameter: Tensor) -> bool:
-    """Whether a parameter has a hook that has to see its whole gradient at once."""
-    hooks = (*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values())
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _needs_whole(parameter: Tensor) -> bool:
+    """Whether a hook on a parameter has to see its gradient as a whole."""
+    hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
     return not all(isinstance(hook, ModelHook) for hook in hooks)
 
 
@@ -155,7 +159,7 @@ def refuse_others(place: str, parameters: Parameters, results: Sequence[Tensor],
                 f"{place} used a tensor with gradient that is no argument of it: with use_reentrant=True the backward "
                 "would go through its graph once for each block; use use_reentrant=False, or pass the tensor itself"
             )
-        if leaf is not None and id(leaf) not in own and _is_hooked(leaf):
+        if leaf is not None and id(leaf) not in own and _needs_whole(leaf):
             _refuse_parts(place, f"parameter of shape {tuple(leaf.shape)} from outside of it", leaf)
 
 

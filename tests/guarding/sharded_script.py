@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import peft
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -17,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.faults import GuardFaultKind
 from tests.rank_cases import run_cases, whole
-from tests.zoo.tiny_models import llama, tokens
+from tests.zoo.tiny_models import layers_of, llama, tokens
 
 SIZE = 2
 LAYERS = 2
@@ -28,13 +29,13 @@ Result = dict[str, Any]
 def sharded(model: Any, precision: torch.dtype | None = None) -> None:
     mesh = init_device_mesh("cpu", (SIZE,))
     policy = MixedPrecisionPolicy(param_dtype=precision)
-    for layer in model.model.layers:
+    for layer in layers_of(model).values():
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def train(model: Any, accumulated: bool = False) -> list[float]:
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01)
     losses = []
     for step in range(LAYERS + 1):
         stepping = not accumulated or step % 2 == 1
@@ -51,11 +52,26 @@ def train(model: Any, accumulated: bool = False) -> list[float]:
     return losses
 
 
+def plain() -> Any:
+    return llama(LAYERS, use_cache=False)
+
+
+def adapted() -> Any:
+    """With adapters on the queries and values of each layer; nothing else trains."""
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = plain()
+    torch.manual_seed(1)
+    return peft.get_peft_model(model, config).double()
+
+
 def result_of(
-    order: Callable[[Any], Any] | None, precision: torch.dtype | None = None, accumulated: bool = False
+    order: Callable[[Any], Any] | None,
+    precision: torch.dtype | None = None,
+    accumulated: bool = False,
+    build: Callable[[], Any] = plain,
 ) -> Result:
     """A guarded training of a sharded model next to one without checkpointing and guard."""
-    bare, model = llama(LAYERS, use_cache=False), llama(LAYERS, use_cache=False)
+    bare, model = build(), build()
     sharded(bare, precision)
     surgery = order(model) if order else None
     if surgery is None:
@@ -77,11 +93,12 @@ def result_of(
     }
 
 
-def broken(precision: torch.dtype | None = None) -> Result:
+def broken(precision: torch.dtype | None = None, build: Callable[[], Any] = plain) -> Result:
     """A layer that computes something else in each run, and a parameter that nothing uses."""
-    model, factors = llama(LAYERS, use_cache=False), itertools.count(1)
-    model.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output * next(factors))
-    model.model.layers[0].unused = torch.nn.Linear(4, 4).double()
+    model, factors = build(), itertools.count(1)
+    layers: dict[str, Any] = layers_of(model)
+    layers["1"].mlp.register_forward_hook(lambda module, given, output: output * next(factors))
+    layers["0"].unused = torch.nn.Linear(4, 4).double()
     sharded(model, precision)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     with guard(model, on_fault="collect", patience=LAYERS) as watching:
@@ -111,8 +128,15 @@ CASES: dict[str, Callable[[], Result]] = {
     "after": lambda: result_of(after),
     "bfloat16": lambda: result_of(None, torch.bfloat16),
     "accumulated": lambda: result_of(None, accumulated=True),
+    "adapters": lambda: result_of(None, build=adapted),
+    "adapters, before": lambda: result_of(before, build=adapted),
+    "adapters in bfloat16": lambda: result_of(None, torch.bfloat16, build=adapted),
 }
-BROKEN: dict[str, Callable[[], Result]] = {"broken": broken, "broken in bfloat16": lambda: broken(torch.bfloat16)}
+BROKEN: dict[str, Callable[[], Result]] = {
+    "broken": broken,
+    "broken in bfloat16": lambda: broken(torch.bfloat16),
+    "broken with adapters": lambda: broken(build=adapted),
+}
 ALL_CASES = {**CASES, **BROKEN}
 
 

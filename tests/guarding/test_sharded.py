@@ -6,12 +6,21 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("peft")
 
 from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE
 from tests.rank_cases import Results, case_results
 
 PARAMETERS = 9
 """Those of a layer."""
+ADAPTED = 4
+"""Those of its adapters."""
+OF_THE_LAYER = {"mlp.up_proj.weight", "post_attention_layernorm.weight"}
+WRONG = {
+    "broken": OF_THE_LAYER,
+    "broken in bfloat16": OF_THE_LAYER,
+    "broken with adapters": {"self_attn.v_proj.lora_A.default.weight", "its argument hidden_states"},
+}
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -27,7 +36,10 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
         assert (rank["losses"], rank["names"], rank["weights"]) == (True, True, True)
         assert rank["counts"] == [[1, 1]]
         assert rank["proofs"] == ["proved"] * LAYERS
-        assert rank["compared"] == [PARAMETERS + 1] * LAYERS, "with what a layer was given"
+        if case.startswith("adapters"):
+            assert rank["compared"] == [ADAPTED + (case != "adapters, before"), ADAPTED + 1], case
+        else:
+            assert rank["compared"] == [PARAMETERS + 1] * LAYERS, "with what a layer was given"
         assert rank["faults"] == []
 
 
@@ -35,5 +47,6 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
 def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results, case: str) -> None:
     for rank in results[case]:
         assert rank["proofs"] == ["proved", "wrong"]
-        assert {"mlp.up_proj.weight", "post_attention_layernorm.weight"} <= set(rank["wrong"])
-        assert rank["untrained"] == [["model.layers.0.unused.weight", "model.layers.0.unused.bias"]]
+        assert WRONG[case] <= set(rank["wrong"])
+        (untrained,) = rank["untrained"]
+        assert [name.partition("layers.")[2] for name in untrained] == ["0.unused.weight", "0.unused.bias"]

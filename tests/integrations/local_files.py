@@ -79,10 +79,16 @@ def sentence(place: int, length: int = 5) -> str:
     return " ".join(WORDS[(place * 7 + 3 * n) % len(WORDS)] for n in range(length))
 
 
-def rows(count: int = 16) -> list[dict[str, str]]:
+def rows(count: int = 16) -> list[dict[str, Any]]:
     """Rows that serve supervised, preference and online training alike."""
     return [
-        {"prompt": sentence(n), "completion": sentence(n + 1), "chosen": sentence(n + 1), "rejected": sentence(n + 2)}
+        {
+            "prompt": sentence(n),
+            "completion": sentence(n + 1),
+            "label": n % 2 == 0,
+            "chosen": sentence(n + 1),
+            "rejected": sentence(n + 2),
+        }
         for n in range(count)
     ]
 

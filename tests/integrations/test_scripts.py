@@ -41,6 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_folder(made / "sft", "prompt", "completion")
     data_folder(made / "dpo", "prompt", "chosen", "rejected")
     data_folder(made / "grpo", "prompt")
+    data_folder(made / "rloo", "prompt")
+    data_folder(made / "kto", "prompt", "completion", "label")
+    data_folder(made / "reward", "chosen", "rejected")
     (made / "rewards.py").write_text(REWARD, encoding="utf-8")
     return made
 
@@ -51,10 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sft", "", "LlamaForCausalLM"),
         ("dpo", "--gradient_accumulation_steps 2", "LlamaForCausalLM"),
         ("grpo", ONLINE, "LlamaForCausalLM"),
+        ("rloo", ONLINE, "LlamaForCausalLM"),
+        ("kto", "", "LlamaForCausalLM"),
+        ("reward", "", "LlamaForSequenceClassification"),
         ("sft", ADAPTER, "PeftModel"),
         ("dpo", ADAPTER, "PeftModel"),
     ],
-    ids=["sft", "dpo", "grpo", "sft with an adapter", "dpo with an adapter"],
+    ids=["sft", "dpo", "grpo", "rloo", "kto", "reward", "sft with an adapter", "dpo with an adapter"],
 )
 def test_a_script_of_trl_trains_the_same_and_is_proved(folder: Path, name: str, more: str, model: str) -> None:
     arguments = [script_of("trl", f"scripts/{name}.py"), *COMMON.split(), "--dataset_name", f"./{name}", *more.split()]

@@ -72,7 +72,7 @@ def test_a_training_is_as_without_it_and_every_block_is_recomputed_for_each_colu
     assert seen == bare_losses
     assert callback.report is not None
     assert [row.counts for row in callback.report.blocks] == [(2, 2)] * LAYERS
-    assert callback.report.steps == 3
+    assert (callback.report.steps, callback.report.proved) == (3, LAYERS)
     trained, expected = model.state_dict(), bare.state_dict()
     assert list(trained) == list(expected)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)

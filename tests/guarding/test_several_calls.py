@@ -1,0 +1,148 @@
+"""Blocks that run several times in a step: each call is run alone, and its parameters' gradients are added up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery import guard, wrap_blocks
+from ckpt_surgery.guarding.faults import GuardFaultKind
+from ckpt_surgery.guarding.proof import ProofStatus
+from tests.conftest import installed_major
+from tests.guarding.test_guard import enable, train
+from tests.measure.toys import Layer, Model, SureLayer, model_of, values
+from tests.zoo.tiny_models import llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+both_modes = pytest.mark.parametrize("reentrant", [False, True])
+HOOKS_INSIDE = installed_major("transformers") < 5
+"""Whether a recompute runs the hooks of a layer of transformers, so that nothing says which call it belongs to."""
+
+
+class Again(Model):
+    """Runs its stack twice, as models that share their layers over depth do."""
+
+    def forward(self, values: Tensor) -> Any:
+        return self.last(self.run_layers(self.run_layers(self.first(values))))
+
+
+@both_modes
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_stack_that_runs_twice_is_proved_call_by_call(wrapped: bool, reentrant: bool) -> None:
+    model, bare = (model_of(SureLayer, SureLayer, whole=Again) for _ in range(2))
+    expected = train(bare)
+    if wrapped:
+        wrap_blocks(model, use_reentrant=reentrant)
+    else:
+        enable(model, reentrant)
+    with guard(model, on_fault="raise") as watching:
+        assert train(model) == expected
+        report = watching.report()
+    assert [row.counts for row in report.blocks] == [(2, 2)] * 2
+    if HOOKS_INSIDE and reentrant and not wrapped:
+        assert {row.proof.status for row in report.blocks} == {ProofStatus.SEVERAL_CALLS}
+    else:
+        assert report.proved == 2
+        assert [row.proof.compared for row in report.blocks] == [4, 4], "two parameters, and what each call was given"
+
+
+class Drifts(SureLayer):
+    """Computes something else in the recompute of its second call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = itertools.chain([1.0, 1.0, 2.0], itertools.cycle([1.0, 1.0, 1.0, 2.0]))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.tanh(self.linear(hidden_states) * next(self.factors))
+
+
+def test_a_call_that_drifts_is_told_by_its_parameters() -> None:
+    model = model_of(SureLayer, Drifts, whole=Again)
+    enable(model)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    (fault,) = report.faults
+    assert fault.kind is GuardFaultKind.WRONG_GRADIENTS
+    assert fault.subjects[0] == "layers.1"
+    assert {"linear.weight", "linear.bias"} <= set(fault.subjects)
+    assert any(" in call " in name for name in fault.subjects)
+
+
+class Embeds(nn.Module):
+    """A loss that embeds two columns with one model, as those of sentence-transformers do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows: int = 2) -> Tensor:
+        first, second = (self.model(**tokens(n)).logits.float().mean((0, 1)) for n in (rows, rows + 1))
+        return torch.cosine_similarity(first, second, dim=0)
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loss_that_embeds_several_columns_is_proved(wrapped: bool, precision: torch.dtype | None) -> None:
+    model = llama(2, use_cache=False, attention_dropout=0.1).float().train()
+    loss_of = Embeds(model)
+    if wrapped:
+        wrap_blocks(model)
+    else:
+        enable(model)
+    with guard(loss_of, on_fault="raise") as watching:
+        for _ in range(3):
+            with torch.autocast("cpu", dtype=precision or torch.bfloat16, enabled=precision is not None):
+                loss = loss_of()
+            loss.backward()
+        report = watching.report()
+    assert report.proved == 2
+    assert [row.counts for row in report.blocks] == [(2, 2)] * 2
+
+
+class Cached(nn.Module):
+    """A loss that embeds without gradients first, and again, piece by piece, in a hook of its backward."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def embed(self) -> Tensor:
+        return torch.as_tensor(self.model(**values()).sum(-1))
+
+    def forward(self) -> Tensor:
+        with torch.no_grad():
+            embedded = self.embed()
+        embedded.requires_grad_()
+        loss = embedded.square().mean()
+        (gradient,) = torch.autograd.grad(loss, embedded)
+        loss = loss.detach().requires_grad_()
+
+        def again(_: Tensor) -> None:
+            with torch.enable_grad():
+                (self.embed() * gradient).sum().backward()  # type: ignore[no-untyped-call]
+
+        loss.register_hook(again)  # type: ignore[no-untyped-call]
+        return loss
+
+
+def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said() -> None:
+    loss_of = Cached(model_of(Layer, Layer))
+    enable(loss_of.model)
+    with guard(loss_of, on_fault="raise") as watching:
+        for _ in range(3):
+            loss_of().backward()
+        report = watching.report()
+    assert report.ok
+    assert [row.counts for row in report.blocks] == [None, None]
+    assert report.proved == 0
