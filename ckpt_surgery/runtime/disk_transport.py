@@ -8,14 +8,19 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.buffer_pool import Buffer, BufferPool
-from ckpt_surgery.runtime.host_transport import HostTransport
+from ckpt_surgery.runtime.copy_thread import CopyJob, CopyThread
+from ckpt_surgery.runtime.host_transport import DeviceCopy, HostCopy, HostTransport, SideStreams
 
 _PREFIX = "ckpt-surgery-"
 _PIECE = 2**20
@@ -28,17 +33,103 @@ _IN_MEMORY = {"tmpfs", "ramfs"}
 class DiskTransport(HostTransport):
     """To memory-mapped files in `folder`, by default the system's folder for large temporary files.
 
-    The kernel writes them to the disk, and reads them again, as memory gets short. Copies hold up the step.
+    The kernel writes them to the disk, and reads them again, as memory gets short. A thread copies, in the order in
+    which it is asked, both ways: memory that is used again is written only behind the copies that read it. `finish`
+    and `get` wait for it, and raise SurgeryError where a copy failed.
     """
-
-    everywhere = True
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         super().__init__(MappedFiles(large_temporary_folder() if folder is None else os.fspath(folder)))
+        self.thread = CopyThread()
         self._given = folder
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._given,)
+
+    def put(self, source: Tensor) -> HostCopy | None:
+        """Have the thread copy to a file. None where the disk has no room."""
+        if isinstance(source, FakeTensor):
+            return super().put(source)
+        buffer = self.pool.take(source.nbytes, source.device)
+        if buffer is None:
+            return None
+        file = buffer.laid_out_as(source)
+        streams = self._side_streams(source.device)
+        copy = copying(file, source, streams, None if streams is None else streams.to_host)
+        job = self.thread.run("write a block input to a file", copy)
+        return FileCopy(file, source.device, buffer, self.pool, job=job)
+
+    def finish(self, host_copy: HostCopy) -> None:
+        """Wait until the source is in the file."""
+        if isinstance(host_copy, FileCopy):
+            host_copy.job.wait()
+
+    def start(self, host_copy: HostCopy) -> DeviceCopy:
+        """Have the thread copy back. Raises SurgeryError in a forked process."""
+        if not isinstance(host_copy, FileCopy):
+            return super().start(host_copy)
+        host_copy.check_process()
+        tensor = torch.empty_like(host_copy.host, device=host_copy.device)
+        streams = self._side_streams(host_copy.device)
+        copy = copying(tensor, host_copy.host, streams, None if streams is None else streams.to_device)
+        return ReadCopy(tensor, job=self.thread.run("read a block input from its file", copy), file=host_copy)
+
+    def get(self, device_copy: DeviceCopy) -> Tensor:
+        """The tensor, once it is read."""
+        if isinstance(device_copy, ReadCopy):
+            device_copy.file.job.wait()
+            device_copy.job.wait()
+            return device_copy.tensor
+        return super().get(device_copy)
+
+    def release(self) -> None:
+        """Give back the files that are idle, and the others when they come back; and the thread."""
+        super().release()
+        self.thread.stop()
+
+
+@dataclass(slots=True, eq=False)
+class FileCopy(HostCopy):
+    """A copy in a file; `job` writes it."""
+
+    job: CopyJob = field(kw_only=True)
+
+    def __del__(self) -> None:
+        self.job.cancel()
+        HostCopy.__del__(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadCopy(DeviceCopy):
+    """A copy out of `file`, which stays until it is dropped; `job` reads it."""
+
+    job: CopyJob = field(kw_only=True)
+    file: FileCopy = field(kw_only=True)
+
+    def __del__(self) -> None:
+        self.job.cancel()
+
+
+def copying(target: Tensor, source: Tensor, streams: SideStreams | None, side: Any) -> Callable[[], None]:
+    """A function that copies on any thread: with streams on the stream `side`, behind what is queued now.
+
+    It holds both tensors, and when it returns the copy is done.
+    """
+    if streams is None:
+        return lambda: _copy(target, source)
+    before = streams.compute().record_event()
+
+    def copy() -> None:
+        with streams.module.stream(side):
+            side.wait_event(before)
+            target.copy_(source, non_blocking=True)
+        side.record_event().synchronize()
+
+    return copy
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
 
 
 class MappedFiles(BufferPool):

@@ -25,12 +25,9 @@ class HostTransport:
     written again only behind the copies that read it.
     """
 
-    everywhere = False
-    """Whether buffers of the pool are used without streams as well."""
-
     def __init__(self, pool: BufferPool | None = None) -> None:
         self.pool = PinnedPool() if pool is None else pool
-        self._streams: dict[torch.device, _SideStreams | None] = {}
+        self._streams: dict[torch.device, SideStreams | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         limit = self.pool.given_limit if isinstance(self.pool, PinnedPool) else None
@@ -39,15 +36,12 @@ class HostTransport:
     def put(self, source: Tensor) -> HostCopy | None:
         """Copy to the host, on a side stream if the device has streams. None where there is no room."""
         streams = self._side_streams(source.device)
-        if isinstance(source, FakeTensor) or (streams is None and not self.everywhere):
+        if isinstance(source, FakeTensor) or streams is None:
             return HostCopy(torch.empty_like(source, device="cpu").copy_(source), source.device)
         buffer = self.pool.take(source.nbytes, source.device)
         if buffer is None:
             return None
         host_copy = HostCopy(buffer.laid_out_as(source), source.device, buffer, self.pool)
-        if streams is None:
-            host_copy.host.copy_(source)
-            return host_copy
         host_copy.compute = streams.compute()
         streams.to_host.wait_stream(host_copy.compute)
         for event in buffer.events:
@@ -94,7 +88,7 @@ class HostTransport:
         """Give back the buffers that are idle, and the others when they come back."""
         self.pool.release()
 
-    def _side_streams(self, device: torch.device) -> _SideStreams | None:
+    def _side_streams(self, device: torch.device) -> SideStreams | None:
         if device not in self._streams:
             self._streams[device] = _side_streams(device)
         return self._streams[device]
@@ -105,7 +99,7 @@ def _host_transport(limit: int | None) -> HostTransport:
 
 
 @dataclass(frozen=True, slots=True)
-class _SideStreams:
+class SideStreams:
     """The two side streams of one device."""
 
     module: Any
@@ -117,11 +111,11 @@ class _SideStreams:
         return self.module.current_stream(self.device)
 
 
-def _side_streams(device: torch.device) -> _SideStreams | None:
+def _side_streams(device: torch.device) -> SideStreams | None:
     module: Any = torch.get_device_module(device)
     if device.type == "cpu" or not hasattr(module, "Stream"):
         return None
-    return _SideStreams(module, device, module.Stream(device), module.Stream(device))
+    return SideStreams(module, device, module.Stream(device), module.Stream(device))
 
 
 @dataclass(slots=True, eq=False)

@@ -81,7 +81,7 @@ def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
         return copy(tensor, source)
 
     monkeypatch.setattr(Tensor, "copy_", copied)
-    streams = host_transport._SideStreams(device, torch.device("cpu"), device.new_stream(), device.new_stream())
+    streams = host_transport.SideStreams(device, torch.device("cpu"), device.new_stream(), device.new_stream())
     monkeypatch.setattr(host_transport, "_side_streams", lambda _: streams)
     return device
 
@@ -172,7 +172,7 @@ def late_instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
         return tensor
 
     monkeypatch.setattr(Tensor, "copy_", copied)
-    streams = host_transport._SideStreams(device, torch.device("cpu"), device.side_stream(), device.side_stream())
+    streams = host_transport.SideStreams(device, torch.device("cpu"), device.side_stream(), device.side_stream())
     monkeypatch.setattr(host_transport, "_side_streams", lambda _: streams)
 
 

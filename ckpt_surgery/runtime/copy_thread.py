@@ -1,0 +1,104 @@
+"""One thread that copies in the order in which it is asked, so that the step goes on meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from ckpt_surgery.errors import SurgeryError
+
+
+@dataclass(slots=True)
+class CopyThreadStats:
+    """What a thread was asked for since it was made.
+
+    Of so many `copies`, `waited` were not done when the step needed them, and at most `peak` waited or ran at once.
+    """
+
+    copies: int = 0
+    waited: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyJob:
+    """A copy that the thread of the process `process` does; `what` names it in messages."""
+
+    what: str
+    process: int
+    future: Future[None]
+    stats: CopyThreadStats
+
+    def wait(self) -> None:
+        """Until it is done. Raises SurgeryError where it failed. In a forked process there is nothing to wait for."""
+        if self.process != os.getpid():
+            return
+        self.stats.waited += not self.future.done()
+        try:
+            self.future.result()
+        except CancelledError:
+            pass  # nobody needs it
+        except Exception as error:
+            raise SurgeryError(
+                f"offload could not {self.what} ({type(error).__name__}: {error}): this step is lost; give another "
+                'folder, or "cpu", as offload'
+            ) from error
+
+    def cancel(self) -> None:
+        """Nobody needs the copy: it is not begun any more. One that has begun ends by itself."""
+        self.future.cancel()
+
+
+@dataclass(eq=False)
+class CopyThread:
+    """Starts its thread with the first copy, and lets it end when it is stopped or not referred to any more.
+
+    A forked process gets a thread of its own. The interpreter's exit waits for the copies that there are.
+    """
+
+    stats: CopyThreadStats = field(default_factory=CopyThreadStats)
+    _executor: ThreadPoolExecutor | None = None
+    _process: int = 0
+    _unfinished: set[Future[None]] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, what: str, copy: Callable[[], None]) -> CopyJob:
+        """Have it do `copy` behind all that it was asked for before."""
+        with self._lock:
+            future = self._submit(copy)
+            self._unfinished = {each for each in self._unfinished if not each.done()} | {future}
+            self.stats.copies += 1
+            self.stats.peak = max(self.stats.peak, len(self._unfinished))
+        return CopyJob(what, os.getpid(), future, self.stats)
+
+    def stop(self) -> None:
+        """Let the thread end behind what it was asked for. A later copy starts another."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None and self._process == os.getpid():
+            executor.shutdown(wait=False)
+
+    def _submit(self, copy: Callable[[], None]) -> Future[None]:
+        if self._executor is None or self._process != os.getpid():
+            self._executor = ThreadPoolExecutor(1, "ckpt-surgery-offload")
+            self._process = os.getpid()
+            self._unfinished = set()
+        try:
+            return self._executor.submit(_without_graph, copy)
+        except RuntimeError:  # the interpreter is ending: no thread takes anything any more
+            done: Future[None] = Future()
+            try:
+                done.set_result(_without_graph(copy))
+            except Exception as error:
+                done.set_exception(error)
+            return done
+
+
+def _without_graph(copy: Callable[[], None]) -> None:
+    with torch.no_grad():
+        copy()
