@@ -15,7 +15,8 @@ from ckpt_surgery.report.summary import (
     error_text,
     gradient_errors,
 )
-from ckpt_surgery.text import percent, plural, ratio, size
+from ckpt_surgery.text import flops as flop_count
+from ckpt_surgery.text import percent, plural, ratio, size, some
 
 SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
 _MOST_NAMES = 400
@@ -33,6 +34,7 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
         _facts(report),
         _said(report),
         _side_by_side(_levels(report), _costs(report)),
+        _policies(report),
         _figures(plots),
         _blocks(report),
         _errors(report),
@@ -150,6 +152,19 @@ def _costs(report: Report) -> str:
         rows.append([title, *kept, percent(cost.saved_share), *flops])
     header = ["mode", "kept", "without", "best", "saved", "backward FLOPs", "best"]
     caption = "Bytes kept from forward to backward, and the work of the backward"
+    return table(header, rows, caption=caption, kind="numbers") if rows else ""
+
+
+def _policies(report: Report) -> str:
+    """What each name of `save` kept, and what the recomputes are spared for it."""
+    rows = []
+    for title, run in report.columns(alone=True):
+        for kept in run.kept_results if run else ():
+            operators = some(kept.operators) if kept.matched else "nothing of the kind has run"
+            figures = [f"{kept.results:,}", size(kept.bytes), flop_count(kept.flops)]
+            rows.append([title, f"<code>{escape(kept.name)}</code>", escape(operators), *figures])
+    header = ["mode", "save", "operators", "results kept", "bytes added", "work not done again"]
+    caption = "Results that the blocks keep instead of recomputing them"
     return table(header, rows, caption=caption, kind="numbers") if rows else ""
 
 

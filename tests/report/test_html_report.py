@@ -19,6 +19,7 @@ from ckpt_surgery.report import html as html_report
 from ckpt_surgery.report.figure import CSS_COLOURS, PlotError
 from ckpt_surgery.report.html import html_page, write_html
 from ckpt_surgery.report.plots import plots_of
+from ckpt_surgery.runtime.kept_summary import KeptSummary
 from tests.report import examples
 
 MOST_BYTES = 15_000_000
@@ -118,6 +119,20 @@ def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
     refused = examples.after_surgery(examples.healthy(), examples.refused())
     assert "reentrant \u203a refused" in html_page([refused])
     assert "<code>DynamicCache</code>" in html_page([refused])
+
+
+def test_what_policies_keep_is_a_table_with_the_names_that_matched_nothing() -> None:
+    kept = (
+        KeptSummary("attention", ("aten._scaled_dot_product_flash_attention",), 6, 3 * 2**20, 2_500_000),
+        KeptSummary("<router>", (), 0, 0, matched=False),
+    )
+    measured = examples.mode_report("non_reentrant")
+    page = html_page([examples.report("Llama", replace(measured, kept_results=kept))])
+    shown = " ".join("".join(Tags(page).text).split())
+    assert "modesaveoperatorsresults keptbytes addedwork not done again" in shown
+    assert "non_reentrantattentionaten._scaled_dot_product_flash_attention63.0 MiB2.5 MFLOP" in shown
+    assert "<router>nothing of the kind has run00 B0 FLOP" in shown
+    assert "bytes added" not in html_page([examples.report("Llama", measured)])
 
 
 def header(reports: list[Report]) -> str:
