@@ -93,7 +93,8 @@ class CopyThread:
         except RuntimeError:  # the interpreter is ending: no thread takes anything any more
             done: Future[None] = Future()
             try:
-                done.set_result(_without_graph(copy))
+                _without_graph(copy)
+                done.set_result(None)
             except Exception as error:
                 done.set_exception(error)
             return done

@@ -1,0 +1,210 @@
+"""What `explain` predicts, held against figures that others have measured on GPUs and published.
+
+    python -m benchmarks.published_figures [--page]
+
+Needs no GPU: the predictions are made on shapes, at the published settings. Prints a table; `--page` writes
+docs/coverage/published.md. Exits with 1 where a prediction is off by more than 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.cuda_operators import CudaOperators
+from ckpt_surgery.planning.explain import explanation_of, metered
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released, wrap_released
+from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.survey.resolve import resolve
+from ckpt_surgery.text import markdown_table
+
+MOST = 0.05
+"""The largest relative error that is accepted."""
+GIBIBYTE, MEBIBYTE = 2**30, 2**20
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "coverage" / "published.md"
+MOSAIC = "https://docs.pytorch.org/tutorials/beginner/mosaic_memory_profiling_tutorial.html"
+OFFLOAD = "https://github.com/huggingface/transformers/pull/48444"
+LONG = "https://github.com/pytorch/pytorch/issues/158657"
+TEXT = """\
+<!-- Written by `python -m benchmarks.published_figures --page`. -->
+
+# Published figures
+
+What `explain` predicts without a GPU, held against figures that others measured on one. Made by
+`python -m benchmarks.published_figures`, which fails where a prediction is off by more than 5 %.
+
+{table}
+
+- **Mosaic**: [torch's tutorial]({mosaic})
+  trains GPT-2 on 4 x 512 tokens in float32 with AdamW. Its total is without the parameters, which were there before it
+  began to record. Its loop holds what the model returns, the logits and, without checkpointing, a cache, through the
+  backward. Its units are GiB and MiB.
+- **Offload**: what [transformers' own offload]({offload})
+  frees of the memory that is held after the forward, with the configuration of Qwen3 in bfloat16, on an H100. Predicted
+  is what each further checkpointed block keeps, times the blocks. The `offload` of `wrap_blocks` leaves the inputs of
+  the last blocks on the device, for the backward needs them first.
+- **Llama 8B at 500,000 tokens**: the block inputs, as worked out in [torch's issue]({long}).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure: whose it is, what it is of, and its published and predicted value in one unit."""
+
+    source: str
+    name: str
+    published: float
+    predicted: float
+    unit: str
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, relative to what was published."""
+        return self.predicted / self.published - 1
+
+    @property
+    def close(self) -> bool:
+        """Whether the prediction is close enough."""
+        return abs(self.error) <= MOST
+
+
+def mosaic() -> list[Row]:
+    """GPT-2 in torch's tutorial, without and with checkpointing."""
+    from transformers import GPT2Config
+
+    rows = []
+    for how, total, activations, gradients in (
+        ("without checkpointing", 4.62, 2.93, 793.39),
+        ("with checkpointing", 2.55, 872.79 / 1024, 785.27),
+    ):
+        checkpointed = how == "with checkpointing"
+        released_model = _model("GPT2LMHeadModel", GPT2Config(), 512, 4, torch.float32)
+        cast(Any, released_model.model).config.use_cache = not checkpointed
+        if checkpointed:
+            wrap_released(released_model)
+        told = _with_output_held(released_model)
+        recorded = told.peak_bytes - told.parameter_bytes - told.buffer_bytes
+        rows += [
+            Row("Mosaic", f"peak {how}", total, recorded / GIBIBYTE, "GiB"),
+            Row("Mosaic", f"activations {how}", activations, told.kept_bytes / GIBIBYTE, "GiB"),
+            Row("Mosaic", f"backward {how}", gradients, told.peak.by_kind[Kind.BACKWARD] / MEBIBYTE, "MiB"),
+            Row("Mosaic", f"optimizer {how}", 949.4, told.optimizer_bytes / MEBIBYTE, "MiB"),
+        ]
+    return rows
+
+
+def _with_output_held(model: ReleasedModel) -> Explanation:
+    """A step whose loop holds what the model returns, AdamW's state included."""
+    held = []
+
+    def loss(output: Any) -> Tensor:
+        held.append(output)
+        return cast(Tensor, output.loss)
+
+    with CudaOperators():
+        step, drawn = metered(model.model, model.inputs, model.shapes, loss)
+    return explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW))
+
+
+def offload() -> list[Row]:
+    """What transformers' own offload frees of a Qwen3."""
+    from transformers import Qwen3Config
+
+    rows = []
+    for layers, hidden, tokens, freed in ((8, 1024, 8192, 128.0), (28, 2048, 32768, 3584.0)):
+        config = partial(
+            Qwen3Config,
+            hidden_size=hidden,
+            intermediate_size=3 * hidden,
+            num_attention_heads=hidden // 128,
+            num_key_value_heads=hidden // 256,
+        )
+        name = f"freed of {layers} layers of {hidden:,}, {tokens:,} tokens"
+        predicted = layers * _of_a_block("Qwen3ForCausalLM", config, tokens)
+        rows.append(Row("Offload", name, freed, predicted / MEBIBYTE, "MiB"))
+    return rows
+
+
+def long_text() -> list[Row]:
+    """The block inputs of a Llama of 8B at 500,000 tokens."""
+    from transformers import LlamaConfig
+
+    config = partial(
+        LlamaConfig,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        max_position_embeddings=524288,
+    )
+    predicted = 32 * _of_a_block("LlamaForCausalLM", config, 500_000)
+    return [Row("Llama 8B", "block inputs at 500,000 tokens", 122.0, predicted / GIBIBYTE, "GiB")]
+
+
+def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> ReleasedModel:
+    """The class `name` on shapes, with this configuration."""
+    with tempfile.TemporaryDirectory(prefix="published-figures-") as folder:
+        config.architectures = [name]
+        config.to_json_file(str(Path(folder, "config.json")))
+        return released(main_class(resolve([folder], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
+
+
+def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
+    """What a step with checkpointing keeps more for each further block, in bfloat16; `config` takes the blocks."""
+    kept = []
+    for layers in (1, 2):
+        model = _model(name, config(num_hidden_layers=layers), tokens, 1, torch.bfloat16)
+        wrap_released(model)
+        kept.append(explain_released(model).kept_bytes)
+    return kept[1] - kept[0]
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page."""
+    table = markdown_table(
+        ("source", "figure", "published", "predicted", "off by"),
+        [
+            (
+                row.source,
+                row.name,
+                f"{row.published:,.2f} {row.unit}",
+                f"{row.predicted:,.2f} {row.unit}",
+                f"{row.error:+.1%}",
+            )
+            for row in rows
+        ],
+    )
+    return TEXT.format(table=table, mosaic=MOSAIC, offload=OFFLOAD, long=LONG)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Predict, print, and write the page if that is asked for. Returns 1 where a prediction is off."""
+    parser = argparse.ArgumentParser(prog="published_figures", description=__doc__)
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
+    options = parser.parse_args(arguments)
+    rows = [*mosaic(), *offload(), *long_text()]
+    for row in rows:
+        print(
+            f"{row.source}: {row.name}: published {row.published:,.2f}, predicted {row.predicted:,.2f} {row.unit} "
+            f"({row.error:+.1%}){'' if row.close else ': off'}"
+        )
+    if options.page:
+        PAGE.write_text(page(rows), encoding="utf-8")
+    return 0 if all(row.close for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
