@@ -52,9 +52,9 @@ What `explain` predicts without a GPU, held against figures that others measured
   began to record. Its loop holds what the model returns, the logits and, without checkpointing, a cache, through the
   backward. Its units are GiB and MiB.
 - **Offload**: what [transformers' own offload]({offload})
-  frees of the memory that is held after the forward, with the configuration of Qwen3 in bfloat16, on an H100. Predicted
-  is what each further checkpointed block keeps, times the blocks. The `offload` of `wrap_blocks` leaves the inputs of
-  the last blocks on the device, for the backward needs them first.
+  frees of the memory that is held after the forward, with the configuration of Qwen3 in bfloat16, on an H100.
+  Predicted is what each further checkpointed block keeps, times the blocks. The `offload` of `wrap_blocks` leaves the
+  inputs of the last blocks on the device, for the backward needs them first.
 - **Llama 8B at 500,000 tokens**: the block inputs, as worked out in [torch's issue]({long}).
 """
 
