@@ -168,6 +168,22 @@ def test_every_nth_layer_counts_in_each_stack(name: str) -> None:
 
 
 @only_in_5
+def test_after_undo_offloading_is_that_of_transformers() -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model)
+    enable(model, options={"use_reentrant": False}, offload=True)
+    offloader = surgery.offloader
+    assert offloader is not None
+    surgery.undo()
+    assert not is_on(model)
+    enable(model, options={"use_reentrant": False}, offload=True)
+    inputs = tokens(8)
+    record = step(model, inputs, blocks=layers_of(model))
+    assert differences(record, step(small_llama(), inputs, blocks=layers_of(model))) == []
+    assert offloader.stats.tensors == 0
+
+
+@only_in_5
 @either_name
 def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     model = small_llama()
