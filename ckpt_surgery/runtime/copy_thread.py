@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -39,11 +40,10 @@ class CopyJob:
         if self.process != os.getpid():
             return
         self.stats.waited += not self.future.done()
-        try:
-            self.future.result()
-        except CancelledError:
-            pass  # nobody needs it
-        except Exception as error:
+        if self.future.cancelled():
+            return
+        error = self.future.exception()  # raised here, it would hold the frames of the step
+        if error is not None:
             raise SurgeryError(
                 f"offload could not {self.what} ({type(error).__name__}: {error}): this step is lost; give another "
                 'folder, or "cpu", as offload'
@@ -64,14 +64,14 @@ class CopyThread:
     stats: CopyThreadStats = field(default_factory=CopyThreadStats)
     _executor: ThreadPoolExecutor | None = None
     _process: int = 0
-    _unfinished: set[Future[None]] = field(default_factory=set)
+    _unfinished: weakref.WeakSet[Future[None]] = field(default_factory=weakref.WeakSet)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, what: str, copy: Callable[[], None]) -> CopyJob:
         """Have it do `copy` behind all that it was asked for before."""
         with self._lock:
             future = self._submit(copy)
-            self._unfinished = {each for each in self._unfinished if not each.done()} | {future}
+            self._unfinished = weakref.WeakSet([each for each in self._unfinished if not each.done()] + [future])
             self.stats.copies += 1
             self.stats.peak = max(self.stats.peak, len(self._unfinished))
         return CopyJob(what, os.getpid(), future, self.stats)
@@ -87,7 +87,7 @@ class CopyThread:
         if self._executor is None or self._process != os.getpid():
             self._executor = ThreadPoolExecutor(1, "ckpt-surgery-offload")
             self._process = os.getpid()
-            self._unfinished = set()
+            self._unfinished = weakref.WeakSet()
         try:
             return self._executor.submit(_without_graph, copy)
         except RuntimeError:  # the interpreter is ending: no thread takes anything any more

@@ -200,12 +200,13 @@ class Offloader:
         """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
         copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
         waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
+        # Before one of them fails: the next step must not fail for it again.
+        self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
         for offloaded in waited:
             self.transport.finish(offloaded.host_copy)
             # A source that was written to during its copy stays, so that the backward sees it and raises.
             if not offloaded.modified():
                 offloaded.source, offloaded.aliases = None, ()
-        self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
 
     def _unpack(self, saved: StayingTensor | _Reference) -> Tensor:
         return saved.tensor() if isinstance(saved, StayingTensor) else self.fetch(saved)

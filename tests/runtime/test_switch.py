@@ -168,6 +168,18 @@ def test_every_nth_layer_counts_in_each_stack(name: str) -> None:
 
 
 @only_in_5
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="transformers' own offload works there")
+def test_after_undo_offloading_is_that_of_transformers() -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model)
+    enable(model, options={"use_reentrant": False}, offload=True)
+    surgery.undo()
+    enable(model, options={"use_reentrant": False}, offload=True)
+    with pytest.raises(RuntimeError, match="pin_memory=True requires"):
+        step(model, tokens(8), blocks=layers_of(model))
+
+
+@only_in_5
 @either_name
 def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     model = small_llama()
