@@ -129,6 +129,11 @@ class BlockWitness:
             handle.remove()
         self._handles.clear()
 
+    def leave_out(self) -> GradientProof:
+        """The proof where nothing can be said of the step: the model ran a second time in the backward."""
+        self.remove()
+        return GradientProof(self._name, ProofStatus.SEVERAL_CALLS)
+
     def end(self) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step."""
         self.remove()
