@@ -158,7 +158,7 @@ class BlockWitness:
                 for call in reversed(calls):  # the order in which a backward adds up what they give to parameters
                     alone.append(call.run_alone(self._parameters, self._cut))
                     for name, gradient in alone[-1].parameters.items():
-                        add_gradient(gradients, name, gradient)
+                        gradients[name] = gradients[name] + gradient if name in gradients else gradient
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
         alone.reverse()
