@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import nn
 
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import is_layer
 from ckpt_surgery.runtime.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
-from ckpt_surgery.runtime.model_hook import ModelHook
 
 
 class Coverage:
-    """Counts the entries of `blocks` in one step of `model`.
-
-    Where a block runs in a backward that has not reached the model's results, as under a loss that embeds its inputs a
-    second time in a hook, forwards and recomputes cannot be told apart, and nothing is said of the step.
-    """
+    """Counts the entries of `blocks` in one step of `model`."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
         self._model = model
@@ -30,14 +23,10 @@ class Coverage:
         self._evaluating = {name for name, block in blocks.items() if not block.training}
         self._counter = EntryCounter(model, blocks)
         self._counter.__enter__()
-        self._handles = [block.register_forward_pre_hook(ModelHook(self._enter)) for block in blocks.values()]
-        self._in_backward = False
-        self._unclear = False
         self._removed = False
 
     def start_backward(self) -> None:
         """Count entries as recomputes from now on."""
-        self._in_backward = True
         self._counter.start_backward()
 
     def set_aside(self, aside: bool) -> None:
@@ -49,16 +38,9 @@ class Coverage:
         if not self._removed:
             self._removed = True
             self._counter.__exit__(None, None, None)
-            for handle in self._handles:
-                handle.remove()
-
-    def _enter(self, *_: Any) -> None:
-        self._unclear |= not self._in_backward and in_backward()
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """The entries of each block in forward and backward."""
-        if self._unclear:
-            return {}
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
     def faults(self) -> list[GuardFault]:

@@ -25,6 +25,7 @@ from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import GuardedBlock, GuardReport
+from ckpt_surgery.guarding.second_run import SecondRun
 from ckpt_surgery.guarding.steps import StepHooks
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
@@ -116,6 +117,7 @@ class Guard(Undoable):
         self._on_fault: OnFault = on_fault
         self._coverage: Coverage | None = None
         self._witness: BlockWitness | None = None
+        self._second: SecondRun | None = None
         self._memory: BlockMemory | None = None
         self._kept: dict[str, KeptBytes] = {}
         self._peaks: dict[str, int] = {}
@@ -201,6 +203,7 @@ class Guard(Undoable):
         blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
         if not blocks:
             return
+        self._second = SecondRun(self.model, blocks)
         if checked:
             self._coverage = Coverage(self.model, blocks)
             self._memory = BlockMemory(blocks)
@@ -239,20 +242,24 @@ class Guard(Undoable):
             self._memory.start_backward()
         if self._witness is not None:
             self._witness.start_backward()
+        if self._second is not None:
+            self._second.start_backward()
 
     def _end(self) -> None:
         checked = self._is_checked()
         self.steps += 1
         faults: list[GuardFault] = []
+        again = self._end_second()
         coverage, self._coverage = self._coverage, None
         if coverage is not None:
             coverage.remove()
+        if coverage is not None and not again:
             self._counts.update(coverage.counts())
             faults += coverage.faults()
         self._end_memory()
         witness, self._witness = self._witness, None
         if witness is not None:
-            proof = witness.end()
+            proof = witness.end() if not again else witness.leave_out()
             before = self._proofs.get(proof.name)
             if before is None or not before.judged or proof.judged:  # a later step may say less, as with layer drop
                 self._proofs[proof.name] = proof
@@ -272,7 +279,15 @@ class Guard(Undoable):
         if self._witness is not None:
             self._witness.remove()
         self._coverage = self._witness = None
+        self._end_second()
         self._end_memory()
+
+    def _end_second(self) -> bool:
+        """Whether the model ran a second time in the backward."""
+        second, self._second = self._second, None
+        if second is not None:
+            second.remove()
+        return second is not None and second.seen
 
     def _end_memory(self) -> None:
         memory, self._memory = self._memory, None

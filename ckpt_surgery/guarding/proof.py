@@ -129,6 +129,11 @@ class BlockWitness:
             handle.remove()
         self._handles.clear()
 
+    def leave_out(self) -> GradientProof:
+        """The proof where nothing can be said of the step: the model ran a second time in the backward."""
+        self.remove()
+        return GradientProof(self._name, ProofStatus.SEVERAL_CALLS)
+
     def end(self) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step."""
         self.remove()
@@ -153,7 +158,7 @@ class BlockWitness:
                 for call in reversed(calls):  # the order in which a backward adds up what they give to parameters
                     alone.append(call.run_alone(self._parameters, self._cut))
                     for name, gradient in alone[-1].parameters.items():
-                        add_gradient(gradients, name, gradient)
+                        gradients[name] = gradients[name] + gradient if name in gradients else gradient
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return proof(ProofStatus.FAILED, detail=error_line(error))
         alone.reverse()

@@ -113,9 +113,10 @@ def test_a_loss_that_embeds_several_columns_is_proved(wrapped: bool, precision: 
 class Cached(nn.Module):
     """A loss that embeds without gradients first, and again, piece by piece, in a hook of its backward."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, made_of: bool) -> None:
         super().__init__()
         self.model = model
+        self.made_of = made_of
 
     def embed(self) -> Tensor:
         return torch.as_tensor(self.model(**values()).sum(-1))
@@ -133,11 +134,12 @@ class Cached(nn.Module):
                 (self.embed() * gradient).sum().backward()  # type: ignore[no-untyped-call]
 
         loss.register_hook(again)  # type: ignore[no-untyped-call]
-        return loss
+        return loss * 1 if self.made_of else loss
 
 
-def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said() -> None:
-    loss_of = Cached(model_of(Layer, Layer))
+@pytest.mark.parametrize("made_of", [False, True], ids=["the loss", "made of the loss"])
+def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said(made_of: bool) -> None:
+    loss_of = Cached(model_of(Layer, Layer), made_of)
     enable(loss_of.model)
     with guard(loss_of, on_fault="raise") as watching:
         for _ in range(3):
