@@ -277,7 +277,7 @@ class Guard(Undoable):
         if self._coverage is not None:
             self._coverage.remove()
         if self._witness is not None:
-            self._witness.remove()
+            self._witness.give_up()
         self._coverage = self._witness = None
         self._end_second()
         self._end_memory()

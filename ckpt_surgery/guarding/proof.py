@@ -129,15 +129,29 @@ class BlockWitness:
             handle.remove()
         self._handles.clear()
 
+    def give_up(self) -> None:
+        """Take all hooks off, and let go of what was seen."""
+        self.remove()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.release()
+
     def leave_out(self) -> GradientProof:
         """The proof where nothing can be said of the step: the model ran a second time in the backward."""
-        self.remove()
+        self.give_up()
         return GradientProof(self._name, ProofStatus.SEVERAL_CALLS)
 
     def end(self) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step."""
         self.remove()
         calls, self._calls = self._calls, []
+        try:
+            return self._proof(calls)
+        finally:
+            for call in calls:
+                call.release()
+
+    def _proof(self, calls: list[WitnessedCall]) -> GradientProof:
         proof = partial(GradientProof, self._name)
         if not calls:
             return proof(ProofStatus.NOT_CALLED)

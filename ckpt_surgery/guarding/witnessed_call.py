@@ -147,6 +147,15 @@ class WitnessedCall:
         if gradient is not None:
             self._output_gradients.setdefault(place, gradient.detach())
 
+    def release(self) -> None:
+        """Let go of the graph, whose hooks hold the call, and of what the call was given."""
+        self.made.clear()
+        self.handed_on.nodes.clear()
+        self._contributions = None
+        self._output_gradients.clear()
+        self._inputs.clear()
+        del self._record
+
     def run_alone(self, parameters: Mapping[str, nn.Parameter], cut_tensors: CutTensors) -> CallAlone:
         """Run the block without checkpointing, with the gradients that have reached it."""
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]

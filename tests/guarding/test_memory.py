@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 pytest.importorskip("torch")
@@ -12,6 +14,8 @@ import torch
 from ckpt_surgery import guard
 from ckpt_surgery.guarding import memory
 from ckpt_surgery.guarding.memory import KeptBytes, allocated, peaks
+from ckpt_surgery.guarding.witnessed_call import WitnessedCall
+from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.guarding.test_guard import train
 from tests.measure.toys import Layer, model_of
@@ -51,3 +55,20 @@ def test_a_device_that_counts_is_believed(monkeypatch: pytest.MonkeyPatch) -> No
         assert isinstance(measured, KeptBytes)
         assert measured.kept == 1000
         assert left - best == 1000 - measured.returned, "what is left besides the results is too much"
+
+
+@pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
+def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
+    """Without a garbage collection: what is in a cycle would stay for many steps."""
+    model = model_of(Layer, Layer)
+    switch_checkpointing(model, mode)
+    left = []
+    gc.collect()
+    gc.disable()
+    try:
+        with guard(model, every=1) as watching:
+            train(model, 4, lambda _: left.append(sum(isinstance(thing, WitnessedCall) for thing in gc.get_objects())))
+            assert watching.report().proved == 2
+    finally:
+        gc.enable()
+    assert max(left) <= 1, "the one whose graph the last loss holds"
