@@ -19,6 +19,7 @@ from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_c
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
+from tests.conftest import installed_major
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 SMALL = {
@@ -138,5 +139,6 @@ def test_a_model_whose_text_must_have_one_length_gets_it() -> None:
     assert model_of("reformer", tokens=None, dtype=torch.float32).tokens == 64 * 64
 
 
+@pytest.mark.skipif(installed_major("transformers") == 4, reason="there the positions are counted on shapes alone")
 def test_one_with_fewer_positions_than_it_says_gets_a_shorter_text() -> None:
     assert model_of("camembert", tokens=None).tokens == 256
