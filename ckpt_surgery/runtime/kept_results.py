@@ -61,14 +61,16 @@ class KeptCount:
 
 @dataclass
 class SavePolicy:
-    """The option `save` of a surgery, and what it kept in the present step: from the first forward after a recompute.
+    """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
 
-    `kept` is by text of `save` and name of an operator; `bytes` by name of a block, memory that two results share
-    counted once; `flops` are those that the recomputes of a block do less.
+    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. `kept` is by
+    text of `save` and name of an operator; `bytes` by name of a block, memory that two results share counted once;
+    `flops` are those that the recomputes of a block do less.
     """
 
     save: tuple[str, ...]
     preserve_rng_state: bool
+    blocks: str = "*"
     kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
     flops: Counter[str] = field(default_factory=Counter)
@@ -136,9 +138,10 @@ class SavePolicy:
         if self._waiting or not self.unmatched:
             return
         names = listed([repr(text) for text in self.unmatched])
+        which = "the blocks" if self.blocks == "*" else f"the blocks of {self.blocks!r}"
         operators = ", ".join(f"{in_words(name)} ({number})" for name, number in self._run.most_common())
         raise SurgeryError(
-            f"save names {names}, and the blocks run nothing of the kind: leave that out, or name operators that they "
+            f"save names {names}, and {which} run nothing of the kind: leave that out, or name operators that they "
             f"run: {operators}"
         )
 
