@@ -24,8 +24,8 @@ class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
     `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, `save` pairs of a
-    pattern and names of operators, and `offload_pinned` is in bytes. Raises SurgeryError where a value is none of those
-    allowed, or two options contradict each other.
+    pattern and names of operators, and `offload_pinned` is in bytes. Raises SurgeryError where a value is none of
+    those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False

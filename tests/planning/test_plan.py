@@ -88,7 +88,7 @@ def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     least, most = bounds(model, inputs)
     made = plan(model, inputs, int(least + share * (most - least)), offload=False, changes=False, save=False)
     (stack, number), *_ = made.chosen.choice.first.items()
-    assert 0 < number <= made.blocks[stack] == 6
+    assert 0 < number <= len(made.stacks[stack]) == 6
     faster = wrap_blocks(model, first=number - 1)
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
     assert explain(model, inputs).peak_bytes + states > made.memory
@@ -205,7 +205,8 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
 
 def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
     model, _ = long_texts(64, 32)
-    choice = PlanChoice(first={"none": 1}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
+    stacks = {"none": ("none.0", "none.1")}
+    choice = PlanChoice(stacks, {"none.0": ()}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
     attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
     with pytest.raises(SurgeryError):
         choice.apply(model)
