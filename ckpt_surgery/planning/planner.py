@@ -250,6 +250,6 @@ class BudgetPlanner:
                 block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
                 key = (block, place.module, allocation.operator, place.line, allocation.shape)
                 made.add(key)
-                given = self._made is not None and block and keeper and key not in self._made
+                given = self._made is not None and keeper and key not in self._made
                 kept[keeper if given else block] += allocation.bytes
         return kept, frozenset(made)

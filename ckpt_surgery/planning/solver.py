@@ -65,8 +65,8 @@ def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> 
     """Every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
 
     `blocks` are the alternatives of each block, in the order of the forward; `edges` is the peak outside of blocks,
-    and `loss` that between the forward of the last and its backward, without what blocks keep. Where blocks have the
-    same alternatives, those that keep less come first, if that makes the peak no higher.
+    and `loss` that between the forward of the last and its backward, without what blocks keep. Of blocks of one kind,
+    whose alternatives take the same bytes and time, those that keep less come first, if that makes the peak no higher.
     """
     beginnings = [_Beginning(0.0, 0, edges)]
     least = [*(min(each.own for each in alternatives) for alternatives in blocks), loss]
@@ -127,12 +127,12 @@ def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
 def _settled(blocks: Sequence[Sequence[Alternative]], begun: _Beginning, edges: int, loss: int) -> Solution:
     """The solution, with the blocks of each kind in the order of what they keep."""
     taken = list(begun.way())
-    kinds: dict[tuple[Alternative, ...], list[int]] = {}
+    kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
     for place, alternatives in enumerate(blocks):
-        kinds.setdefault(tuple(alternatives), []).append(place)
-    for alternatives, places in kinds.items():
-        in_order = sorted((taken[place] for place in places), key=lambda at: (alternatives[at].kept, at))
-        for place, at in zip(places, in_order, strict=True):
+        kinds.setdefault(tuple((each.kept, each.seconds) for each in alternatives), []).append(place)
+    for costs, places in kinds.items():
+        in_order = sorted((costs[taken[place]], taken[place]) for place in places)
+        for place, (_, at) in zip(places, in_order, strict=True):
             taken[place] = at
     peak = peak_of([blocks[place][at] for place, at in enumerate(taken)], edges=edges, loss=loss)
     if peak > begun.peak:

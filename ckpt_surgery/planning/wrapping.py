@@ -17,7 +17,7 @@ def wanted_blocks(stacks: Stacks, checkpointed: Collection[str]) -> dict[str, An
     if all(len(wanted[stack]) == len(blocks) for stack, blocks in stacks.items()):
         return {}
     if all(wanted[stack] == list(blocks[: len(wanted[stack])]) for stack, blocks in stacks.items()):
-        return {"first": {stack: len(names) for stack, names in wanted.items()}}
+        return {"first": {escape(stack): len(names) for stack, names in wanted.items()}}
     return {
         "stacks": [pattern for stack in stacks for pattern in _patterns(stack, wanted[stack], stacks[stack], stacks)]
     }
@@ -42,7 +42,7 @@ def _patterns(stack: str, some: Sequence[str], every: Sequence[str], stacks: Ite
     numbers = [name.removeprefix(f"{stack}.") for name in some]
     if some and list(some) == list(every) and stack and not any(each.startswith(f"{stack}.") for each in stacks):
         return [escape(stack)]
-    if not all(number.isdecimal() for number in numbers):
+    if not stack or not all(number.isdecimal() for number in numbers):
         return [escape(name) for name in some]
     tens = groupby(numbers, key=lambda number: number[:-1])
     return [f"{escape(stack)}.{start}{_digits(number[-1] for number in group)}" for start, group in tens]
@@ -53,6 +53,4 @@ def _digits(digits: Iterable[str]) -> str:
     every = "".join(digits)
     if len(every) == 1:
         return every
-    if every in "0123456789":
-        return "?" if len(every) == len("0123456789") else f"[{every[0]}-{every[-1]}]"
-    return f"[{every}]"
+    return f"[{every[0]}-{every[-1]}]" if every in "0123456789" else f"[{every}]"

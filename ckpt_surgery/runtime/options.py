@@ -89,7 +89,9 @@ class SurgeryOptions:
 
     def first_of(self, stack: str, blocks: int) -> int:
         """How many of a stack's blocks, counted from its start, may be checkpointed."""
-        return next((number for pattern, number in self.first or () if matches(stack, pattern)), blocks)
+        limits = self.first or ()
+        own = next((number for pattern, number in limits if fnmatchcase(stack, pattern)), None)
+        return next((number for pattern, number in limits if matches(stack, pattern)), blocks) if own is None else own
 
     def saved_by(self, block: str) -> str | None:
         """The pattern in `save` that decides what a block keeps, by the block's name: the first that matches."""
