@@ -54,7 +54,7 @@ def plan_command(
     ranks: Ranks = None,
     fsdp: Fsdp = False,
     zero: Zero = None,
-    device: DeviceName = None,
+    device: DeviceName = DEVICE,
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Whether what blocks keep may go to host memory.")
     ] = True,
@@ -79,8 +79,9 @@ def plan_command(
     """
 
     def body() -> int:
-        for place in filter(None, (html, yaml)):
-            check_writable(place)
+        for option, place in (("--html", html), ("--yaml", yaml)):
+            if place is not None:
+                check_writable(place, option)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -93,7 +94,7 @@ def plan_command(
             from ckpt_surgery.survey.resolve import resolve
 
             budget = memory_bytes(memory)
-            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device or DEVICE)
+            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
             targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)

@@ -175,7 +175,7 @@ def run_command(
         if not arguments:
             raise OptionError("no script to run: give a Python file, or -m and the name of a module")
         if report is not None:
-            check_writable(report)
+            check_writable(report, "--report")
         if offload and offload_to is not None:
             raise OptionError("--offload is --offload-to cpu: give one of them")
         wrapping = {

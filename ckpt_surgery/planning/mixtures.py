@@ -85,26 +85,8 @@ class Mixtures:
     host: HostSteps | None
     device: Device
 
-    def solutions(self) -> list[Solution]:
-        """The ways that no other beats in peak and time, without the time of the change itself; all are estimates."""
-        alternatives = [[alternative for _, alternative in self._ways[block]] for block in self._ways]
-        moments = self.changed.full.moments
-        return front(alternatives, edges=moments.edges, loss=moments.loss)
-
-    def row(self, solution: Solution) -> PlanRow:
-        """A solution as a way to train."""
-        ways = zip(self._ways, solution.taken, strict=True)
-        names = {block: self._ways[block][at][0] for block, at in ways}
-        checkpointed = {block: saved for block, saved in names.items() if saved is not None}
-        choice = replace(self.changed.choice, checkpointed=checkpointed)
-        if checkpointed and self.host is not None:
-            save_offload = self.host.save_offload and any(checkpointed.values())
-            choice = replace(choice, offload=True, save_offload=save_offload)
-        seconds = solution.seconds + self.changed.seconds
-        return PlanRow(choice, solution.kept + self._outside, solution.peak, seconds, measured=False)
-
     @cached_property
-    def _ways(self) -> dict[str, list[tuple[tuple[str, ...] | None, Alternative]]]:
+    def alternatives(self) -> dict[str, list[tuple[tuple[str, ...] | None, Alternative]]]:
         """What each block can do, in the order of the forward: what of it is saved, None where it is plain."""
         bare, full = self.changed.bare, self.changed.full
         ways: dict[str, list[tuple[tuple[str, ...] | None, Alternative]]] = {}
@@ -119,6 +101,24 @@ class Mixtures:
                 costs = Alternative(kept + saving.kept, own + saving.own, self._seconds(block, saving))
                 ways[block].append((saving.names, costs))
         return ways
+
+    def solutions(self) -> list[Solution]:
+        """The ways that no other beats in peak and time, without the time of the change itself; all are estimates."""
+        alternatives = [[alternative for _, alternative in self.alternatives[block]] for block in self.alternatives]
+        moments = self.changed.full.moments
+        return front(alternatives, edges=moments.edges, loss=moments.loss)
+
+    def row(self, solution: Solution) -> PlanRow:
+        """A solution as a way to train."""
+        ways = zip(self.alternatives, solution.taken, strict=True)
+        names = {block: self.alternatives[block][at][0] for block, at in ways}
+        checkpointed = {block: saved for block, saved in names.items() if saved is not None}
+        choice = replace(self.changed.choice, checkpointed=checkpointed)
+        if checkpointed and self.host is not None:
+            save_offload = self.host.save_offload and any(checkpointed.values())
+            choice = replace(choice, offload=True, save_offload=save_offload)
+        seconds = solution.seconds + self.changed.seconds
+        return PlanRow(choice, solution.kept + self._outside, solution.peak, seconds, measured=False)
 
     @cached_property
     def _outside(self) -> int:

@@ -158,6 +158,10 @@ def plan(
         SurgeryError: the model has no blocks.
     """
     training = training_of(optimizer, ranks, sharding, device)
+    budget = memory_bytes(memory)
+    for option, value in (("offload", offload), ("changes", changes), ("save", save)):
+        if type(value) is not bool:
+            raise PlanningError(f"{option} is {value!r}: give True or False")
     shapes = ShapesOnly()
     with random_state_kept():
         copied = shapes_of(model, shapes)
@@ -171,7 +175,7 @@ def plan(
     return plan_on_shapes(
         copied,
         step,
-        memory_bytes(memory),
+        budget,
         training=training,
         offload=offload,
         changes=changes,

@@ -46,6 +46,8 @@ from ckpt_surgery.text import listed
 
 _ALIASING = "aten::_unsafe_view"
 """What makes a tensor of the same memory with a count of writes of its own."""
+_QUESTIONS = "prim"
+"""The namespace of what asks a tensor without data for its device and the like."""
 _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
 """How many arguments are only read, of operators that write others although their schema doesn't say so."""
 
@@ -120,7 +122,8 @@ class SavePolicy:
 
     def ran(self, operator: Any) -> None:
         """Note an operator for the error that lists them, while that may still be raised."""
-        if (self._waiting or len(self._matched) < len(self.save)) and not getattr(operator, "is_view", False):
+        wanted = self._waiting or len(self._matched) < len(self.save)
+        if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
             self._run[operator_name(operator)] += 1
 
     def note(self, choices: Sequence[Choice], operator: Any, count: int, flops: int) -> None:
