@@ -98,10 +98,11 @@ class PlanChoice:
     def blocks_name(self) -> str:
         """Which blocks are checkpointed, and how, in a few words."""
         counted = f"{len(self.checkpointed)} of {plural(sum(map(len, self.stacks.values())), 'block')}"
-        every = len(self.saved) == 1 and all(self.checkpointed.values())
-        saved = [
-            f"{listed(names)} saved" + ("" if every else f" in {len(blocks)}") for names, blocks in self.saved.items()
-        ]
+        saved = [f"{listed(names)} in {len(blocks)}" for names, blocks in self.saved.items()]
+        if len(set(self.checkpointed.values())) == 1:
+            saved = [f"{listed(names)} saved" for names in self.saved]
+        elif saved:
+            saved[0] = f"saved: {saved[0]}"
         moved = ["all offloaded" if self.save_offload else "offloaded"] if self.offload else []
         return ", ".join([counted, *moved, *saved])
 
