@@ -221,6 +221,8 @@ def _lines(
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
     if drawn := max(step.drawn for step in explanations.values()):
         lines += ["", f"{plural(drawn, 'operator')} read what weights decide and got random values: sizes may differ."]
+    for assumption in any_one.assumptions:
+        lines += ["", assumption]
     return lines
 
 
