@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
+from ckpt_surgery.errors import BuildStage, CannotBuild, NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
@@ -24,7 +24,7 @@ from ckpt_surgery.planning.explain import (
     explanation_of,
     metered,
     not_logged,
-    why_not_on_shapes,
+    not_on_shapes,
     without_values,
 )
 from ckpt_surgery.planning.explanation import Explanation
@@ -150,6 +150,19 @@ def _released(
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed)
 
 
+def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
+    """The model that a class or a configuration stands for, with no inputs: none are known that run on shapes.
+
+    Raises PlanningError like `released`.
+    """
+    shapes = ShapesOnly()
+    with random_state_kept():
+        seed_all(0)
+        model_class, config, _ = _configured(target, fit=False)
+        model = shapes_of(_built(target.label, model_class, config, shapes, dtype), shapes).train()
+    return ReleasedModel(model, {}, shapes, _length(model, tokens, TOKENS), "as a CPU runs it")
+
+
 def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
     with random_state_kept(), CudaOperators():
@@ -209,7 +222,7 @@ def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConf
                 if getattr(part, name, 0):
                     setattr(part, name, 0.0)
     except Exception as error:  # classes refuse in every way there is
-        raise PlanningError(why_not_on_shapes(f"the configuration of {target.label}", error)) from error
+        raise not_on_shapes(f"the configuration of {target.label}", error) from error
     return model_class, config, changed
 
 
@@ -224,7 +237,7 @@ def _built(
         if tie is not None:
             tie()
     except Exception as error:  # classes refuse in every way there is
-        raise PlanningError(why_not_on_shapes(f"the constructor of {label}", error)) from error
+        raise not_on_shapes(f"the constructor of {label}", error) from error
     return model
 
 
@@ -275,7 +288,7 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
             return accepted_inputs(model, batch=batch, length=length)
     except CannotBuild as failure:
         stage = BuildStage.INPUTS.value
-        raise PlanningError(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
+        raise NotOnShapes(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
 
 
 def _takes_text_alone(arguments: ForwardArguments) -> bool:
