@@ -46,7 +46,7 @@ TEXT = """\
 # Published figures
 
 What `explain` predicts without a GPU, held against figures that others measured on one. Made by
-`python -m benchmarks.published_figures`, which fails where a prediction is off by more than 5 % and nothing explains it.
+`python -m benchmarks.published_figures`, which fails where one is off by more than 5 % and nothing explains it.
 
 {table}
 
