@@ -125,19 +125,18 @@ def test_products_of_groups_take_every_dtype() -> None:
 def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     norm = nn.BatchNorm1d(shape[order[1]])
     norm._check_input_dim = lambda input: None  # type: ignore[method-assign]
-    strides = []
+
+    def strides(model: nn.Module, values: Tensor) -> tuple[tuple[int, ...], ...]:
+        given = values.requires_grad_().permute(order)
+        result = model(given)
+        (gradient,) = torch.autograd.grad(result, given, result.detach())
+        return result.stride(), gradient.stride()
+
     shapes = ShapesOnly()
-    for model, values in (
-        (norm, torch.randn(shape)),
-        (shapes_of(norm, shapes), shapes.without_data(torch.ones(shape))),
-    ):
-        values.requires_grad_()
-        given = values.permute(order)
-        with shapes:
-            result = model(given)
-            (gradient,) = torch.autograd.grad(result, given, result.detach())
-        strides.append((result.stride(), gradient.stride()))
-    assert strides[0] == strides[1]
+    copied, values = shapes_of(norm, shapes), shapes.without_data(torch.ones(shape))
+    with shapes:
+        told = strides(copied, values)
+    assert told == strides(norm, torch.randn(shape))
 
 
 def test_arrays_are_made_of_drawn_values() -> None:
