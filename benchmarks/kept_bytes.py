@@ -33,7 +33,7 @@ def examine(name: str) -> dict[str, Any]:
     entry = model_classes()[name]
     tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
     model = tiny.model.train()
-    _set_layer_drop(model)
+    without_layer_drop(model)
     rows = {"off": _compared(model, tiny.inputs)}
     try:
         wrap_blocks(model, self_check="never")
@@ -59,7 +59,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         model.zero_grad()
     except Exception as error:  # the released model's own fault
         return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
-    kept = _kept_bytes(model, inputs)
+    kept = kept_by_a_step(model, inputs)
     try:
         told = explain(model, inputs)
     except PlanningError as error:
@@ -73,7 +73,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"agreement": Agreement.KEPT_DIFFERS if told.kept_bytes != kept else Agreement.PEAK_DIFFERS, **sizes}
 
 
-def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:
+def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
     """The bytes kept by a step with data, as `verify` measures them."""
     from ckpt_surgery.measure.step import run_step
     from ckpt_surgery.runtime.discovery import find_blocks
@@ -86,7 +86,7 @@ def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:
     return record.kept_bytes
 
 
-def _set_layer_drop(model: Any) -> None:
+def without_layer_drop(model: Any) -> None:
     """No layer is dropped at random: how many are would decide what is kept."""
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.runtime.containers import tensors
 
 _MOST_ELEMENTS = 4096
@@ -184,7 +185,12 @@ def _laid_out(result: Tensor | None) -> Tensor | None:
 
 
 def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
-    """A copy of `model` whose parameters and float tensors hold no data. The model is only read."""
+    """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
+
+    Raises PlanningError where it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise PlanningError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     memo: dict[int, Any] = {}
     for tensor in _held(model):
         if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):

@@ -46,6 +46,8 @@ from ckpt_surgery.text import listed
 
 _ALIASING = "aten::_unsafe_view"
 """What makes a tensor of the same memory with a count of writes of its own."""
+_QUESTIONS = "prim"
+"""The namespace of what asks a tensor without data for its device and the like."""
 _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
 """How many arguments are only read, of operators that write others although their schema doesn't say so."""
 
@@ -61,14 +63,16 @@ class KeptCount:
 
 @dataclass
 class SavePolicy:
-    """The option `save` of a surgery, and what it kept in the present step: from the first forward after a recompute.
+    """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
 
-    `kept` is by text of `save` and name of an operator; `bytes` by name of a block, memory that two results share
-    counted once; `flops` are those that the recomputes of a block do less.
+    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. `kept` is by
+    text of `save` and name of an operator; `bytes` by name of a block, memory that two results share counted once;
+    `flops` are those that the recomputes of a block do less.
     """
 
     save: tuple[str, ...]
     preserve_rng_state: bool
+    blocks: str = "*"
     kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
     flops: Counter[str] = field(default_factory=Counter)
@@ -118,7 +122,8 @@ class SavePolicy:
 
     def ran(self, operator: Any) -> None:
         """Note an operator for the error that lists them, while that may still be raised."""
-        if (self._waiting or len(self._matched) < len(self.save)) and not getattr(operator, "is_view", False):
+        wanted = self._waiting or len(self._matched) < len(self.save)
+        if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
             self._run[operator_name(operator)] += 1
 
     def note(self, choices: Sequence[Choice], operator: Any, count: int, flops: int) -> None:
@@ -136,9 +141,10 @@ class SavePolicy:
         if self._waiting or not self.unmatched:
             return
         names = listed([repr(text) for text in self.unmatched])
+        which = "the blocks" if self.blocks == "*" else f"the blocks of {self.blocks!r}"
         operators = ", ".join(f"{in_words(name)} ({number})" for name, number in self._run.most_common())
         raise SurgeryError(
-            f"save names {names}, and the blocks run nothing of the kind: leave that out, or name operators that they "
+            f"save names {names}, and {which} run nothing of the kind: leave that out, or name operators that they "
             f"run: {operators}"
         )
 

@@ -51,7 +51,7 @@ def test_tiny_models_keep_what_is_told(name: str) -> None:
 
 
 def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.kept_bytes._kept_bytes", lambda *_: 1)
+    monkeypatch.setattr("benchmarks.kept_bytes.kept_by_a_step", lambda *_: 1)
     row = examine("GPT2Model")
     assert {step["agreement"] for step in row["steps"].values()} == {Agreement.KEPT_DIFFERS}
     assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, NOT_BUILT: 1}
