@@ -13,11 +13,10 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in wanted:
         left = run.seconds - sum(result.seconds for result in results.values())
         results[part.name] = _result(part, run, left, again=options.again)
-        write_page(run.page, list(results.values()), described(run), dry=run.dry)
+        write_page(run.page, list(results.values()), described(run, results.values()), dry=run.dry)
     print(f"gpu: the page is {run.page}", file=sys.stderr)
     ended = [results[part.name].ran if run.dry else results[part.name].ok for part in wanted]
     return 0 if all(ended) else 1
@@ -125,6 +124,8 @@ def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
         return kept
     if left < part.seconds:
         print(f"gpu: {part.name}: skipped, {max(left, 0):.0f} s are left", file=sys.stderr)
+        if kept.state not in (State.WAITING, State.SKIPPED):
+            return kept
         return _keep(file, replace(kept, state=State.SKIPPED, problem=_too_late(part, run, left)))
     print(f"gpu: {part.name}: {part.question}", file=sys.stderr, flush=True)
     if not part.resumes:
@@ -135,7 +136,8 @@ def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
     problem = ended.problem or ("" if result.figures else "it wrote no figures")
     if problem and state is State.ENDED:
         state = State.FAILED
-    return _keep(file, replace(result, state=state, problem=problem, seconds=kept.seconds + ended.seconds))
+    seconds = kept.seconds + ended.seconds
+    return _keep(file, replace(result, state=state, problem=problem, seconds=seconds, date=today()))
 
 
 def _too_late(part: Part, run: Run, left: float) -> str:
@@ -146,6 +148,7 @@ def _keep(file: Path, result: Result) -> Result:
     """Keep what became of a part beside its figures."""
     content = read_json(file)
     content |= {"state": str(result.state), "problem": result.problem, "seconds": result.seconds}
+    content["date"] = result.date
     write_whole(file, json.dumps(content, indent=2) + "\n")
     return result
 
@@ -168,10 +171,16 @@ def code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def described(run: Run) -> Mapping[str, Any]:
-    """The machine and the versions, as the page names them."""
+def today() -> str:
+    """The date, as it stands on the page."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def described(run: Run, results: Iterable[Result]) -> Mapping[str, str]:
+    """The machine and the versions, as the page names them, and when it was measured."""
     machine = run.machine
-    rows = {"device": machine.device, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+    dates = sorted({result.date for result in results if result.date})
+    rows = {"device": machine.device, "date": " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))}
     if machine.memory:
         used = machine.memory - machine.free
         rows["device memory"] = f"{machine.memory / 2**30:.1f} GiB, {used / 2**30:.1f} GiB in use before"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.measure.versions import installed_versions
+from ckpt_surgery.text import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,8 +84,12 @@ def why_no_gpu() -> str:
         return f"torch {torch.__version__} is built without CUDA: install a build for CUDA for {sys.executable}"
     try:
         torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        return f"torch {torch.__version__} for CUDA {torch.version.cuda} finds no GPU that it can use: {error}"
+    except Exception as error:
+        said = one_line(error)
+        return (
+            f"torch {torch.__version__} finds no GPU that it can use ({said}): where the driver is too old for CUDA "
+            f"{torch.version.cuda}, install a build of torch for an older CUDA for {sys.executable}"
+        )
     return "torch sees no CUDA GPU here"
 
 

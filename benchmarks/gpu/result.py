@@ -25,7 +25,7 @@ class Result:
     """A part, its figures by name, and its `problem` where it did not end as it should.
 
     `no_room` are the measurements for which the device has too little memory, `errors` say why others failed, `notes`
-    what was left out, and `failed` names tests.
+    what was left out, `failed` names tests, and `date` is the day on which it ended.
     """
 
     part: Part
@@ -37,6 +37,7 @@ class Result:
     no_room: Sequence[str] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    date: str = ""
 
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
@@ -51,6 +52,7 @@ class Result:
             content.get("no_room", ()),
             content.get("errors", {}),
             content.get("notes", ()),
+            content.get("date", ""),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Measurements are kept as they are made: what has no room or fails is told, and the next run goes on behind the last."""
+"""Measurements are kept as they are made: what has no room or fails is told, and the next run goes on behind it."""
 
 from __future__ import annotations
 

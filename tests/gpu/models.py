@@ -62,7 +62,7 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def near(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether two sets of gradients differ by the rounding of their dtype alone, as kernels' sums come in any order."""
+    """Whether two sets of gradients differ by rounding alone: kernels may add up in any order."""
     return one.keys() == other.keys() and all(
         float((one[name] - other[name]).float().norm()) <= 2e-2 * float(other[name].float().norm()) for name in one
     )
