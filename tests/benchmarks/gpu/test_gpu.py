@@ -1,4 +1,4 @@
-"""`make gpu`: what was measured is kept, a run goes on where it was ended, and the page says what failed or is missing.
+"""`make gpu`: what was measured is kept, a run goes on where it was ended, and the page says what is missing, and why.
 
 The parts are scripts of the tests' own here, in processes as ever; the code of the real ones is run in `test_parts`.
 """
