@@ -27,7 +27,7 @@ if str(ROOT) not in sys.path:
 from benchmarks.device import Device, wanted_device
 from benchmarks.device_steps import GIGABYTE
 from benchmarks.figures import Figure, Target, finish, lacking, option_parser, plain_table
-from benchmarks.progress import Kept, Progress, lacks_room
+from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     progress = Progress("plan_on_gpu", options.out, lambda kept: figures(kept, device), device, resume=options.resume)
     for case in CASES:
-        progress.measure(str(case), partial(told_and_measured, case, device))
+        made = progress.measure(str(case), partial(told_and_measured, case, device))
+        if made and not made["measured"]:
+            progress.note(f"{case}: {NO_ROOM} for such a step")
     progress.measure(_PLAN, lambda: plan_and_every(device, options.steps))
     shown = [plain_table(f"plans: {device.name}", progress.figures)]
     return finish("plan_on_gpu", progress.figures, progress.text, options.out, shown)

@@ -106,7 +106,9 @@ def lacks_room(error: BaseException) -> bool:
 
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY):
+        return True
+    return error.__cause__ is not None and lacks_room(error.__cause__)  # a recompute that fails is told as such
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -66,7 +66,12 @@ def seen(*, dry: bool) -> Machine:
     properties: Any = torch.cuda.get_device_properties(0)
     free, memory = torch.cuda.mem_get_info(0)
     capability = f"{properties.major}.{properties.minor}"
-    versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
+    cudnn: Any = torch.backends.cudnn
+    versions |= {
+        "CUDA": str(torch.version.cuda),
+        "cuDNN": str(cudnn.version()),
+        "attention kernel": attention_kernel("cuda"),
+    }
     return Machine(
         properties.name,
         memory,
@@ -83,7 +88,7 @@ def why_no_gpu() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: install a build for CUDA for {sys.executable}"
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
         said = one_line(error)
         return (
@@ -91,6 +96,16 @@ def why_no_gpu() -> str:
             f"{torch.version.cuda}, install a build of torch for an older CUDA for {sys.executable}"
         )
     return "torch sees no CUDA GPU here"
+
+
+def attention_kernel(device: str) -> str:
+    """The kernel that torch chooses there for causal attention in bfloat16: "math" makes the matrix of weights."""
+    import torch
+    from torch.nn.attention import SDPBackend
+
+    query = torch.empty(1, 2, 128, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
+    choice = torch._fused_sdp_choice(query, query, query, is_causal=True)
+    return next((name.lower() for name, each in SDPBackend.__members__.items() if each.value == choice), str(choice))
 
 
 def driver_version() -> str:

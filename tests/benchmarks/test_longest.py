@@ -51,7 +51,9 @@ def test_the_longest_is_found_to_one_part_in_eight(most: int) -> None:
 
 def test_no_step_is_started_that_would_take_too_long() -> None:
     gpu = Gpu(10**9, seconds=benchmark.LONGEST_STEP / 10)  # 2,000 tokens take 4 tenths of the limit, 4,000 more
-    assert longest(gpu.step, 1000, 100, None) == (2000, 0, pytest.approx(benchmark.LONGEST_STEP * 0.4))
+    found = longest(gpu.step, 1000, 100, None)
+    assert found is not None
+    assert found[:2] == (2000, 0)
     assert gpu.tried == [1000, 2000]
 
 
@@ -117,6 +119,7 @@ def test_an_error_is_no_lack_of_memory(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_first_layers_run_and_all_gradients_are_there() -> None:
+    model: Any
     model, optimizer = benchmark.trained(LORA_OURS, TOY, PROCESSOR)
     ran: list[int] = []
     for number, layer in enumerate(model.get_submodule("model.layers").children()):

@@ -15,6 +15,7 @@ import torch
 from benchmarks.device import PROCESSOR
 from benchmarks.figures import Figure
 from benchmarks.progress import Kept, Progress, lacks_room
+from ckpt_surgery import SurgeryError
 
 pytestmark = pytest.mark.torch
 
@@ -99,3 +100,6 @@ def test_a_json_that_cannot_be_read_is_made_anew(text: str, tmp_path: Path) -> N
 )
 def test_which_errors_say_that_there_is_no_room(error: Exception, expected: bool) -> None:
     assert lacks_room(error) is expected
+    told = SurgeryError("the recompute failed where its forward did not")
+    told.__cause__ = error
+    assert lacks_room(told) is expected

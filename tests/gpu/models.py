@@ -21,10 +21,10 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """The model class, its configuration class, and the settings besides a small vocabulary."""
-DROPOUT = {"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1}
+DROPOUT: dict[str, Any] = {"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1}
 
 
-def model_of(name: str, device: str, *, attention: str = "eager", **options: Any) -> nn.Module:
+def model_of(name: str, device: str, attention: str = "eager", **options: Any) -> nn.Module:
     """The same random model every time, in training, on `device`, with this implementation of attention."""
     config_class, sizes = SIZES[name]
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2} if "hidden_size" in sizes else {}

@@ -22,10 +22,11 @@ pytest.importorskip("transformers")
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import page
-from benchmarks.gpu.machine import Machine, why_no_gpu
+from benchmarks.gpu.machine import Machine, attention_kernel, seen, this_machine, why_no_gpu
 from benchmarks.gpu.page import NOT_RUN, bars, section, summary, write_page
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.result import Result, State
+from benchmarks.progress import read_json
 
 pytestmark = pytest.mark.torch
 
@@ -181,7 +182,7 @@ sys.exit(gpu.main(["--dry", "--out", {str(out)!r}]))
     deadline = time.monotonic() + 60
     while not kept and time.monotonic() < deadline:
         time.sleep(0.05)
-        kept = gpu.read_json(out / "own.json").get("kept", {})
+        kept = read_json(out / "own.json").get("kept", {})
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert list(kept) == ["first"]
@@ -247,6 +248,10 @@ def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     assert "gpu: torch is built without CUDA." in capsys.readouterr().err
 
 
+def test_the_kernel_of_attention_is_named() -> None:
+    assert attention_kernel("cpu") == "flash_attention"
+
+
 def test_why_torch_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     assert "is built without CUDA" in why_no_gpu()
@@ -265,3 +270,11 @@ def test_the_page_in_the_repository_was_made_by_the_program() -> None:
     if text != NOT_RUN:
         assert text.startswith(page._INTRODUCTION)
         assert "dry run" not in text
+
+
+def test_another_process_sees_the_same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_machine(dry=True) == seen(dry=True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert seen(dry=False).problem == why_no_gpu()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert "could not look for a GPU" in this_machine(dry=True).problem

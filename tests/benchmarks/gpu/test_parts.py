@@ -112,7 +112,7 @@ def test_every_target_of_a_policy_can_be_missed() -> None:
 
 
 def test_what_has_no_room_has_no_figures() -> None:
-    kept = {f"8192 tokens, {way}": None for way in policies.WAYS}
+    kept: dict[str, Any] = dict.fromkeys(f"8192 tokens, {way}" for way in policies.WAYS)
     kept[f"8192 tokens, {policies.ATTENTION}"] = STEPS.to_dict()
     assert len(policies.figures(kept, (8192,))) == 2
 
