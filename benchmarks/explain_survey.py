@@ -25,7 +25,7 @@ from ckpt_surgery.text import code, markdown_table, plural, size
 
 SECONDS = 180.0
 """What one model type may take."""
-MOST_BYTES = 6 * 2**30
+MOST_BYTES = 10 * 2**30
 """The resident memory that it may take."""
 TOKENS = 512
 SAMPLES = 2

@@ -28,7 +28,8 @@ from ckpt_surgery.runtime.containers import tensors
 _MOST_ELEMENTS = 4096
 """A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
 _MOST_BYTES = 2**26
-"""No tensor above this size is given values."""
+_MOST_FLOAT_BYTES = 2**24
+"""No tensor above these sizes is given values."""
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 _RAND = torch.ops.aten.rand.default
 _ALMOST_ONE = 1 - 2**-10
@@ -82,7 +83,7 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
-            return func(*args, **options)
+            return self._without_large_floats(func(*args, **options))
         result = self._without_data(func, args, options)
         made = _tensors_of(result)
         if not given and made and all(map(_may_hold_values, made)):
@@ -97,6 +98,12 @@ class ShapesOnly(TorchDispatchMode):
         with self._fake:
             new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+
+    def _without_large_floats(self, result: Any) -> Any:
+        """A result of values; where it is a new, large float tensor, such as a mask for each layer, without them."""
+        if isinstance(result, Tensor) and _is_float(result) and not result._is_view() and not _is_small(result):
+            return self.without_data(result)
+        return result
 
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
@@ -199,7 +206,7 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.itemsize <= _MOST_BYTES
+    return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if _is_float(tensor) else _MOST_BYTES)
 
 
 def _may_hold_values(tensor: Tensor) -> bool:

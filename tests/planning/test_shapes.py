@@ -43,6 +43,15 @@ def test_a_large_model_needs_no_memory() -> None:
     assert result.shape == (3, 10**6)
 
 
+def test_large_floats_hold_no_data_even_where_they_are_made_of_values() -> None:
+    allowed = torch.ones(4096, 4096, dtype=torch.bool).tril()
+    with ShapesOnly():
+        small, large = torch.where(allowed[:64, :64], 0.0, 1.0), torch.where(allowed, 0.0, 1.0)
+        assert not isinstance(allowed.logical_not(), FakeTensor)
+    assert small.sum() == 64 * 63 / 2
+    assert isinstance(large, FakeTensor)
+
+
 def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() -> None:
     with ShapesOnly() as mode:
         scores = nn.Linear(64, 8)(torch.zeros(16, 64))
