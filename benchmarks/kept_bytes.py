@@ -1,38 +1,27 @@
 """What `explain` says that tiny models keep, held against what real steps of them keep.
 
-    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [CLASS ...]
+    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [CLASS ...]
 
 Each class runs a step with data and one on shapes, without checkpointing and after `wrap_blocks`. The bytes kept with
-data are those of the meter that `verify` uses. Exits with 1 where one differs and no value was drawn.
+data are those of the meter that `verify` uses. `--page` keeps the figures of the installed transformers for
+docs/coverage/kept_bytes.md. Exits with 1 where one differs and no value was drawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from benchmarks.class_survey import rows_of, survey
+from benchmarks.kept_bytes_report import Agreement, counts, figures_of, keep
 
 SECONDS = 120.0
 """What one class may take."""
-
-
-class Agreement(StrEnum):
-    """How a step on shapes agrees with one with data."""
-
-    EQUAL = "kept bytes and peak equal"
-    PEAK_DIFFERS = "kept bytes equal, peak not"
-    DRAWN = "differ, and depend on what weights decide"
-    KEPT_DIFFERS = "kept bytes differ"
-    NOT_ON_SHAPES = "the step does not run on shapes"
-    NOT_WITH_DATA = "the step does not run, or cannot be wrapped"
 
 
 def examine(name: str) -> dict[str, Any]:
@@ -106,14 +95,6 @@ def without_layer_drop(model: Any) -> None:
                     setattr(holder, name, 0.0)
 
 
-def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many steps agree how; classes that are not built together."""
-    found: Counter[str] = Counter()
-    for row in rows:
-        found.update([step["agreement"] for step in row["steps"].values()] if "steps" in row else ["not built"])
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Survey what the arguments name, and print the counts and each class that differs."""
     parser = argparse.ArgumentParser(prog="kept_bytes", description=__doc__)
@@ -122,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sample", type=int, help="examine no more than so many classes")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
+    parser.add_argument("--page", action="store_true", help="keep the figures for the page")
     options = parser.parse_intermixed_args(arguments)
-    import transformers  # noqa: F401 - once, for all
+    import transformers
 
     import ckpt_surgery.planning
     import ckpt_surgery.tiny  # noqa: F401
@@ -141,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = counts(rows)
     for agreement, count in found.most_common():
         print(f"{count:5} {agreement}")
+    if options.page:
+        keep(transformers.__version__, figures_of(rows, len(known)))
     return 1 if found[Agreement.KEPT_DIFFERS] else 0
 
 
