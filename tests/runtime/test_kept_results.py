@@ -28,7 +28,10 @@ from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime import checkpointing
+from ckpt_surgery.runtime.offload import Offloader
 from tests.measure.toys import model_of
+from tests.runtime.transports import Recorded
 from tests.zoo.surgery_toys import NormedLayer, differences, step
 from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
 
@@ -123,6 +126,26 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
     assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
     assert after.kept_bytes - before.kept_bytes == 2 * expected
     assert after.policy_bytes == surgery.policies[0].bytes
+
+
+POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
+"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
+def test_what_a_block_returns_is_no_memory_that_a_policy_adds(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_offloader", lambda _: Offloader(Recorded(), minimum_bytes=0))
+    kept = []
+    for save in (None, "norm"):
+        model = bert()
+        surgery = wrap_blocks(model, save=save, self_check="never", **options)
+        blocks = {block.name: block.module for stack in surgery.stacks for block in stack.blocks}
+        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").kept_bytes)
+    assert kept[1] - kept[0] == 2 * POST_NORM_BYTES
+    assert surgery.policies[0].bytes == dict.fromkeys(blocks, POST_NORM_BYTES)
+    assert [summary.bytes for summary in surgery.summary().kept] == [2 * POST_NORM_BYTES]
 
 
 def layers_of_named(model: nn.Module) -> dict[str, nn.Module]:
@@ -584,6 +607,15 @@ def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
     model(torch.randn(4, 4), both=False).backward()
     with pytest.raises(SurgeryError, match=r"save names 'aten\.topk'"):
         model(torch.randn(4, 4), both=True).backward()
+
+
+def test_a_frozen_block_is_not_waited_for() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]).train()
+    model[0].requires_grad_(False)
+    wrap_blocks(model, save="conv", blocks=nn.Sequential)
+    loss = model(torch.randn(2, 4)).sum()
+    with pytest.raises(SurgeryError, match=r"save names 'conv', and .* they run: aten\.addmm \(2\), aten\.tanh \(2\)"):
+        loss.backward()
 
 
 ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
