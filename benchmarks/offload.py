@@ -2,18 +2,21 @@
 
 On any machine: the bytes that leave, against layers x sequence x hidden x itemsize, and the gradients, against those
 without offload. The last block's input stays, so at best (L - 1) / L of L layers leave: 24 layers or more can reach
-95%. On a CUDA GPU also the peak memory and the time of a step in bfloat16, of a model of 1.1 billion parameters,
-without offload, with transformers' own and with ours. Prints a table of figures and targets; writes json.
+95%. Also the time of a step that writes its inputs to files (`offload="disk"`), against one without offload and one
+with host memory; the narrow model makes this a hard case, for it computes little for each byte. On a CUDA GPU also
+the peak memory and the time of a step in bfloat16, of a model of 1.1 billion parameters, without offload, with
+transformers' own and with ours. Prints a table of figures and targets; writes json.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -40,6 +43,8 @@ TOY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "nu
 LAYERS, VOCABULARY = 24, 32_000
 SHORT = 512
 """The tokens of the part that runs everywhere."""
+SEQUENCES = 16
+"""So many of them in a step that is timed with files: the inputs of 24 layers are 201 MB then."""
 TOKENS = (8 * 1024, 32 * 1024, 128 * 1024)
 TOY_TOKENS = (128, 256)
 LONG = 32 * 1024
@@ -47,8 +52,9 @@ LONG = 32 * 1024
 _FEW_STEPS = 2
 CHUNK = 1024
 """The loss is that of the last positions only: all positions still reach it through the attention."""
-ENOUGH, ALL = Target(0.95, at_least=True), Target(1.0, at_least=True)
-NONE, THEIRS, OURS = "no offload", "transformers", "wrap_blocks"
+ENOUGH, ALL, NEAR = Target(0.95, at_least=True), Target(1.0, at_least=True), Target(1.1)
+NONE, THEIRS, OURS, FILES = "no offload", "transformers", "wrap_blocks", "files"
+_PLACES = {OURS: "cpu", FILES: "disk"}
 _WARM_UP = 2
 
 
@@ -71,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes, tokens = (TOY, TOY_TOKENS) if options.toy else (LARGE, TOKENS)
     _say(f"{options.layers} layers, {SHORT} tokens, on the CPU")
     measured = off_device(options.layers)
+    _say(f"{options.layers} layers, {SEQUENCES} x {SHORT} tokens, with files")
+    measured += in_files(options.layers, options.steps)
     if device:
         for length in options.tokens or tokens:
             ways = {name: cost(name, length, options.steps, sizes, device) for name in (NONE, THEIRS, OURS)}
@@ -92,7 +100,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--layers", type=int, default=LAYERS, metavar="N", help=f"of the part on the CPU (default: {LAYERS})"
     )
     parser.add_argument(
-        "--steps", type=int, default=5, metavar="N", help="timed steps; the median counts (default: 5)"
+        "--steps", type=int, default=5, metavar="N", help="timed steps of each way; the median counts (default: 5)"
     )
     parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths on the GPU")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
@@ -124,6 +132,42 @@ def off_device(layers: int) -> list[Figure]:
     ]
 
 
+def in_files(layers: int, rounds: int) -> list[Figure]:
+    """Seconds of a step on the CPU, in float32 on one thread, whose inputs stay, go to host memory, or to files.
+
+    Each round has one step of each, and each ratio is one of a round: what slows the machine slows all three.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    model, ids = llama(layers, SMALL), token_ids(SHORT, "cpu", SEQUENCES)
+    seconds: dict[str, list[float]] = {NONE: [], OURS: [], FILES: []}
+    with ExitStack() as ways:
+        models = {name: copy.deepcopy(model) for name in seconds}
+        surgeries = {name: ways.enter_context(enabled(name, each)) for name, each in models.items()}
+        for timed in (False, *[True] * rounds):
+            for name, each in models.items():
+                start = perf_counter()
+                gradients(each, ids)
+                if timed:
+                    seconds[name].append(perf_counter() - start)
+        moved, copies = surgeries[FILES].stats, surgeries[FILES].offloader.transport.thread.stats
+    none, host, files = (seconds[name] for name in (NONE, OURS, FILES))
+    return [
+        Figure("files: a step, no offload", tuple(none), "s"),
+        Figure("files: a step, host memory", tuple(host), "s"),
+        Figure("files: a step, files", tuple(files), "s"),
+        Figure("files: written in a step", (moved.bytes / (rounds + 1) / GIGABYTE,), "GB"),
+        Figure("files: copies that a step waited for / all", (copies.waited / max(copies.copies, 1),), "x"),
+        Figure("files: a step, files / host memory", _ratios(files, host), "x"),
+        Figure("files: a step, files / no offload", _ratios(files, none), "x", NEAR),
+    ]
+
+
+def _ratios(over: Sequence[float], under: Sequence[float]) -> tuple[float, ...]:
+    return tuple(one / other for one, other in zip(over, under, strict=True))
+
+
 def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu", dtype: Any = None) -> nn.Module:
     """A base model, in training, with random weights; always the same on one device."""
     import torch
@@ -139,11 +183,11 @@ def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu", dtype: Any
     return model.to(dtype or torch.float32).train()
 
 
-def token_ids(tokens: int, device: str) -> Tensor:
-    """One sequence of random tokens."""
+def token_ids(tokens: int, device: str, sequences: int = 1) -> Tensor:
+    """Sequences of random tokens."""
     import torch
 
-    return torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
+    return torch.randint(VOCABULARY, (sequences, tokens), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
@@ -163,7 +207,7 @@ def gradients(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
 
 @contextmanager
 def enabled(name: str, model: Any) -> Iterator[Any]:
-    """Checkpointing of every block in one of the three ways; gives the surgery where there is one.
+    """Checkpointing of every block in one of the ways; gives the surgery where there is one.
 
     transformers' own offload pins memory, which takes an accelerator: on the processor it only checkpoints.
     """
@@ -175,7 +219,7 @@ def enabled(name: str, model: Any) -> Iterator[Any]:
         model.activation_checkpointing_disable()
         return
     # what is measured is offload; its gradients are compared below
-    with wrap_blocks(model, offload="cpu" if name == OURS else None, self_check="never") as surgery:
+    with wrap_blocks(model, offload=_PLACES.get(name), self_check="never") as surgery:
         yield surgery
 
 
