@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks import offload
-from benchmarks.offload import LONG, NONE, OURS, THEIRS, Cost, costs, main, off_device
+from benchmarks.figures import Target
+from benchmarks.offload import LONG, NONE, OURS, THEIRS, Cost, costs, in_files, main, off_device
+from ckpt_surgery.runtime import disk_transport
 from ckpt_surgery.runtime.offload import Offloader
 
 pytestmark = pytest.mark.torch
@@ -27,6 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "SMALL", TINY)
     monkeypatch.setattr(offload, "VOCABULARY", 8)
     monkeypatch.setattr(offload, "SHORT", 32)
+    monkeypatch.setattr(offload, "SEQUENCES", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
@@ -50,6 +54,20 @@ def test_wrong_gradients_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offloader, "_fetch", lambda self, ticket: torch.zeros(ticket.bytes // 4))
     missed = [figure.name for figure in off_device(24) if figure.verdict == "missed"]
     assert missed == ["CPU: gradients that are those without offload, to the bit"]
+
+
+def test_files_hold_what_leaves_and_slow_ones_miss_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(target: torch.Tensor, source: torch.Tensor) -> None:
+        time.sleep(0.05)
+        target.copy_(source)
+
+    monkeypatch.setattr(disk_transport, "_copy", late)
+    by_name = {figure.name: figure for figure in in_files(3, 2)}
+    assert by_name["files: written in a step"].median * 10**9 == 2 * (2 * 32 * 16 * 4)
+    assert by_name["files: copies that a step waited for / all"].median > 0
+    assert len(by_name["files: a step, files"].values) == 2
+    assert [name for name, figure in by_name.items() if figure.verdict] == ["files: a step, files / no offload"]
+    assert by_name["files: a step, files / no offload"].verdict == "missed"
 
 
 def test_every_target_of_a_long_sequence_can_be_missed() -> None:
@@ -78,8 +96,9 @@ def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
 
 
 def test_the_json_says_what_was_measured_and_a_line_what_was_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(offload, "NEAR", Target(100.0))  # of steps as short as these, time says nothing
     target = tmp_path / "new" / "offload.json"
     assert main(["--out", str(target)]) == 0
     document = json.loads(target.read_text(encoding="utf-8"))
