@@ -58,16 +58,18 @@ def test_wrong_gradients_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_hold_what_leaves_and_slow_ones_miss_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(target: torch.Tensor, source: torch.Tensor) -> None:
-        time.sleep(0.05)
-        target.copy_(source)
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            target.copy_(source)
 
     monkeypatch.setattr(disk_transport, "_copy", late)
     by_name = {figure.name: figure for figure in in_files(3, 2)}
     assert by_name["files: written in a step"].median * 10**9 == 2 * (2 * 32 * 16 * 4)
-    assert by_name["files: copies that a step waited for / all"].median > 0
     assert len(by_name["files: a step, files"].values) == 2
-    assert [name for name, figure in by_name.items() if figure.verdict] == ["files: a step, files / no offload"]
-    assert by_name["files: a step, files / no offload"].verdict == "missed"
+    assert {name: figure.verdict for name, figure in by_name.items() if figure.verdict} == {
+        "files: copies that a step waited for / all": "missed",
+        "files: processor seconds, files / no offload": "missed",
+    }
 
 
 def test_every_target_of_a_long_sequence_can_be_missed() -> None:
@@ -98,7 +100,8 @@ def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
 def test_the_json_says_what_was_measured_and_a_line_what_was_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offload, "NEAR", Target(100.0))  # of steps as short as these, time says nothing
+    for name in ("FEW", "NEAR"):
+        monkeypatch.setattr(offload, name, Target(100.0))  # of steps as short as these, time says nothing
     target = tmp_path / "new" / "offload.json"
     assert main(["--out", str(target)]) == 0
     document = json.loads(target.read_text(encoding="utf-8"))
