@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -183,7 +183,7 @@ def test_a_gradient_may_be_a_view_of_what_came_back(reentrant: bool, offloader: 
         kept: list[Tensor] = []
         hidden = (values := square(1)) * 1
         for block in blocks():
-            hidden.register_hook(kept.append)
+            cast(Any, hidden).register_hook(kept.append)
             hidden = call(Function(Turned.apply), given, hidden, reentrant=reentrant)
             hidden = call(block, given, hidden, reentrant=reentrant)
         backward(hidden.square().sum())
