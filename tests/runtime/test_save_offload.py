@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
+from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime import checkpointing
@@ -35,7 +36,7 @@ from tests.runtime.test_kept_results import (
     layers_of_named,
     without,
 )
-from tests.runtime.transports import Deferred, Recorded
+from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import LENGTH, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
