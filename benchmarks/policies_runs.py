@@ -240,12 +240,15 @@ class Bench:
         failed += [] if self._same(references, save=save) else [Check.GRADIENTS]
         options = {"save_offload": True, "offload": "cpu"}
         failed += [] if self._same(references, save=save, **options) else [Check.OFFLOAD_GRADIENTS]
-        setting = self._weighed(kept, save)
+        setting = self._weighed(save)
         return replace(setting, failed=(*failed, *setting.failed), results=results)
 
-    def _weighed(self, kept: Subject, save: str) -> Setting:
-        """The bytes of a policy that keeps something, on the device and away from it."""
-        without = self.subject(self_check="never")
+    def _weighed(self, save: str) -> Setting:
+        """The bytes of a policy that keeps something, on the device and away from it.
+
+        Each is measured in the first step of a copy: what a model keeps from its first step on is in all of them.
+        """
+        without, kept = self.subject(self_check="never"), self.subject(save=save, self_check="never")
         before, after = without.run(), kept.run()
         summary, unheld = kept.summary(), without.unheld
         moving: dict[str, Any] = {"offload": "cpu", "self_check": "never"}
