@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from time import perf_counter, process_time
+from typing import Any
 
 from benchmarks.device_steps import GIGABYTE
 from benchmarks.figures import Figure, Target, document, finish, lacking, machine, option_parser, plain_table
@@ -60,7 +61,7 @@ def in_files(layers: int, rounds: int) -> list[Figure]:
     processor: dict[str, list[float]] = {name: [] for name in models}
     with ExitStack() as ways:
         # what is measured is offload; its gradients are compared in benchmarks/offload.py
-        surgeries = {
+        surgeries: dict[str, Any] = {
             name: ways.enter_context(wrap_blocks(each, offload=_PLACES[name], self_check="never"))
             for name, each in models.items()
         }
