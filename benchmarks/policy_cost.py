@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if (device := wanted_device("policies", toy=options.toy)) is None:
         return 2
-    from benchmarks.offload import TOKENS, TOY_TOKENS
+    from benchmarks.offload import FEW, LONG, TOKENS, TOY_TOKENS
 
     lengths = options.tokens or (TOY_TOKENS if options.toy else TOKENS)
     progress = Progress(
@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for length in lengths:
         for way in WAYS:
             progress.measure(f"{length} tokens, {way}", measurement(way, length, device, toy=options.toy))
+    if not options.toy and any(length > LONG for length in lengths):
+        progress.note(FEW)
     shown = [plain_table(f"policies: {device.name}", progress.figures)]
     return finish("policies", progress.figures, progress.text, options.out, shown)
 

@@ -21,7 +21,7 @@ from torch import nn
 from benchmarks import check_cost, policy_cost
 from benchmarks.device import PROCESSOR
 from benchmarks.device_steps import Steps, timed_steps
-from benchmarks.gpu.page import bars, write_page
+from benchmarks.gpu.page import bars, section, write_page
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.result import Result, State
 
@@ -115,6 +115,23 @@ def test_what_has_no_room_has_no_figures() -> None:
     kept: dict[str, Any] = dict.fromkeys(f"8192 tokens, {way}" for way in policy_cost.WAYS)
     kept[f"8192 tokens, {policy_cost.ATTENTION}"] = STEPS.to_dict()
     assert len(policy_cost.figures(kept, (8192,))) == 2
+
+
+def test_a_way_without_room_is_told_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(model: Any, *_: object, **__: object) -> Steps:
+        if not model.is_activation_checkpointing:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return STEPS
+
+    monkeypatch.setattr(policy_cost, "timed_steps", steps)
+    out = tmp_path / "policies.json"
+    assert policy_cost.main(["--toy", "--tokens", "64", "--out", str(out)]) == 0
+    part = next(part for part in PARTS if part.name == "policies")
+    result = Result.of(part, json.loads(out.read_text(encoding="utf-8")) | {"state": State.ENDED})
+    assert result.ok, "a device with less memory is no fault"
+    text = section(result, "")
+    assert f"The device has too little memory for: 64 tokens, {policy_cost.NONE}." in text
+    assert f"64 tokens: peak, {policy_cost.FULL}" in text
 
 
 @pytest.mark.parametrize(
