@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("torch")
@@ -15,6 +17,11 @@ pytestmark = pytest.mark.torch
 
 def test_a_gpu_is_asked_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
+
+    def ask(name: str) -> int:
+        asked.append(name)
+        return 7
+
     for name in (
         "cuda.synchronize",
         "cuda.empty_cache",
@@ -22,7 +29,7 @@ def test_a_gpu_is_asked_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         "cuda.reset_peak_memory_stats",
         "cuda.max_memory_allocated",
     ):
-        monkeypatch.setattr(f"torch.{name}", lambda name=name: asked.append(name) or 7)
+        monkeypatch.setattr(f"torch.{name}", partial(ask, name))
     gpu = Device("cuda", "a GPU")
     gpu.synchronize()
     gpu.empty_cache()
