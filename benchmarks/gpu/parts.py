@@ -30,6 +30,11 @@ class Part:
     plotted: tuple[str, ...] = ()
 
     @property
+    def file(self) -> str:
+        """The file of its benchmark."""
+        return f"{self.arguments[-1].replace('.', '/')}.py"
+
+    @property
     def limit(self) -> int:
         """The seconds after which it is stopped."""
         return 2 * self.seconds
