@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from random import Random
@@ -113,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]
+    with suppress(Exception):  # each process has then what the first one imports
+        examine("GPT2Model")
     survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
     rows = rows_of(options.file)
     shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
