@@ -162,11 +162,11 @@ def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu", dtype: Any
     return model.to(dtype or torch.float32).train()
 
 
-def token_ids(tokens: int, device: str) -> Tensor:
-    """One sequence of random tokens."""
+def token_ids(tokens: int, device: str, sequences: int = 1) -> Tensor:
+    """Sequences of random tokens."""
     import torch
 
-    return torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
+    return torch.randint(VOCABULARY, (sequences, tokens), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def loss_of(model: nn.Module, ids: Tensor) -> Tensor:

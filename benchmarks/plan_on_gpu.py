@@ -276,9 +276,11 @@ def _choice(case: Case, model: nn.Module) -> Any:
     from ckpt_surgery.planning.choices import PlanChoice
     from ckpt_surgery.runtime.discovery import find_blocks
 
-    stacks = [block.stack for block in find_blocks(model)]
-    first = {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)} if case.checkpointed else {}
-    return PlanChoice(first=first, fused_loss=case.fused_loss)
+    stacks: dict[str, tuple[str, ...]] = {}
+    for block in find_blocks(model):
+        stacks[block.stack] = (*stacks.get(block.stack, ()), block.name)
+    every = dict.fromkeys((name for names in stacks.values() for name in names), ())
+    return PlanChoice(stacks, every if case.checkpointed else {}, fused_loss=case.fused_loss)
 
 
 def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:

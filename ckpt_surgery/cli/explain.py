@@ -32,6 +32,7 @@ from ckpt_surgery.cli.released import (
     sharding_of,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
+from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import percent, plural, size, text_table
@@ -96,11 +97,18 @@ def explain_command(
     """
 
     def body() -> int:
-        for place in filter(None, (html, json)):
-            check_writable(place)
+        for option, place in (("--html", html), ("--json", json)):
+            if place is not None:
+                check_writable(place, option)
+        if checkpointing is ExplainedSteps.OFF and (offload or save):
+            raise OptionError(
+                f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
+            )
         need_runtime("explain")
         from ckpt_surgery.planning.training import training_of
+        from ckpt_surgery.runtime.policies import choices_of
 
+        choices_of(save or ())
         training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
         request = _ExplainRequest(
             model,

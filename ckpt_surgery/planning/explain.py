@@ -205,8 +205,8 @@ def _saved_bytes(model: nn.Module) -> dict[str, int]:
     """What the surgeries on a model kept in its last step because of `save`, by the names in it."""
     sums: Counter[str] = Counter()
     for surgery in surgeries_in(model):
-        if surgery.policy is not None:
-            for (name, _), count in surgery.policy.kept.items():
+        for policy in surgery.policies:
+            for (name, _), count in policy.kept.items():
                 sums[name] += count.bytes
     return dict(sums)
 

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.runtime.containers import tensors
 
 _MOST_ELEMENTS = 4096
@@ -35,6 +36,7 @@ _RAND = torch.ops.aten.rand.default
 _ALMOST_ONE = 1 - 2**-10
 """For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
+_BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
 _NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
@@ -111,7 +113,8 @@ class ShapesOnly(TorchDispatchMode):
                 _check_dtypes(func, args)
             if func is _GROUPED_MM:
                 return _grouped_mm(*args, **options)
-            return func(*args, **options)
+            result = func(*args, **options)
+            return (_laid_out(result[0]), *result[1:]) if func in _BATCH_NORMS else result
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
@@ -173,8 +176,21 @@ def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tens
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
+def _laid_out(result: Tensor | None) -> Tensor | None:
+    """What batch normalisation returns, laid out as its kernels do. On shapes torch takes the order of the input."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if result is None or (result.ndim in last and result.is_contiguous(memory_format=last[result.ndim])):
+        return result
+    return result.contiguous()
+
+
 def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
-    """A copy of `model` whose parameters and float tensors hold no data. The model is only read."""
+    """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
+
+    Raises PlanningError where it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise PlanningError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     memo: dict[int, Any] = {}
     for tensor in _held(model):
         if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):

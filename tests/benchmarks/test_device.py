@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -18,12 +18,9 @@ pytestmark = pytest.mark.torch
 def test_a_gpu_is_asked_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def noting(name: str) -> Callable[[], int]:
-        def ask() -> int:
-            asked.append(name)
-            return 7
-
-        return ask
+    def ask(name: str) -> int:
+        asked.append(name)
+        return 7
 
     for name in (
         "cuda.synchronize",
@@ -32,7 +29,7 @@ def test_a_gpu_is_asked_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         "cuda.reset_peak_memory_stats",
         "cuda.max_memory_allocated",
     ):
-        monkeypatch.setattr(f"torch.{name}", noting(name))
+        monkeypatch.setattr(f"torch.{name}", partial(ask, name))
     gpu = Device("cuda", "a GPU")
     gpu.synchronize()
     gpu.empty_cache()
