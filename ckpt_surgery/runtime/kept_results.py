@@ -229,6 +229,7 @@ class KeptResults:
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
+        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
 
@@ -352,6 +353,8 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if self._kept.recomputing:
+            return result
         self._kept.passed(func, args, kwargs, result)
         role = self._kept.role(func)
         if role is None:
@@ -380,6 +383,14 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
         self._places: Counter[Any] = Counter()
+
+    def __enter__(self) -> Any:
+        self._kept.recomputing += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.recomputing -= 1
+        super().__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
