@@ -232,6 +232,7 @@ class KeptResults:
         self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
+        self._ended = False
 
     def forward(self) -> TorchDispatchMode:
         """In a `with` of it, the forward is run, and results are kept."""
@@ -240,11 +241,13 @@ class KeptResults:
 
     def recompute(self) -> TorchDispatchMode:
         """In a `with` of it, the block is run again with what was kept. Raises SurgeryError as `SavePolicy` does."""
-        self._policy.recomputed()
+        if self._ended:
+            self._policy.recomputed()
         return _Giving(self)
 
     def end(self) -> None:
         """Let what is kept leave, after the forward. Raises SurgeryError where that has written it."""
+        self._ended = True
         for results in self._results.values():
             for result in results:
                 self._check_written(result)
@@ -386,11 +389,11 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Any:
         self._kept.recomputing += 1
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         self._kept.recomputing -= 1
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -653,6 +653,16 @@ def test_what_runs_again_within_a_forward_is_not_noted_as_its_own(before: int, a
     assert all(map(torch.equal, slopes(before, after, save=save), slopes(before, after)))
 
 
+def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(1, 1) for _ in range(3)))
+    surgery = wrap_blocks(model, blocks=Slope, save="aten.tanh")
+    loss = model(torch.ones(ROWS, SIZE)).sum()
+    assert surgery.policy is not None
+    assert surgery.policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
+    loss.backward()
+    assert {entry.results for entry in surgery.policy.kept.values()} == {3 * 3}
+
+
 def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Giving, "__enter__", TorchDispatchMode.__enter__)
     monkeypatch.setattr(_Giving, "__exit__", TorchDispatchMode.__exit__)
