@@ -13,7 +13,8 @@ help:  ## show this help
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
-	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor)"
+	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor;"
+	@echo "               MINUTES=60: it may take longer than 40 minutes)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
 	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
@@ -33,7 +34,7 @@ demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what chan
 	$(VENV)/bin/python -m benchmarks.demo
 
 gpu: tools  ## measure and test on a CUDA GPU, and write docs/gpu.md
-	@python=$$($(PYTHON) benchmarks/gpu/environment.py) && "$$python" -m benchmarks.gpu $(if $(DRY),--dry)
+	@python=$$($(PYTHON) benchmarks/gpu/environment.py) && "$$python" -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
 check: tools $(READY)  ## lint, types and the tests of the static half
 	$(VENV)/bin/python -m nox --session lint types static

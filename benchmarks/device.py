@@ -29,6 +29,7 @@ class Device:
             import torch
 
             torch.cuda.empty_cache()
+            torch.accelerator.empty_host_cache()  # memory that torch has pinned, which other ways may need
 
     def reset_peak(self) -> None:
         """Measure the peak from here on. On the processor there is no such reset."""

@@ -1,38 +1,28 @@
 """What `explain` says that tiny models keep, held against what real steps of them keep.
 
-    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [CLASS ...]
+    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [CLASS ...]
 
 Each class runs a step with data and one on shapes, without checkpointing and after `wrap_blocks`. The bytes kept with
-data are those of the meter that `verify` uses. Exits with 1 where one differs and no value was drawn.
+data are those of the meter that `verify` uses. `--page` keeps the figures of the installed transformers for
+docs/coverage/kept_bytes.md. Exits with 1 where one differs and no value was drawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from benchmarks.class_survey import rows_of, survey
+from benchmarks.kept_bytes_report import Agreement, counts, figures_of, keep
 
 SECONDS = 120.0
 """What one class may take."""
-
-
-class Agreement(StrEnum):
-    """How a step on shapes agrees with one with data."""
-
-    EQUAL = "kept bytes and peak equal"
-    PEAK_DIFFERS = "kept bytes equal, peak not"
-    DRAWN = "differ, and depend on what weights decide"
-    KEPT_DIFFERS = "kept bytes differ"
-    NOT_ON_SHAPES = "the step does not run on shapes"
-    NOT_WITH_DATA = "the step does not run, or cannot be wrapped"
 
 
 def examine(name: str) -> dict[str, Any]:
@@ -44,7 +34,7 @@ def examine(name: str) -> dict[str, Any]:
     entry = model_classes()[name]
     tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
     model = tiny.model.train()
-    _set_layer_drop(model)
+    without_layer_drop(model)
     rows = {"off": _compared(model, tiny.inputs)}
     try:
         wrap_blocks(model, self_check="never")
@@ -70,7 +60,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         model.zero_grad()
     except Exception as error:  # the released model's own fault
         return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
-    kept = _kept_bytes(model, inputs)
+    kept = kept_by_a_step(model, inputs)
     try:
         told = explain(model, inputs)
     except PlanningError as error:
@@ -84,7 +74,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"agreement": Agreement.KEPT_DIFFERS if told.kept_bytes != kept else Agreement.PEAK_DIFFERS, **sizes}
 
 
-def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:
+def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
     """The bytes kept by a step with data, as `verify` measures them."""
     from ckpt_surgery.measure.step import run_step
     from ckpt_surgery.runtime.discovery import find_blocks
@@ -97,21 +87,13 @@ def _kept_bytes(model: Any, inputs: Mapping[str, Any]) -> int:
     return record.kept_bytes
 
 
-def _set_layer_drop(model: Any) -> None:
+def without_layer_drop(model: Any) -> None:
     """No layer is dropped at random: how many are would decide what is kept."""
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
             for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
                 if getattr(holder, name, 0):
                     setattr(holder, name, 0.0)
-
-
-def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many steps agree how; classes that are not built together."""
-    found: Counter[str] = Counter()
-    for row in rows:
-        found.update([step["agreement"] for step in row["steps"].values()] if "steps" in row else ["not built"])
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,8 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sample", type=int, help="examine no more than so many classes")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
+    parser.add_argument("--page", action="store_true", help="keep the figures for the page")
     options = parser.parse_intermixed_args(arguments)
-    import transformers  # noqa: F401 - once, for all
+    import transformers
 
     import ckpt_surgery.planning
     import ckpt_surgery.tiny  # noqa: F401
@@ -131,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]
+    with suppress(Exception):  # each process has then what the first one imports
+        examine("GPT2Model")
     survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
     rows = rows_of(options.file)
     shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
@@ -141,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = counts(rows)
     for agreement, count in found.most_common():
         print(f"{count:5} {agreement}")
+    if options.page:
+        keep(transformers.__version__, figures_of(rows, len(known)))
     return 1 if found[Agreement.KEPT_DIFFERS] else 0
 
 

@@ -8,7 +8,6 @@ Prints a table of figures and targets; writes json. With --toy on the processor,
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,14 +25,15 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import Device, wanted_device
-from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
+from benchmarks.device_steps import GIGABYTE
+from benchmarks.figures import Figure, Target, finish, lacking, option_parser, plain_table
+from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ckpt_surgery.planning.target import ReleasedModel
 
-GIGABYTE = 10**9
 OFF_BY = Target(3.0)
 NO_SLOWER = Target(1.02)
 EVERY = (1, 2, 3, 4)
@@ -132,6 +133,7 @@ CASES = (
     Case("ViT-L", images=128, checkpointed=True),
 )
 PLANNED = Case("Llama 1B", 16)
+_PLAN = f"a plan for {PLANNED}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,29 +143,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if (device := wanted_device("plan_on_gpu", toy=options.toy)) is None:
         return 2
-    measured = [figure for case in CASES for figure in told_and_measured(case, device)]
-    measured += plan_and_every(device, options.steps)
-    text = document(measured, device=device.name)
-    return finish("plan_on_gpu", measured, text, options.out, [plain_table(f"plans: {device.name}", measured)])
+    progress = Progress("plan_on_gpu", options.out, lambda kept: figures(kept, device), device, resume=options.resume)
+    for case in CASES:
+        made = progress.measure(str(case), partial(told_and_measured, case, device))
+        if made and not made["measured"]:
+            progress.note(f"{case}: {NO_ROOM} for such a step")
+    progress.measure(_PLAN, lambda: plan_and_every(device, options.steps))
+    shown = [plain_table(f"plans: {device.name}", progress.figures)]
+    return finish("plan_on_gpu", progress.figures, progress.text, options.out, shown)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = option_parser("plan_on_gpu", __doc__)
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
+    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     return parser.parse_args(arguments)
 
 
-def told_and_measured(case: Case, device: Device) -> Iterator[Figure]:
-    """The peak of a step as it is told and as it is; no figure where the memory of the device does not suffice."""
-    print(f"plan_on_gpu: {case}", file=sys.stderr, flush=True)
-    released = on_shapes(case, device)
-    model, inputs = real(released, case, device)
-    told, peak = told_peak(released, case, device), measured_peak(model, inputs, case, device)
+def figures(kept: Kept, device: Device) -> list[Figure]:
+    """All that is made of the measurements so far."""
+    measured: list[Figure] = []
+    for case in CASES:
+        if kept.get(str(case)):
+            measured += case_figures(case, **kept[str(case)])
+    return measured + (plan_figures(kept[_PLAN], device) if kept.get(_PLAN) else [])
+
+
+def case_figures(case: Case, told: int, measured: int) -> Iterator[Figure]:
+    """The peak of a step as it is told and as it is; nothing of the second where it had no room."""
     yield Figure(f"{case}: told", (told / GIGABYTE,), "GB")
-    if peak:
-        yield Figure(f"{case}: measured", (peak / GIGABYTE,), "GB")
-        yield Figure(f"{case}: off by", (100 * abs(told / peak - 1),), "%", OFF_BY)
+    if measured:
+        yield Figure(f"{case}: measured", (measured / GIGABYTE,), "GB")
+        yield Figure(f"{case}: off by", (100 * abs(told / measured - 1),), "%", OFF_BY)
+
+
+def told_and_measured(case: Case, device: Device) -> dict[str, int]:
+    """The peak of a step as it is told and as it is, in bytes; 0 where the memory of the device does not suffice."""
+    released = on_shapes(case, device)
+    told = told_peak(released, case, device)
+    try:
+        model, inputs = real(released, case, device)
+        measured = measured_peak(model, inputs, case, device)
+    except Exception as error:
+        if not lacks_room(error):
+            raise
+        measured = 0
+    return {"told": told, "measured": measured}
 
 
 def on_shapes(case: Case, device: Device) -> ReleasedModel:
@@ -222,11 +248,7 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
 
 
 def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: Device) -> int:
-    """The most bytes that tensors held at once in a second step; 0 where there was no room for them."""
-    import torch
-
-    gc.collect()
-    device.empty_cache()
+    """The most bytes that tensors held at once in a second step."""
     with _choice(case, model).apply(model, self_check="never"):
         try:
             step(model, inputs, device)
@@ -236,8 +258,6 @@ def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: 
             device.reset_peak()
             step(model, inputs, device)
             return device.peak()
-        except torch.OutOfMemoryError:
-            return 0
         finally:
             model.zero_grad(set_to_none=True)
 
@@ -256,9 +276,11 @@ def _choice(case: Case, model: nn.Module) -> Any:
     from ckpt_surgery.planning.choices import PlanChoice
     from ckpt_surgery.runtime.discovery import find_blocks
 
-    stacks = [block.stack for block in find_blocks(model)]
-    first = {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)} if case.checkpointed else {}
-    return PlanChoice(first=first, fused_loss=case.fused_loss)
+    stacks: dict[str, tuple[str, ...]] = {}
+    for block in find_blocks(model):
+        stacks[block.stack] = (*stacks.get(block.stack, ()), block.name)
+    every = dict.fromkeys((name for names in stacks.values() for name in names), ())
+    return PlanChoice(stacks, every if case.checkpointed else {}, fused_loss=case.fused_loss)
 
 
 def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:
@@ -274,15 +296,17 @@ def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:
     return perf_counter() - start
 
 
-def plan_and_every(device: Device, steps: int) -> list[Figure]:
-    """A plan for the memory that every second block needs, and every n-th block where that fits too."""
+def plan_and_every(device: Device, steps: int) -> dict[str, Any]:
+    """A plan for the memory that every second block needs, and every n-th block where that fits too.
+
+    The `budget` and the `peak` of the plan in bytes, and the seconds of its steps, `ours`, and of the `others`.
+    """
     from ckpt_surgery import wrap_blocks
     from ckpt_surgery.planning.cuda_operators import CudaOperators
     from ckpt_surgery.planning.explain import explanation_of, metered
     from ckpt_surgery.planning.plan import plan_on_shapes
     from ckpt_surgery.planning.training import ALONE
 
-    print(f"plan_on_gpu: a plan for {PLANNED}", file=sys.stderr, flush=True)
     released = on_shapes(PLANNED, device)
 
     def told() -> Any:
@@ -300,28 +324,32 @@ def plan_and_every(device: Device, steps: int) -> list[Figure]:
     for every in EVERY:
         if peaks[every] <= memory:
             with wrap_blocks(model, every_n=every):
-                others[every] = _seconds(model, inputs, device, steps)
+                others[str(every)] = _seconds(model, inputs, device, steps)
     applied = made.apply(model)
     ours = _seconds(model, inputs, device, steps)
-    peak = measured_peak(model, inputs, PLANNED, device)
+    peak = measured_peak(model, inputs, PLANNED, device) if ours else 0
     if applied is not None:
         applied.undo()
+    return {"budget": memory, "peak": peak, "ours": ours, "others": others}
+
+
+def plan_figures(kept: Mapping[str, Any], device: Device) -> list[Figure]:
+    """The plan's peak next to its budget, and its steps next to those of every n-th block."""
+    memory, ours, others = kept["budget"], kept["ours"], kept["others"]
     if not ours or not all(others.values()):
         return [Figure("the plan fits", (0.0,), "", Target(1.0, at_least=True))]
     best = min(min(seconds) for seconds in others.values())
     return [
         Figure("plan: budget", (memory / GIGABYTE,), "GB"),
-        Figure("plan: peak / budget", (peak / memory,), "x", Target(1.03)),
-        *(Figure(f"every {every}: a step", seconds, "s") for every, seconds in others.items()),
-        Figure("plan: a step", ours, "s"),
+        Figure("plan: peak / budget", (kept["peak"] / memory,), "x", Target(1.03)),
+        *(Figure(f"every {every}: a step", tuple(seconds), "s") for every, seconds in others.items()),
+        Figure("plan: a step", tuple(ours), "s"),
         Figure("plan / best every n: a step", (min(ours) / best,), "x", NO_SLOWER if device.kind == "cuda" else None),
     ]
 
 
 def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: int) -> tuple[float, ...]:
     """The seconds of some steps, behind those of the self-check; none where there is no room for them."""
-    import torch
-
     from ckpt_surgery.runtime.check_schedule import FIRST_STEPS
 
     taken = []
@@ -329,7 +357,9 @@ def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: in
         for _ in range(FIRST_STEPS + steps):
             model.zero_grad(set_to_none=True)
             taken.append(step(model, inputs, device))
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if not lacks_room(error):
+            raise
         return ()
     finally:
         model.zero_grad(set_to_none=True)

@@ -23,6 +23,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.device import Device, wanted_device
 from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table
+from benchmarks.progress import lacks_room
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,14 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if (device := wanted_device("step_memory", toy=options.toy)) is None:
         return 2
-    from benchmarks.offload import LARGE, LAYERS, TOY
+    from benchmarks.offload import LARGE, LAYERS, TOY, TOY_LAYERS
     from benchmarks.step_cost_runs import WAYS
 
-    sizes, tokens = (TOY, TOY_TOKENS) if options.toy else (LARGE, TOKENS)
-    costs = {way: cost(way, sizes, tokens, options.steps, device) for way in WAYS}
+    sizes, tokens, layers = (TOY, TOY_TOKENS, TOY_LAYERS) if options.toy else (LARGE, TOKENS, LAYERS)
+    costs = {way: cost(way, sizes, layers, tokens, options.steps, device) for way in WAYS}
     measured = figures(costs)
     shown = [plain_table(f"a step of {tokens} tokens: {device.name}", measured)]
-    text = document(measured, device=device.name, tokens=tokens, layers=LAYERS, sizes=sizes)
+    text = document(measured, device=device.name, tokens=tokens, layers=layers, sizes=sizes)
     return finish("step_memory", measured, text, options.out, shown)
 
 
@@ -70,24 +71,26 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def cost(way: Way, sizes: Mapping[str, int], tokens: int, steps: int, device: Device) -> Cost | None:
+def cost(way: Way, sizes: Mapping[str, int], layers: int, tokens: int, steps: int, device: Device) -> Cost | None:
     """Steps in one way; None where the memory of the device does not suffice."""
     import torch
 
-    from benchmarks.offload import LAYERS, llama, token_ids
+    from benchmarks.offload import llama, token_ids
     from benchmarks.step_cost_runs import switched_on
 
     print(f"step_memory: {way}", file=sys.stderr, flush=True)
     gc.collect()
     device.empty_cache()
     try:
-        model = switched_on(llama(LAYERS, sizes, device.kind, torch.bfloat16), way)
+        model = switched_on(llama(layers, sizes, device.kind, torch.bfloat16), way)
         ids = token_ids(tokens, device.kind)
         for _ in range(_WARM_UP):
             step(model, ids, device)
         device.reset_peak()
         timed = [step(model, ids, device) for _ in range(steps)]
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if not lacks_room(error):
+            raise
         return None
     return Cost(device.peak(), tuple(whole for whole, _ in timed), tuple(host for _, host in timed))
 

@@ -51,6 +51,14 @@ class PlanningError(CkptSurgeryError):
     """What a model keeps cannot be said, or a plan cannot be made."""
 
 
+class NotOnShapes(PlanningError):
+    """A model, or a step of it, cannot run on shapes; `why` is the message without the advice."""
+
+    def __init__(self, why: str, advice: str = "") -> None:
+        super().__init__(f"{why}: {advice}" if advice else why)
+        self.why = why
+
+
 class DoesNotFitError(PlanningError):
     """No way to train a model fits into the memory that was given."""
 

@@ -1,9 +1,9 @@
 """Measure and test everything that needs one CUDA GPU, and write docs/gpu.md from what was measured.
 
-Every part is a process of its own with a time limit, and its json is kept in out/gpu: an interrupted run goes on where
-it stopped, as long as neither the code nor the machine has changed. All of them take less than 30 minutes on an H100.
-`--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page is put beside
-its json files and never into docs/.
+All of it takes less than 40 minutes. Every part is a process of its own with a time limit, and what it measures is
+kept in out/gpu: a run that was ended, however it was, goes on where it stopped. Where the code, the machine or a
+version has changed since, everything is measured anew. `--dry` runs every part on the processor with toy sizes, to
+show that the run holds together; its page is put beside its json files and never into docs/.
 """
 
 from __future__ import annotations
@@ -11,73 +11,82 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.device import Device, device_of
-from benchmarks.gpu.page import Result, write_page
+from benchmarks.gpu.machine import Machine, this_machine
+from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import PARTS, Part
-from ckpt_surgery.measure.versions import installed_versions
+from benchmarks.gpu.process import run_part
+from benchmarks.gpu.result import Result, State
+from benchmarks.progress import read_json, write_whole
+from ckpt_surgery.text import listed
 
+MINUTES = 40
 _CODE = ("benchmarks", "ckpt_surgery", "codemods", "model_patches", "tests/gpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a run keeps its results, on which device it runs, and whether it is a dry one."""
+    """Where a run keeps its results, on which machine it runs, whether it is a dry one, and its seconds in all."""
 
     folder: Path
-    device: Device
+    machine: Machine
     dry: bool
+    seconds: float
 
     @property
-    def key(self) -> str:
-        """What results belong to: this code on this machine with these versions."""
-        digest = hashlib.sha256(json.dumps([self.device.name, installed_versions()]).encode())
-        for name in _CODE:
-            for source in sorted((ROOT / name).rglob("*.py")):
-                digest.update(source.read_bytes())
-        return digest.hexdigest()
+    def page(self) -> Path:
+        """The page that it writes: a dry run's is never among the documentation."""
+        return self.folder / "gpu.md" if self.dry else ROOT / "docs" / "gpu.md"
+
+    def file(self, part: Part) -> Path:
+        """The json of a part."""
+        return self.folder / f"{part.name}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what has not been run yet. Return 0; 1 where a target is missed or a part failed; 2 where none can run."""
+    """Run what has not been run yet. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
+
+    A dry run misses no target: its figures mean nothing.
+    """
     options = _options(arguments)
-    device = device_of(toy=options.dry)
-    if device is None:
-        print(
-            "gpu: torch sees no CUDA GPU here: `make gpu DRY=1` shows on the processor what would run.",
-            file=sys.stderr,
-        )
+    machine = this_machine(dry=options.dry)
+    if machine.problem:
+        print(f"gpu: {machine.problem}.", file=sys.stderr)
+        print("gpu: `make gpu DRY=1` shows on the processor what would run.", file=sys.stderr)
         return 2
-    run = Run(options.out or ROOT / "out" / ("gpu-dry" if options.dry else "gpu"), device, options.dry)
-    parts = [part for part in PARTS if not options.parts or part.name in options.parts]
-    results = [_result(part, run, again=options.again) for part in parts]
-    page = run.folder / "gpu.md" if options.dry else ROOT / "docs" / "gpu.md"
-    if len(parts) == len(PARTS):
-        write_page(page, results, machine(device), dry=options.dry)
-        print(f"gpu: the page is {page}", file=sys.stderr)
-    return 1 if any(not result.ok for result in results) else 0
+    folder = options.out or ROOT / "out" / ("gpu-dry" if options.dry else "gpu")
+    run = Run(folder, machine, options.dry, 60 * options.minutes)
+    _begin(run)
+    wanted = [part for part in PARTS if not options.parts or part.name in options.parts]
+    results = {part.name: Result.of(part, read_json(run.file(part))) for part in PARTS}
+    for part in wanted:
+        left = run.seconds - sum(result.seconds for result in results.values())
+        results[part.name] = _result(part, run, left, again=options.again)
+        write_page(run.page, list(results.values()), described(run, results.values()), dry=run.dry)
+    print(f"gpu: the page is {run.page}", file=sys.stderr)
+    ended = [results[part.name].ran if run.dry else results[part.name].ok for part in wanted]
+    return 0 if all(ended) else 1
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="gpu", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these, and no page: {', '.join(names)}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(names)}")
     parser.add_argument("--dry", action="store_true", help="toy sizes on the processor")
     parser.add_argument("--again", action="store_true", help="run finished parts again")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"what all parts may take together (default: {MINUTES})"
+    )
     parser.add_argument("--out", type=Path, help="the folder of the results (default: out/gpu, or out/gpu-dry)")
     options = parser.parse_args(arguments)
     if unknown := set(options.parts) - set(names):
@@ -85,58 +94,108 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _result(part: Part, run: Run, *, again: bool) -> Result:
-    """What a part measured: the kept result where there is one for this code and machine, or a new one."""
-    file = run.folder / f"{part.name}.json"
-    kept = _read(file)
-    if not again and kept.get("key") == run.key:
+def _begin(run: Run) -> None:
+    """Drop what was measured with other code, on another machine or with other versions, and say so."""
+    file = run.folder / "run.json"
+    identity = {**run.machine.identity, "commit": commit(), "code": code_digest()}
+    before = read_json(file)
+    changed = [name for name in sorted({*before, *identity}) if before.get(name) != identity.get(name)]
+    if before and changed:
+        print(
+            f"gpu: measured anew, because this is another {listed(changed)} than that of the results in {run.folder}",
+            file=sys.stderr,
+        )
+    if changed:
+        for part in PARTS:
+            run.file(part).unlink(missing_ok=True)
+        write_whole(file, json.dumps(identity, indent=2) + "\n")
+
+
+def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
+    """What a part measured: kept where it has ended, else what it measures now in the seconds that are left."""
+    file = run.file(part)
+    kept = Result.of(part, read_json(file))
+    if again:
+        file.unlink(missing_ok=True)
+        left += kept.seconds
+        kept = Result(part)
+    if kept.state is State.ENDED and not kept.errors:
         print(f"gpu: {part.name}: kept from an earlier run", file=sys.stderr)
-        return Result.of(part, kept)
+        return kept
+    if left < part.seconds:
+        print(f"gpu: {part.name}: skipped, {max(left, 0):.0f} s are left", file=sys.stderr)
+        if kept.state not in (State.WAITING, State.SKIPPED):
+            return kept
+        return _keep(file, replace(kept, state=State.SKIPPED, problem=_too_late(part, run, left)))
     print(f"gpu: {part.name}: {part.question}", file=sys.stderr, flush=True)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    file.unlink(missing_ok=True)
-    start = time.monotonic()
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    if not part.resumes:
+        file.unlink(missing_ok=True)
+    ended = run_part(part, file, dry=run.dry, seconds=min(part.limit, left))
+    result = Result.of(part, read_json(file))
+    state = State.STOPPED if ended.stopped else State.FAILED if ended.problem else State.ENDED
+    problem = ended.problem or ("" if result.figures else "it wrote no figures")
+    if problem and state is State.ENDED:
+        state = State.FAILED
+    seconds = kept.seconds + ended.seconds
+    return _keep(file, replace(result, state=state, problem=problem, seconds=seconds, date=today()))
+
+
+def _too_late(part: Part, run: Run, left: float) -> str:
+    return f"it takes about {part.seconds} s, and of {run.seconds / 60:g} minutes {max(left, 0):.0f} s were left"
+
+
+def _keep(file: Path, result: Result) -> Result:
+    """Keep what became of a part beside its figures."""
+    content = read_json(file)
+    content |= {"state": str(result.state), "problem": result.problem, "seconds": result.seconds}
+    content["date"] = result.date
+    write_whole(file, json.dumps(content, indent=2) + "\n")
+    return result
+
+
+def commit() -> str:
+    """The commit of the code; empty where it is not in a repository."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
-        command = part.command(file, dry=run.dry)
-        code = subprocess.run(command, cwd=ROOT, env=environment, timeout=part.seconds, check=False).returncode
-        problem = "" if code in (0, 1) else f"the command ended with {code}"
-    except subprocess.TimeoutExpired:
-        problem = f"it was stopped after {part.seconds} s"
-    content = _read(file)
-    if not content:
-        return Result(part, problem or "it wrote no figures", {}, time.monotonic() - start)
-    content.update(key=run.key, seconds=time.monotonic() - start, problem=problem)
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return Result.of(part, content)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """The content of a json file; empty where there is none that can be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def code_digest() -> str:
+    """The start of a sha256 over the sources, committed or not."""
+    digest = hashlib.sha256()
+    for name in _CODE:
+        for source in sorted((ROOT / name).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def machine(device: Device) -> dict[str, str]:
-    """The machine and the versions, as the page names them."""
-    versions = installed_versions()
-    described = {
-        "device": device.name,
-        "processors": str(os.cpu_count()),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "Python": platform.python_version(),
-        **versions,
+def today() -> str:
+    """The date, as it stands on the page."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def described(run: Run, results: Iterable[Result]) -> Mapping[str, str]:
+    """The machine and the versions, as the page names them, and when it was measured."""
+    machine = run.machine
+    dates = sorted({result.date for result in results if result.date})
+    rows = {"device": machine.device, "date": " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))}
+    if machine.memory:
+        used = machine.memory - machine.free
+        rows["device memory"] = f"{machine.memory / 2**30:.1f} GiB, {used / 2**30:.1f} GiB in use before"
+    return {
+        **rows,
+        "processors": str(machine.processors),
+        **machine.versions,
+        "commit": commit()[:12],
+        "sources": code_digest(),
     }
-    if device.kind == "cuda":
-        import torch
-
-        described["CUDA"] = str(torch.version.cuda)
-        described["device memory"] = f"{torch.cuda.get_device_properties(0).total_memory / 2**30:.1f} GiB"
-    return described
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("gpu: ended; run it again to go on.", file=sys.stderr)
+        sys.exit(130)

@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.gpu.parts import Part
-from ckpt_surgery.text import code, markdown_table, plural
+from benchmarks.gpu.result import Result, State
+from ckpt_surgery.text import code, listed, markdown_table, plural
 
 _INTRODUCTION = """# On a GPU
 
 `make gpu` measures what this project claims about memory and time on one CUDA GPU, runs the tests marked `gpu`, and
 writes this page."""
-NOT_RUN = f"""{_INTRODUCTION} It has not been run on a GPU yet: no figure of this project comes from one.
+NOT_RUN = f"""{_INTRODUCTION} It is not yet measured on a GPU: no figure of this project comes from one.
 
 ```console
 $ make gpu
 ```
 
-It needs one CUDA GPU and Python, and takes less than 30 minutes on an H100. An interrupted run goes on where it
-stopped. `make gpu DRY=1` shows on any machine what would run.
+It needs one CUDA GPU and Python, and takes less than 40 minutes. It measures, in this order: the tests; offload at 8K
+and 32K tokens, next to transformers' own and to torch's `save_on_cpu`; what `save` keeps, next to torch's selective
+checkpointing; what the self-check and the guard cost; predicted peaks and a plan against measured ones; the longest
+sequence at which a model of 8 billion parameters trains; what a call of a block costs; and offload and `save` at 128K
+tokens. A run that was ended goes on where it stopped. `make gpu DRY=1` shows on any machine what would run.
 """
-_DRY = "**A dry run: toy sizes on the processor. These figures mean nothing.**"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of a part: its figures by name, and its problem where it did not end as it should."""
-
-    part: Part
-    problem: str
-    figures: Mapping[str, Mapping[str, Any]]
-    seconds: float
-    failed: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
-        """The result that a json file holds."""
-        return cls(
-            part,
-            content.get("problem", ""),
-            content.get("figures", {}),
-            float(content.get("seconds", 0)),
-            content.get("failed", ()),
-        )
-
-    @property
-    def missed(self) -> list[str]:
-        """The names of the figures that miss their targets."""
-        return [name for name, figure in self.figures.items() if figure["verdict"] == "missed"]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the part ended well and met its targets."""
-        return not self.problem and not self.missed
+_DRY = "**A dry run: toy sizes on the processor. These figures mean nothing, and none of them is of a GPU.**"
+_UNPLOTTED = ("x", "", "block inputs")
+"""Units of ratios and counts."""
 
 
 def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str], *, dry: bool) -> None:
@@ -71,7 +43,9 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
             from benchmarks.gpu.plots import draw
 
             pictures.mkdir(exist_ok=True)
-            draw(picture, *drawn)
+            draw(picture, drawn)
+        else:
+            picture.unlink(missing_ok=True)
         sections.append(section(result, f"{pictures.name}/{picture.name}" if drawn else ""))
     rows = [[name, value] for name, value in machine.items()]
     head = [_INTRODUCTION, *([_DRY] if dry else []), markdown_table(["", ""], rows), summary(results)]
@@ -80,54 +54,84 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 
 def summary(results: Sequence[Result]) -> str:
     """A line for each part: whether it met its targets."""
-    rows = []
-    for result in results:
-        targets = sum(1 for figure in result.figures.values() if figure["verdict"])
-        verdict = result.problem or (
-            f"{len(result.missed)} of {plural(targets, 'target')} missed" if result.missed else "ok"
-        )
-        rows.append([f"[{result.part.question}](#{result.part.name})", verdict, f"{result.seconds:.0f} s"])
+    rows = [
+        [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
+        for result in results
+    ]
     return markdown_table(["question", "result", "took"], rows)
 
 
+def verdict(result: Result) -> str:
+    """What became of a part, in a few words."""
+    if result.state is State.WAITING:
+        return "not finished" if result.figures else "not run yet"
+    if result.state is not State.ENDED:
+        return str(result.state)
+    targets = sum(1 for figure in result.figures.values() if figure["verdict"])
+    said = [f"{len(result.missed)} of {plural(targets, 'target')} missed"] if result.missed else []
+    said += [f"{plural(len(result.errors), 'measurement')} failed"] if result.errors else []
+    return listed(said) or "ok"
+
+
 def section(result: Result, picture: str) -> str:
-    """One part: its question, picture and figures."""
-    lines = [f'<a id="{result.part.name}"></a>\n\n## {result.part.question}']
-    lines.append(f"{code(' '.join(('python', *result.part.arguments, *result.part.real)))}")
-    if result.problem:
-        lines.append(f"Not measured: {result.problem}.")
+    """One part: its question, what is missing, picture and figures."""
+    part = result.part
+    lines = [
+        f"## {part.question}",
+        f"By {code(part.file)}; {code(f'python -m benchmarks.gpu {part.name}')} runs it alone.",
+    ]
+    lines += missing(result)
     if picture:
-        lines.append(f"![{result.part.question}]({picture})")
-    if result.figures:
-        rows = [
-            [
-                name,
-                f"{statistics.median(figure['values']):.4g}",
-                figure["unit"],
-                figure.get("target", ""),
-                figure["verdict"],
-            ]
-            for name, figure in result.figures.items()
-            if figure["values"]
+        lines.append(f"![{part.question}]({picture})")
+    rows = [
+        [
+            name,
+            f"{statistics.median(figure['values']):.4g}"
+            if figure["unit"] != "tokens"
+            else f"{figure['values'][0]:,.0f}",
+            figure["unit"],
+            figure.get("target", ""),
+            figure["verdict"],
         ]
+        for name, figure in result.figures.items()
+        if figure["values"]
+    ]
+    if rows:
         lines.append(markdown_table(["figure", "median", "unit", "target", ""], rows))
     if result.failed:
         lines.append("Failed: " + ", ".join(map(code, result.failed)))
     return "\n\n".join(lines)
 
 
-def bars(result: Result) -> tuple[str, dict[str, float]] | None:
-    """The unit and the values that a part's picture shows; None where it has none."""
-    chosen = {
-        name: figure
-        for name, figure in result.figures.items()
-        if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in ("x", "block inputs")
-    }
-    if not result.part.plotted or not chosen:
-        return None
-    return next(iter(chosen.values()))["unit"], {
-        name: statistics.median(figure["values"]) for name, figure in chosen.items()
-    }
+def slug(heading: str) -> str:
+    """The anchor that Python-Markdown gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def missing(result: Result) -> Iterator[str]:
+    """What a part has not measured, and why."""
+    some = " What it had measured by then:" if result.figures else ""
+    if result.state is State.WAITING:
+        yield ("Not finished." if result.figures else "Not run yet.") + " `make gpu` goes on with it."
+    elif result.state is State.SKIPPED:
+        yield f"Skipped: {result.problem}.{some}"
+    elif result.problem:
+        yield f"Not {'all ' if result.figures else ''}measured: {result.problem}.{some}"
+    if result.no_room:
+        yield "The device has too little memory for: " + "; ".join(result.no_room) + "."
+    for name, why in result.errors.items():
+        yield f"Failed: {name} ({code(why)})."
+    for note in result.notes:
+        yield f"{note[:1].upper()}{note[1:]}."
+
+
+def bars(result: Result) -> dict[str, dict[str, float]]:
+    """The values that a part's picture shows, by unit; empty where it has none."""
+    chosen: dict[str, dict[str, float]] = {}
+    for name, figure in result.figures.items():
+        if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in _UNPLOTTED:
+            chosen.setdefault(figure["unit"], {})[name] = statistics.median(figure["values"])
+    return chosen
 
 
 def main() -> None:

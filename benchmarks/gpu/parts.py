@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+RESUME = "--resume"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: the question that it answers, its command, and the seconds after which it is stopped.
+    """One part: the question that it answers, its command, and how long it takes.
 
-    `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise. `--out FILE` names the json.
+    `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
+    twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
+    `--out FILE` names the json. One that `resumes` keeps each measurement as it is made, and goes on behind them.
     `plotted` are the starts of the names of figures that the page draws as bars.
     """
 
@@ -21,78 +25,130 @@ class Part:
     arguments: tuple[str, ...]
     seconds: int
     real: tuple[str, ...] = ()
-    toy: tuple[str, ...] = ()
+    toy: tuple[str, ...] = ("--toy",)
+    resumes: bool = True
     plotted: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The file of its benchmark."""
+        return f"{self.arguments[-1].replace('.', '/')}.py"
+
+    @property
+    def limit(self) -> int:
+        """The seconds after which it is stopped."""
+        return 2 * self.seconds
 
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """The command that runs it and writes `out`."""
-        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), "--out", str(out)]
+        resume = [RESUME] if self.resumes else []
+        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), *resume, "--out", str(out)]
 
 
 PARTS = (
     Part(
-        "offload",
-        "What does activation offload take off the GPU, and at what cost?",
-        ("-m", "benchmarks.offload"),
-        600,
-        real=("--tokens", "8192", "32768"),
-        toy=("--toy", "--steps", "1"),
-        plotted=("8K: peak", "32K: peak"),
-    ),
-    Part(
-        "step_memory",
-        "What does a step of a 1.1-billion-parameter model take, in every way to checkpoint it?",
-        ("-m", "benchmarks.step_memory"),
-        300,
-        toy=("--toy", "--steps", "1"),
-        plotted=("no checkpointing: peak", "transformers: peak", "checkpoint_wrapper: peak", "wrap_blocks: peak"),
-    ),
-    Part(
         "tests",
         "Do the tests marked `gpu` pass?",
         ("-m", "benchmarks.gpu.tests"),
-        300,
+        120,
         toy=("--dry",),
+        resumes=False,
+    ),
+    Part(
+        "offload",
+        "What does activation offload take off the GPU, and at what cost?",
+        ("-m", "benchmarks.offload"),
+        150,
+        real=("--tokens", "8192", "32768"),
+        toy=("--toy", "--steps", "1", "--layers", "3"),
+        plotted=("8K: peak, ", "8K: a step, ", "32K: peak, ", "32K: a step, ", "128 tokens: peak, "),
+    ),
+    Part(
+        "policies",
+        "What does it bring to keep attention, or every second product, and how does that compare to torch's own way?",
+        ("-m", "benchmarks.policy_cost"),
+        200,
+        real=("--tokens", "8192", "32768"),
+        toy=("--toy", "--tokens", "128"),
+        plotted=("8K: peak, ", "8K: a step, ", "32K: peak, ", "32K: a step, ", "128 tokens: peak, "),
+    ),
+    Part(
+        "check_cost",
+        "What do the self-check and the guard cost?",
+        ("-m", "benchmarks.check_cost"),
+        80,
+        plotted=("steps: a step, ", "steps: peak, "),
     ),
     Part(
         "plan_on_gpu",
         "Does a step take the memory that `explain` says, and is a plan as fast as every n-th block?",
         ("-m", "benchmarks.plan_on_gpu"),
-        600,
+        300,
         toy=("--toy", "--steps", "1"),
+    ),
+    Part(
+        "longest",
+        "What is the longest sequence at which a model of 8 billion parameters trains?",
+        ("-m", "benchmarks.longest"),
+        450,
+        plotted=(
+            "LoRA, transformers: longest",
+            "LoRA, long_context: longest",
+            "all weights, 8-bit AdamW, long_context: longest",
+        ),
     ),
     Part(
         "step_cost",
         "What does a checkpointed step of tiny models cost: bytes, FLOPs, and the host's time for a call?",
         ("-m", "benchmarks.step_cost"),
-        300,
-        real=("--gpu",),
-        toy=("--toy",),
+        90,
+        real=("--gpu", "Llama", "GPTBigCode", "Mixtral", "T5", "Swin"),
+        resumes=False,
+    ),
+    Part(
+        "offload_128k",
+        "What does offload do at 128K tokens?",
+        ("-m", "benchmarks.offload"),
+        230,
+        real=("--tokens", "131072", "--gpu-only"),
+        toy=("--toy", "--steps", "1", "--tokens", "256", "--gpu-only"),
+        plotted=("128K: peak, ", "128K: a step, "),
+    ),
+    Part(
+        "policies_128k",
+        "And policies at 128K tokens?",
+        ("-m", "benchmarks.policy_cost"),
+        230,
+        real=("--tokens", "131072"),
+        toy=("--toy", "--tokens", "256"),
+        plotted=("128K: peak, ", "128K: a step, "),
+    ),
+    Part(
+        "step_memory",
+        "What does a step of a 1.1-billion-parameter model take, in every way to checkpoint it?",
+        ("-m", "benchmarks.step_memory"),
+        90,
+        toy=("--toy", "--steps", "1"),
+        resumes=False,
+        plotted=("no checkpointing: peak", "transformers: peak", "checkpoint_wrapper: peak", "wrap_blocks: peak"),
     ),
     Part(
         "fused_loss",
         "What does the fused loss save on the head of a large vocabulary?",
         ("-m", "benchmarks.fused_loss"),
-        180,
+        60,
         toy=("--toy", "--rounds", "1"),
+        resumes=False,
         plotted=("cross_entropy: peak", "fused: peak"),
     ),
     Part(
         "tiled_mlp",
         "What do tiled MLPs save at long sequences?",
         ("-m", "benchmarks.tiled_mlp"),
-        180,
+        90,
         real=("--gpu", "--rounds", "3"),
         toy=("--toy", "--rounds", "1"),
+        resumes=False,
         plotted=("MLP, untiled: peak", "MLP, 4 shards: peak", "MLP, 16 shards: peak", "MLP, 64 shards: peak"),
-    ),
-    Part(
-        "offload_128k",
-        "And at 128K tokens?",
-        ("-m", "benchmarks.offload"),
-        600,
-        real=("--tokens", "131072"),
-        toy=("--toy", "--steps", "1", "--tokens", "256"),
-        plotted=("128K: peak",),
     ),
 )

@@ -5,7 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +32,7 @@ from ckpt_surgery.cli.released import (
     sharding_of,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
+from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import percent, plural, size, text_table
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.planning.training import TrainingSetup
     from ckpt_surgery.static.results import Progress
+    from ckpt_surgery.survey.target import SurveyTarget
 
 _MOST_HOLDERS = 8
 
@@ -95,11 +97,18 @@ def explain_command(
     """
 
     def body() -> int:
-        for place in filter(None, (html, json)):
-            check_writable(place)
+        for option, place in (("--html", html), ("--json", json)):
+            if place is not None:
+                check_writable(place, option)
+        if checkpointing is ExplainedSteps.OFF and (offload or save):
+            raise OptionError(
+                f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
+            )
         need_runtime("explain")
         from ckpt_surgery.planning.training import training_of
+        from ckpt_surgery.runtime.policies import choices_of
 
+        choices_of(save or ())
         training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
         request = _ExplainRequest(
             model,
@@ -155,20 +164,40 @@ def _explained(
 
     total = 3 if request.steps is ExplainedSteps.BOTH else 2
     at("importing", 0)
-    from ckpt_surgery.errors import SurgeryError
-    from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.target import (
-        DTYPES,
-        explain_released,
-        main_class,
-        released,
-        wrap_released,
-    )
+    from ckpt_surgery.errors import NotOnShapes
+    from ckpt_surgery.planning.scaled import explain_scaled
+    from ckpt_surgery.planning.target import DTYPES, main_class
     from ckpt_surgery.survey.resolve import resolve
 
-    targets = resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False)
+    target = main_class(resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False))
     at("building the model", 0)
-    found = released(main_class(targets), tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
+    try:
+        return _on_shapes(request, target, at, total)
+    except NotOnShapes as why:
+        if request.lora or request.offload or request.save:
+            raise
+        at("a tiny model with data", 1)
+        found, off, on = explain_scaled(
+            target,
+            why,
+            tokens=request.tokens,
+            batch=request.batch,
+            dtype=DTYPES[request.dtype],
+            training=request.training,
+        )
+        both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
+        return found, {when: told for when, told in both.items() if request.steps in (when, ExplainedSteps.BOTH)}
+
+
+def _on_shapes(
+    request: _ExplainRequest, target: SurveyTarget, at: Callable[[str, int], None], total: int
+) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
+    """The model and its explanations, from steps on shapes. Raises PlanningError."""
+    from ckpt_surgery.errors import SurgeryError
+    from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.target import DTYPES, explain_released, released, wrap_released
+
+    found = released(target, tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
     if request.lora:
         add_lora(found.model, request.lora, found.shapes)
     explanations = {}
@@ -221,6 +250,8 @@ def _lines(
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
     if drawn := max(step.drawn for step in explanations.values()):
         lines += ["", f"{plural(drawn, 'operator')} read what weights decide and got random values: sizes may differ."]
+    for assumption in any_one.assumptions:
+        lines += ["", assumption]
     return lines
 
 

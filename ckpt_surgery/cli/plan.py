@@ -54,9 +54,9 @@ def plan_command(
     ranks: Ranks = None,
     fsdp: Fsdp = False,
     zero: Zero = None,
-    device: DeviceName = None,
+    device: DeviceName = DEVICE,
     offload: Annotated[
-        bool, typer.Option("--offload/--no-offload", help="Whether inputs of blocks may go to host memory.")
+        bool, typer.Option("--offload/--no-offload", help="Whether what blocks keep may go to host memory.")
     ] = True,
     changes: Annotated[
         bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
@@ -79,8 +79,9 @@ def plan_command(
     """
 
     def body() -> int:
-        for place in filter(None, (html, yaml)):
-            check_writable(place)
+        for option, place in (("--html", html), ("--yaml", yaml)):
+            if place is not None:
+                check_writable(place, option)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -93,7 +94,7 @@ def plan_command(
             from ckpt_surgery.survey.resolve import resolve
 
             budget = memory_bytes(memory)
-            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device or DEVICE)
+            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
             targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
@@ -122,9 +123,9 @@ def _lines(made: Plan) -> list[str]:
     head = f"{made.model} within {size(made.memory)}: a step needs {size(explained.peak_bytes)}"
     if not made.is_needed:
         return [f"{head} as it is: nothing has to be done."]
-    rows = [_cells(row, made) for row in _shown(made)]
+    rows = [_cells(row, made) for row in made.some_of_front(_MOST_ROWS)]
     return [
-        f"{head} with {made.chosen.choice.name(made.blocks)}.",
+        f"{head} with {made.chosen.choice.name}.",
         "",
         *(f"    {call}" for call in made.code.splitlines()),
         "",
@@ -136,20 +137,13 @@ def _lines(made: Plan) -> list[str]:
     ]
 
 
-def _shown(made: Plan) -> list[PlanRow]:
-    """The choice, the two ends of the front and some ways between, in its order."""
-    step = -(-len(made.front) // _MOST_ROWS) or 1
-    ends = (made.front[0], made.front[-1], made.chosen)
-    return [row for place, row in enumerate(made.front) if row in ends or place % step == 0]
-
-
 def _cells(row: PlanRow, made: Plan) -> list[str]:
     mark = "" if row.measured else "~ "
     extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
     chosen = "->" if row == made.chosen else ""
     return [
         chosen,
-        row.choice.blocks_name(made.blocks),
+        row.choice.blocks_name,
         ", ".join(row.choice.beside),
         size(row.kept_bytes),
         mark + size(row.peak_bytes),

@@ -97,9 +97,9 @@ def run_command(
     save: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
-            help="Keep the results of these operators in every block: attention, matmul:2, router, aten.mm, ...; "
-            "can be given again.",
+            metavar="[PATTERN=]NAME",
+            help="Keep the results of these operators: attention, matmul:2, router, aten.mm, ..., in every block, or "
+            "in those of this name; can be given again.",
         ),
     ] = None,
     save_offload: Annotated[
@@ -175,7 +175,7 @@ def run_command(
         if not arguments:
             raise OptionError("no script to run: give a Python file, or -m and the name of a module")
         if report is not None:
-            check_writable(report)
+            check_writable(report, "--report")
         if offload and offload_to is not None:
             raise OptionError("--offload is --offload-to cpu: give one of them")
         wrapping = {
@@ -184,7 +184,7 @@ def run_command(
             "offload_pinned": _bytes(offload_pinned),
             "preserve_rng_state": "unsafe" if unsafe_rng_state else preserve_rng_state,
             "skip_frozen": skip_frozen,
-            "save": save,
+            "save": _saved_names(save),
             "save_offload": save_offload or None,
             "stacks": stacks,
             "blocks": blocks,
@@ -290,6 +290,19 @@ def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
     if len(texts) > 1:
         raise OptionError("--first names a number for every stack, and more: give one number, or a number by stack")
     return numbers[""]
+
+
+def _saved_names(texts: Sequence[str] | None) -> list[str] | dict[str, list[str]] | None:
+    """The names of operators, by blocks where blocks are named. Raises OptionError."""
+    names: dict[str, list[str]] = {}
+    for text in texts or ():
+        pattern, equals, name = text.rpartition("=")
+        if equals and not (pattern and name):
+            raise OptionError(f"--save is {text!r}: give a name, or blocks and a name: model.layers=attention")
+        names.setdefault(pattern, []).append(name)
+    if "" in names and len(names) > 1:
+        raise OptionError("--save names operators for every block, and for some: give each name with its blocks")
+    return names.get("", names) or None
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def write_report(lines: Sequence[str], path: Path | None) -> None:
         write_document("\n".join(lines) + "\n", path)
 
 
-def check_writable(path: Path) -> None:
-    """Notice before the work, not after it, that `--output` cannot be written to. No file is changed.
+def check_writable(path: Path, option: str = "--output") -> None:
+    """Notice before the work, not after it, that the file of an option cannot be written to. No file is changed.
 
     Raises:
         OutputError: it is a folder, its folder does not exist, or permission is missing.
@@ -129,7 +129,7 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise OutputError(f"--output {path} cannot be written to: {reason}")
+        raise OutputError(f"{option} {path} cannot be written to: {reason}")
 
 
 def say(message: str) -> None:

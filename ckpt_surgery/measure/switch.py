@@ -18,8 +18,8 @@ from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
+from ckpt_surgery.runtime.save_policy import SavePolicy
 
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""
@@ -90,7 +90,7 @@ def has_surgery(model: nn.Module) -> bool:
 
 
 def policies_of(model: nn.Module) -> list[SavePolicy]:
-    """What the option `save` of `wrap_blocks` keeps of the blocks of a model: of each surgery on it one."""
+    """What the option `save` of `wrap_blocks` keeps of the blocks of a model."""
     policies = {id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].policy) is not None}
     return list(policies.values())
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ckpt_surgery.distributed import fuse_loss, tile_mlp
+from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
 from ckpt_surgery.runtime.surgery import Surgery
 from ckpt_surgery.runtime.undo import Undoable
 from ckpt_surgery.runtime.wrap import wrap_blocks
@@ -22,40 +23,55 @@ _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What is done: the first blocks of each stack checkpointed, their inputs offloaded, the loss fused, MLPs tiled.
+    """What is done: blocks checkpointed, each with results of its own kept, the loss fused, MLPs tiled.
 
-    `tiled` are the full names of the MLPs, `shard_size` the most tokens that they take at a time. `save` names the
-    operators of checkpointed blocks whose results are kept, as in `wrap_blocks`.
+    Attributes:
+        stacks: the names of all blocks, by stack.
+        checkpointed: the blocks that are, by name, with the operators whose results each keeps, as in `save` of
+            `wrap_blocks`.
+        offload: whether their inputs go to host memory.
+        save_offload: whether what they keep because of `save` goes there, too.
+        fused_loss: whether the loss is computed without logits.
+        tiled: the full names of the MLPs that take `shard_size` tokens at a time.
+        shard_size: see `tiled`.
     """
 
-    first: Mapping[str, int] = field(default_factory=dict)
+    stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    checkpointed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offload: bool = False
+    save_offload: bool = False
     fused_loss: bool = False
     tiled: tuple[str, ...] = ()
     shard_size: int = 0
-    save: tuple[str, ...] = ()
 
     @property
-    def checkpoints(self) -> bool:
-        """Whether any block is checkpointed."""
-        return any(self.first.values())
+    def first(self) -> dict[str, int]:
+        """How many blocks of each stack are checkpointed."""
+        return {stack: sum(block in self.checkpointed for block in blocks) for stack, blocks in self.stacks.items()}
 
     @property
-    def beside_numbers(self) -> Hashable:
-        """What choices have in common that differ in the numbers of blocks alone."""
-        return self.offload, self.fused_loss, self.tiled, self.shard_size, self.save
+    def saved(self) -> dict[tuple[str, ...], list[str]]:
+        """The blocks that keep results of operators, by what they keep."""
+        saved: dict[tuple[str, ...], list[str]] = {}
+        for block, names in self.checkpointed.items():
+            if names:
+                saved.setdefault(names, []).append(block)
+        return saved
+
+    @property
+    def beside_blocks(self) -> Hashable:
+        """What choices have in common that differ in what blocks do alone."""
+        return self.offload, self.save_offload, self.fused_loss, self.tiled, self.shard_size
 
     @property
     def is_needed(self) -> bool:
         """Whether anything is done at all."""
-        return self.checkpoints or self.fused_loss or bool(self.tiled)
+        return bool(self.checkpointed) or self.fused_loss or bool(self.tiled)
 
-    def code(self, blocks: Mapping[str, int]) -> str:
-        """The Python that does it, a call on each line; `blocks` are the numbers of blocks in the stacks."""
-        calls = self.arguments()
-        if self.checkpoints and all(blocks[stack] == number for stack, number in self.first.items()):
-            del calls["wrap_blocks"]["first"]
-        return "\n".join(f"{function}({', '.join(_written(**given))})" for function, given in calls.items())
+    @property
+    def code(self) -> str:
+        """The Python that does it, a call on each line."""
+        return "\n".join(f"{function}({', '.join(_written(**given))})" for function, given in self.arguments().items())
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """The calls that do it, by the names of the functions, with their arguments beside the model."""
@@ -64,22 +80,31 @@ class PlanChoice:
             calls["tile_mlp"] = {"modules": list(self.tiled), "shard_size": self.shard_size}
         if self.fused_loss:
             calls["fuse_loss"] = {}
-        if self.checkpoints:
-            offload = {"offload": "cpu"} if self.offload else {}
-            calls["wrap_blocks"] = {"first": dict(self.first), **offload}
-            if self.save:
-                calls["wrap_blocks"]["save"] = list(self.save)
+        if self.checkpointed:
+            calls["wrap_blocks"] = {
+                **wanted_blocks(self.stacks, self.checkpointed),
+                **({"offload": "cpu"} if self.offload else {}),
+                **saved_results(self.stacks, self.checkpointed),
+                **({"save_offload": True} if self.save_offload else {}),
+            }
         return calls
 
-    def name(self, blocks: Mapping[str, int]) -> str:
-        """What is done in a few words; `blocks` are the numbers of blocks in the stacks."""
-        return ", ".join([self.blocks_name(blocks), *self.beside])
+    @property
+    def name(self) -> str:
+        """What is done in a few words."""
+        return ", ".join([self.blocks_name, *self.beside])
 
-    def blocks_name(self, blocks: Mapping[str, int]) -> str:
-        """Which blocks are checkpointed, and how, in a few words; `blocks` as in `name`."""
-        counted = f"{sum(self.first.values())} of {plural(sum(blocks.values()), 'block')}"
-        saved = [f"{listed(self.save)} saved"] if self.save else []
-        return ", ".join([counted, *(["offloaded"] if self.offload else []), *saved])
+    @property
+    def blocks_name(self) -> str:
+        """Which blocks are checkpointed, and how, in a few words."""
+        counted = f"{len(self.checkpointed)} of {plural(sum(map(len, self.stacks.values())), 'block')}"
+        saved = [f"{listed(names)} in {len(blocks)}" for names, blocks in self.saved.items()]
+        if len(set(self.checkpointed.values())) == 1:
+            saved = [f"{listed(names)} saved" for names in self.saved]
+        elif saved:
+            saved[0] = f"saved: {saved[0]}"
+        moved = ["all offloaded" if self.save_offload else "offloaded"] if self.offload else []
+        return ", ".join([counted, *moved, *saved])
 
     @property
     def beside(self) -> list[str]:
@@ -102,7 +127,7 @@ class PlanChoice:
             yield lambda: tile_mlp([model.get_submodule(name) for name in self.tiled], shard_size=self.shard_size)
         if self.fused_loss:
             yield lambda: fuse_loss(model)
-        if self.checkpoints:
+        if self.checkpointed:
             yield lambda: wrap_blocks(model, self_check=self_check, **self.arguments()["wrap_blocks"])
 
 

@@ -28,7 +28,8 @@ class CudaOperators(TorchFunctionMode):
     operator that keeps the whole matrix of weights, and dropout keeps a mask of floats where CUDA keeps one of bools.
     CUDA's rules for attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from compute capability 8.0)
     are: flash attention in half precision without a mask, where all heads have one width of at most 256;
-    memory-efficient attention where rows are aligned and keys have as many heads as queries; else the matrix.
+    memory-efficient attention where rows are aligned and keys have as many heads as queries; else the matrix, as where
+    samples are broadcast.
     """
 
     def __torch_function__(
@@ -58,15 +59,15 @@ def _attention(
 ) -> Tensor:
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     width = query.shape[-1]
-    four = all(tensor.ndim == 4 for tensor in (query, key, value))
+    fused = all(tensor.ndim == 4 for tensor in (query, key, value)) and len(query) == len(key) == len(value)
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if four and half and attn_mask is None and width == value.shape[-1] <= _WIDEST_FLASH_HEAD:
+    if fused and half and attn_mask is None and width == value.shape[-1] <= _WIDEST_FLASH_HEAD:
         padded = [functional.pad(tensor, (0, -width % 8)) if width % 8 else tensor for tensor in (query, key, value)]
         result: Tensor = _FLASH(*padded, dropout_p, is_causal, False, scale=scale)[0]
         return result[..., :width] if width % 8 else result
     step = _ALIGNED_BYTES // query.itemsize
     aligned = not width % step and not value.shape[-1] % step
-    if four and aligned and query.shape[1] == key.shape[1] == value.shape[1]:
+    if fused and aligned and query.shape[1] == key.shape[1] == value.shape[1]:
         bias = None if attn_mask is None else _bias(attn_mask, query, key)
         result = _EFFICIENT(query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
         return result

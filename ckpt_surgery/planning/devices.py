@@ -52,9 +52,9 @@ def device_of(name: str) -> Device:
     Raises:
         PlanningError: no such device, or a file that does not describe one.
     """
-    if known := DEVICES.get(name.lower()):
+    if known := DEVICES.get(str(name).lower()):
         return known
-    path = Path(name)
+    path = Path(str(name))
     if path.suffix != ".toml":
         names = ", ".join(device.name for device in DEVICES.values())
         raise PlanningError(f"no device is called {name!r}: give one of {names}, or a .toml file that describes one")

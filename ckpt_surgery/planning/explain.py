@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 import logging
 from collections import Counter
@@ -13,8 +14,9 @@ from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
-from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.errors import NotOnShapes
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
@@ -32,6 +34,9 @@ from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import surgeries_in
 from ckpt_surgery.text import error_line
 
+_MOST_COPIED_BYTES = 2**31
+"""Parameters of the largest model that is copied to run with data."""
+
 
 def explain(
     model: nn.Module,
@@ -47,7 +52,9 @@ def explain(
 
     The step runs on shapes: nothing is computed, no weights are needed, and an 8B model takes seconds. The model may
     be real or hold no data (as one that was built inside `shapes_only()`); it is read and never changed, checkpointed
-    or not, wrapped or not, in training mode or not. Sizes are those of this machine's operators, exact to the byte
+    or not, wrapped or not, in training mode or not. A step that reads values which weights decide cannot run on
+    shapes: then a copy of the model runs it with data, if it holds any in at most 2 GiB of parameters, and
+    `assumptions` says so. Sizes are those of this machine's operators, exact to the byte
     for what is kept; workspace inside operators, and what an allocator adds to each tensor, are not counted.
 
     Args:
@@ -66,8 +73,33 @@ def explain(
     shapes = ShapesOnly()
     with random_state_kept():
         copied = without_values(shapes_of(model, shapes))
-        step, drawn = metered(copied, inputs, shapes, loss)
+        try:
+            step, drawn = metered(copied, inputs, shapes, loss)
+        except NotOnShapes as error:
+            copied, step = _with_data(model, inputs, loss, error)
+            said = f"{error.why}: so a copy of the model ran it with data."
+            return replace(explanation_of(copied, step, 0, training), assumptions=(said,))
     return explanation_of(copied, step, drawn, training)
+
+
+def _with_data(
+    model: nn.Module, inputs: Inputs, loss: Callable[[Any], Tensor] | None, why: NotOnShapes
+) -> tuple[nn.Module, StepAllocations]:
+    """A copy of a model that holds data, and what a step of it allocates. Raises `why` where there is no copy."""
+    parameters = list(model.parameters())
+    no_data = any(isinstance(each, FakeTensor) or each.is_meta for each in parameters)
+    if no_data or held_bytes(parameters) > _MOST_COPIED_BYTES:
+        raise why
+    copied, arguments = (
+        _without_self_check(copy.deepcopy(model)),
+        call_arguments(copy.deepcopy(checked_inputs(inputs))),
+    )
+    try:
+        step = run_metered(copied, arguments, lambda output: scalar((loss or loss_of)(output)))
+    except Exception as error:  # whatever a step of the model raises
+        raise why from error
+    copied.zero_grad()
+    return copied, step
 
 
 def metered(
@@ -83,7 +115,7 @@ def metered(
         with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:
-        raise PlanningError(why_not_on_shapes(f"a step of {type(model).__name__}", error)) from error
+        raise not_on_shapes(f"a step of {type(model).__name__}", error) from error
     finally:
         for parameter in model.parameters():
             parameter.grad = None
@@ -117,8 +149,8 @@ def explanation_of(
     )
 
 
-def why_not_on_shapes(what: str, error: BaseException) -> str:
-    """One sentence: what cannot run on shapes, the line that stopped it, and what to do where it reads values."""
+def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
+    """What cannot run on shapes, the line that stopped it, and what to do where it reads values."""
     places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
     model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, "<"))]
     where = ""
@@ -126,11 +158,11 @@ def why_not_on_shapes(what: str, error: BaseException) -> str:
         file, line = model_code[-1]
         where = f" ({Path(file).name}, line {line}: `{linecache.getline(file, line).strip()}`)"
     if isinstance(error, DECIDED_BY_VALUES):
-        return (
-            f"{what} cannot run on shapes, because it reads values that depend on weights{where}: "
-            "`ckpt_surgery verify` measures a tiny model with data instead"
+        return NotOnShapes(
+            f"{what} cannot run on shapes, because it reads values that depend on weights{where}",
+            "`ckpt_surgery verify` measures a tiny model with data instead",
         )
-    return f"{what} cannot run on shapes{where}: {error_line(error)}"
+    return NotOnShapes(f"{what} cannot run on shapes{where}: {error_line(error)}")
 
 
 @contextmanager
@@ -151,10 +183,14 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 def without_values(model: nn.Module) -> nn.Module:
     """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
+    on_host_without_data(_without_self_check(model))
+    return model
+
+
+def _without_self_check(model: nn.Module) -> nn.Module:
     for surgery in surgeries_in(model):
         if surgery.checkpointing is not None:
             surgery.apply(replace(surgery.options, self_check="never"))
-    on_host_without_data(model)
     return model
 
 
@@ -169,8 +205,8 @@ def _saved_bytes(model: nn.Module) -> dict[str, int]:
     """What the surgeries on a model kept in its last step because of `save`, by the names in it."""
     sums: Counter[str] = Counter()
     for surgery in surgeries_in(model):
-        if surgery.policy is not None:
-            for (name, _), count in surgery.policy.kept.items():
+        for policy in surgery.policies:
+            for (name, _), count in policy.kept.items():
                 sums[name] += count.bytes
     return dict(sums)
 

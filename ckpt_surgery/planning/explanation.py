@@ -34,6 +34,7 @@ class Explanation(StepFigures):
             values drawn at random: sizes that depend on them are those of one such draw.
         seconds: the least time of the step on the device that was named; 0 where none was.
         saved: the part of `kept_bytes` that checkpointed blocks keep because of `save`, by its names.
+        assumptions: a sentence for each thing that the figures rest on and that the model does not say.
     """
 
     def __str__(self) -> str:

@@ -99,6 +99,7 @@ class StepFigures:
     drawn: int
     seconds: float
     saved: Mapping[str, int] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
 
     @property
     def peak_bytes(self) -> int:

@@ -1,19 +1,17 @@
-"""Ways to train in which some blocks are checkpointed and others not, put together from steps that were metered."""
+"""Ways to train in which blocks do different things, put together from steps that were metered."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.moments import StepMoments
-from ckpt_surgery.planning.saving import Saving
+from ckpt_surgery.planning.saving import BlockSaving, combined, keeps_products
 from ckpt_surgery.planning.solver import Alternative, Solution, front
 
 
@@ -36,8 +34,9 @@ class PlanRow:
 class MeteredStep:
     """A step with a choice: what is known of it, what each block keeps, and its least seconds.
 
-    `block_seconds` are those of each block's forward, `recomputed` those of its recompute. `handed` are the bytes of
-    what a block makes and another keeps, by block, module, operator, line and shape; `made` is all that is kept.
+    What a block is given, and keeps only if it is checkpointed, counts as its own. `block_seconds` are those of each
+    block's forward, `recomputed` those of its recompute. `made` is all that is kept, by the block that made it,
+    module, operator, line and shape.
     """
 
     explained: Explanation
@@ -47,7 +46,6 @@ class MeteredStep:
     recomputed: Mapping[str, float]
     operators: frozenset[str]
     moments: StepMoments
-    handed: Mapping[tuple[Any, ...], int]
     made: frozenset[tuple[Any, ...]]
 
 
@@ -61,99 +59,82 @@ class ChangedSteps:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Mixtures:
-    """The ways with one change and one saving, which differ in how many of each stack's blocks are checkpointed.
+@dataclass(frozen=True, slots=True)
+class HostSteps:
+    """What of checkpointed blocks goes to host memory: a step in which that of all blocks does, and the device's link.
 
-    `stacks` are the names of their blocks. Nothing is done in `plain`, all blocks are checkpointed in `wrapped`, and
-    their inputs are in host memory besides in `moved`, which is None where they stay on the device.
+    With `save_offload` that is not only the inputs of blocks, but also what they keep because of `save`.
     """
 
-    stacks: Mapping[str, Sequence[str]]
+    step: MeteredStep
+    save_offload: bool
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """The ways with one change, in which each block is plain, or checkpointed and keeps what some names stand for.
+
+    Nothing is done in `plain`, and all blocks are checkpointed in `wrapped`. `savings` are those of one name each, by
+    block. `host` is None where everything stays on the device.
+    """
+
     plain: MeteredStep
     wrapped: MeteredStep
     changed: ChangedSteps
-    saving: Saving
-    moved: MeteredStep | None
+    savings: Mapping[str, Sequence[BlockSaving]]
+    host: HostSteps | None
     device: Device
 
-    def rows(self) -> list[PlanRow]:
-        """The ways of which no other keeps fewer bytes in less time; all are estimates."""
-        bare = self.changed.bare.kept
-        stacks = [
-            _alternatives(
-                [bare.get(block, 0) for block in blocks],
-                [self._kept[block] for block in blocks],
-                [self._seconds(block) for block in blocks],
-            )
-            for blocks in self.stacks.values()
-        ]
-        return [self._row(solution) for solution in front(stacks)]
-
-    def _row(self, solution: Solution) -> PlanRow:
+    @cached_property
+    def alternatives(self) -> dict[str, list[tuple[tuple[str, ...] | None, Alternative]]]:
+        """What each block can do, in the order of the forward: what of it is saved, None where it is plain."""
         bare, full = self.changed.bare, self.changed.full
-        first = dict(zip(self.stacks, solution.checkpointed, strict=True))
-        inside = {block for name, blocks in self.stacks.items() for block in blocks[: first[name]]}
-        borders = [blocks[first[name] - 1] for name, blocks in self.stacks.items() if 0 < first[name] < len(blocks)]
-        less = {block: self._handed[block] for block in borders}
-        peak = full.moments.peak(
-            {
-                block: kept - less.get(block, 0) if block in inside else bare.kept.get(block, 0)
-                for block, kept in self._kept.items()
-            },
-            {block: own if block in inside else bare.moments.blocks.get(block, 0) for block, own in self._own.items()},
-        )
-        choice = replace(self.changed.choice, first=first)
-        if inside:
-            choice = replace(choice, offload=self.moved is not None, save=self.saving.names)
-        kept = solution.kept + self._outside - sum(less.values())
-        return PlanRow(choice, kept, peak, solution.seconds + self.changed.seconds, measured=False)
+        ways: dict[str, list[tuple[tuple[str, ...] | None, Alternative]]] = {}
+        for block, own in full.moments.blocks.items():
+            plain = Alternative(bare.kept.get(block, 0), bare.moments.blocks.get(block, 0), 0.0)
+            kept = full.kept.get(block, 0)
+            if self.host is not None:
+                own += self.host.step.moments.blocks.get(block, 0) - self.wrapped.moments.blocks.get(block, 0)
+                kept = self.host.step.kept.get(block, 0)
+            ways[block] = [(None, plain)]
+            for saving in self._savings(block):
+                costs = Alternative(kept + saving.kept, own + saving.own, self._seconds(block, saving))
+                ways[block].append((saving.names, costs))
+        return ways
 
-    @cached_property
-    def _kept(self) -> dict[str, int]:
-        """What each block keeps if it is checkpointed."""
-        after = self.moved or self.changed.full
-        names = [block for blocks in self.stacks.values() for block in blocks]
-        return {name: after.kept.get(name, 0) + self.saving.bytes.get(name, 0) for name in names}
+    def solutions(self) -> list[Solution]:
+        """The ways that no other beats in peak and time, without the time of the change itself; all are estimates."""
+        alternatives = [[alternative for _, alternative in self.alternatives[block]] for block in self.alternatives]
+        moments = self.changed.full.moments
+        return front(alternatives, edges=moments.edges, loss=moments.loss)
 
-    @cached_property
-    def _own(self) -> dict[str, int]:
-        """What is alive in the backward of each block if it is checkpointed, beside what blocks before it keep."""
-        own = {name: held + self.saving.own.get(name, 0) for name, held in self.changed.full.moments.blocks.items()}
-        if self.moved is not None:
-            for name in own:
-                own[name] += self.moved.moments.blocks.get(name, 0) - self.wrapped.moments.blocks.get(name, 0)
-        return own
+    def row(self, solution: Solution) -> PlanRow:
+        """A solution as a way to train."""
+        ways = zip(self.alternatives, solution.taken, strict=True)
+        names = {block: self.alternatives[block][at][0] for block, at in ways}
+        checkpointed = {block: saved for block, saved in names.items() if saved is not None}
+        choice = replace(self.changed.choice, checkpointed=checkpointed)
+        if checkpointed and self.host is not None:
+            save_offload = self.host.save_offload and any(checkpointed.values())
+            choice = replace(choice, offload=True, save_offload=save_offload)
+        seconds = solution.seconds + self.changed.seconds
+        return PlanRow(choice, solution.kept + self._outside, solution.peak, seconds, measured=False)
 
     @cached_property
     def _outside(self) -> int:
         """What is kept outside of blocks."""
         full = self.changed.full
-        return full.explained.kept_bytes - sum(full.kept.get(name, 0) for name in self._kept)
+        return full.explained.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
 
-    @cached_property
-    def _handed(self) -> Counter[str]:
-        """What the next block keeps of each block only if it is checkpointed too."""
-        handed: Counter[str] = Counter()
-        if self.moved is None:
-            for key, held in self.wrapped.handed.items():
-                handed[key[0]] += 0 if key in self.plain.made else held
-        return handed
+    def _savings(self, block: str) -> list[BlockSaving]:
+        single = self.savings.get(block, ())
+        return combined(each for each in single if not (self.changed.choice.tiled and keeps_products(each.names[0])))
 
-    def _seconds(self, block: str) -> float:
+    def _seconds(self, block: str, saving: BlockSaving) -> float:
         """The extra time of a block if it is checkpointed."""
-        recomputed = max(self.wrapped.recomputed.get(block, 0.0) - self.saving.seconds.get(block, 0.0), 0.0)
-        return recomputed + (self._waiting(block, self.changed.full.kept.get(block, 0)) if self.moved else 0.0)
-
-    def _waiting(self, block: str, moved: int) -> float:
-        """The time that a block waits for so many bytes of its input, which go to the host and come back."""
-        compute, transfer = self.plain.block_seconds.get(block, 0.0), moved / self.device.link
-        return max(transfer - compute, 0.0) + max(transfer - 3 * compute, 0.0)
-
-
-def _alternatives(before: Sequence[int], after: Sequence[int], seconds: Sequence[float]) -> list[Alternative]:
-    """A stack with none, one, two ... of its first blocks checkpointed."""
-    changes = [checkpointed - kept for kept, checkpointed in zip(before, after, strict=True)]
-    kept = accumulate(changes, initial=sum(before))
-    spent = accumulate(seconds, initial=0.0)
-    return [Alternative(number, *costs) for number, costs in enumerate(zip(kept, spent, strict=True))]
+        recomputed = max(self.wrapped.recomputed.get(block, 0.0) - saving.seconds, 0.0)
+        if self.host is None:
+            return recomputed
+        forward = self.plain.block_seconds.get(block, 0.0)
+        transfer = (self.changed.full.kept.get(block, 0) + saving.moved) / self.device.link
+        return recomputed + max(transfer - forward, 0.0) + max(transfer - 2 * forward - recomputed, 0.0)

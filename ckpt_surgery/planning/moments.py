@@ -28,14 +28,6 @@ class StepMoments:
     loss: int
     blocks: Mapping[str, int]
 
-    def peak(self, kept: Mapping[str, int], own: Mapping[str, int]) -> int:
-        """The peak where blocks keep `kept`, and `own` stands in for `blocks`."""
-        before, peak = 0, self.edges
-        for block in self.blocks:
-            peak = max(peak, own[block] + before)
-            before += kept.get(block, 0)
-        return max(peak, self.loss + before)
-
 
 def moments_of(
     step: StepAllocations, always: int, kept: Mapping[str, int], block_of: Callable[[str], str]

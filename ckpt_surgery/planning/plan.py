@@ -25,6 +25,9 @@ from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import surgeries_in
 from ckpt_surgery.text import size_in_bytes
 
+_MOST_POINTS = 60
+"""Of a front on a page."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -34,7 +37,7 @@ class Plan:
         model: the class of the model.
         memory: the budget.
         device: whose time was estimated.
-        blocks: the blocks of each stack.
+        stacks: the names of the blocks in each stack.
         chosen: the way with the least extra time that fits.
         explanation: of a step with it.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
@@ -45,7 +48,7 @@ class Plan:
     model: str
     memory: int
     device: Device
-    blocks: Mapping[str, int]
+    stacks: Mapping[str, tuple[str, ...]]
     chosen: PlanRow
     explanation: Explanation
     front: tuple[PlanRow, ...]
@@ -60,7 +63,13 @@ class Plan:
     @property
     def code(self) -> str:
         """The Python that does it, a call on each line; empty where nothing has to be done."""
-        return self.chosen.choice.code(self.blocks)
+        return self.chosen.choice.code
+
+    def some_of_front(self, most: int) -> list[PlanRow]:
+        """About so many of the front: the chosen one, the two ends and some between, in their order."""
+        step = -(-len(self.front) // most)
+        ends = (self.front[0], self.front[-1], self.chosen)
+        return [row for place, row in enumerate(self.front) if row in ends or place % step == 0]
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as YAML."""
@@ -84,13 +93,13 @@ class Plan:
         """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""
         points = [
             FrontPoint(
-                row.choice.name(self.blocks),
+                row.choice.name,
                 row.peak_bytes,
                 row.extra_seconds / self.step_seconds if self.step_seconds else 0.0,
                 row.measured,
                 row == self.chosen,
             )
-            for row in self.front
+            for row in self.some_of_front(_MOST_POINTS)
         ]
         return plan_page(self.model, self.memory, self.code, points, self.explanation)
 
@@ -120,9 +129,10 @@ def plan(
     """Choose what to do to `model` so that a step of it fits into `memory` at the least extra time.
 
     Nothing is run: steps are metered on shapes, as `explain` does, the one that is chosen too, so that what is
-    promised is what was seen. The first blocks of each stack are checkpointed, as many as needed; the backward begins
-    with the others, and frees what they keep before anything is recomputed. Those that are checkpointed may keep the
-    results of attention, matrix products, convolutions or norms, where the model runs them.
+    promised is what was seen. As many blocks are checkpointed as needed, of blocks that are alike the first ones; the
+    backward begins with the others, and frees what they keep before anything is recomputed. Each that is checkpointed
+    may keep the results of attention, matrix products, convolutions or norms, where it runs them; others may keep
+    other ones.
 
     Args:
         model: as it will be trained, in training mode; a surgery on it is left out of account. It is only read.
@@ -134,7 +144,8 @@ def plan(
         ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
         sharding: what they divide, likewise.
         device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
-        offload: whether the inputs of checkpointed blocks may go to host memory where that is needed.
+        offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory
+            where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
             where `loss` is given.
         save: whether checkpointed blocks may keep the results of a few operators instead of running them again
@@ -147,6 +158,10 @@ def plan(
         SurgeryError: the model has no blocks.
     """
     training = training_of(optimizer, ranks, sharding, device)
+    budget = memory_bytes(memory)
+    for option, value in (("offload", offload), ("changes", changes), ("save", save)):
+        if type(value) is not bool:
+            raise PlanningError(f"{option} is {value!r}: give True or False")
     shapes = ShapesOnly()
     with random_state_kept():
         copied = shapes_of(model, shapes)
@@ -160,7 +175,7 @@ def plan(
     return plan_on_shapes(
         copied,
         step,
-        memory_bytes(memory),
+        budget,
         training=training,
         offload=offload,
         changes=changes,
@@ -192,7 +207,7 @@ def plan_on_shapes(
         model=type(model).__name__,
         memory=memory,
         device=planner.device,
-        blocks=planner.all_first,
+        stacks=planner.stacks,
         chosen=chosen,
         explanation=explained,
         front=tuple(chosen if row.choice == chosen.choice else row for row in ways) or (chosen,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,11 +19,11 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.mixtures import ChangedSteps, MeteredStep, Mixtures, PlanRow
+from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, MeteredStep, Mixtures, PlanRow
 from ckpt_surgery.planning.moments import moments_of
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import seconds_of
-from ckpt_surgery.planning.saving import Saving, combined, names_for
+from ckpt_surgery.planning.saving import BlockSaving, names_for
 from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
@@ -47,11 +47,16 @@ class BudgetPlanner:
         self._step, self._training = step, training
         self._known: dict[Hashable, MeteredStep] = {}
         with wrap_blocks(model, self_check="never") as surgery:
-            self.stacks = {stack.name: stack.blocks for stack in surgery.stacks if stack.wanted}
-        self._names = frozenset(block.name for blocks in self.stacks.values() for block in blocks)
+            wanted = [stack for stack in surgery.stacks if stack.wanted]
+        self.stacks = {stack.name: tuple(block.name for block in stack.blocks) for stack in wanted}
+        self._blocks = [block.module for stack in wanted for block in stack.blocks]
+        self._names = frozenset(name for names in self.stacks.values() for name in names)
         self._block_of = cache(partial(nearest, names=self._names))
-        self.plain = self._metered(PlanChoice())
-        self.all_first = {name: len(blocks) for name, blocks in self.stacks.items()}
+        self._made: frozenset[tuple[Any, ...]] | None = None
+        self._nothing = PlanChoice(self.stacks)
+        self._all = replace(self._nothing, checkpointed=dict.fromkeys(sorted(self._names), ()))
+        self.plain = self._metered(self._nothing)
+        self._made = self.plain.made
 
     @property
     def step_seconds(self) -> float:
@@ -61,8 +66,7 @@ class BudgetPlanner:
     def nothing(self) -> tuple[PlanRow, Explanation]:
         """The row of a step in which nothing is changed."""
         explained = self.plain.explained
-        none = PlanChoice(dict.fromkeys(self.stacks, 0))
-        return PlanRow(none, explained.kept_bytes, explained.peak_bytes, 0.0, True), explained
+        return PlanRow(self._nothing, explained.kept_bytes, explained.peak_bytes, 0.0, True), explained
 
     def ways(self, *, offload: bool, changes: bool, save: bool = True, own_loss: bool = True) -> list[PlanRow]:
         """The ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
@@ -71,44 +75,41 @@ class BudgetPlanner:
         all blocks checkpointed, tiled MLPs without as well, and so is each name of `save`; what single blocks keep,
         what names keep, and what offload moves, adds up.
         """
-        whole = PlanChoice(self.all_first)
-        wrapped = self._metered(whole)
-        moved = self._metered(replace(whole, offload=True)) if offload else None
-        savings = combined(self._savings(wrapped)) if save else [Saving()]
-        names = {stack: [block.name for block in blocks] for stack, blocks in self.stacks.items()}
-        rows: list[PlanRow] = []
-        for choice in self._changes(own_loss) if changes else [PlanChoice()]:
-            changed = self._changed(choice, wrapped)
-            if changed is None:
-                continue
-            for saving in savings:
-                if choice.tiled and saving.keeps_products:
-                    continue
-                for step in (None, moved) if moved else (None,):
-                    mixtures = Mixtures(names, self.plain, wrapped, changed, saving, step, self.device)
-                    rows += mixtures.rows()
+        wrapped = self._metered(self._all)
+        savings = self._savings(wrapped) if save else {}
+        hosts: list[tuple[HostSteps | None, Mapping[str, Sequence[BlockSaving]]]] = [(None, savings)]
+        if offload:
+            moved = self._metered(replace(self._all, offload=True))
+            hosts.append((HostSteps(moved, save_offload=False), savings))
+            if any(savings.values()):
+                hosts.append((HostSteps(moved, save_offload=True), self._moved_savings(savings, moved)))
+        mixtures = [
+            Mixtures(self.plain, wrapped, changed, single, host, self.device)
+            for choice in (self._changes(own_loss) if changes else [self._nothing])
+            for changed in self._changed(choice, wrapped)
+            for host, single in hosts
+        ]
+        ways = [(mixture, solution) for mixture in mixtures for solution in mixture.solutions()]
+        best = unbeaten(ways, lambda way: (way[1].seconds + way[0].changed.seconds, way[1].peak))
         nothing, _ = self.nothing()
-        rows = [nothing if row.choice == nothing.choice else row for row in rows]
-        return unbeaten(rows, lambda row: (row.extra_seconds, row.peak_bytes))
+        rows = [mixture.row(solution) for mixture, solution in best]
+        return [nothing if row.choice == nothing.choice else row for row in rows]
 
     def fastest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
         """The fastest way whose step fits, metered. Raises DoesNotFitError.
 
-        What an estimate was off by corrects those of the ways that differ in the number of blocks alone.
+        What an estimate was off by corrects those of the ways that differ in what blocks do alone.
         """
-        told: dict[int, MeteredStep | None] = {}
+        told: dict[int, MeteredStep] = {}
         off: dict[Hashable, int] = {}
 
         def expected(at: int) -> int:
-            return ways[at].peak_bytes + off.get(ways[at].choice.beside_numbers, 0)
+            return ways[at].peak_bytes + off.get(ways[at].choice.beside_blocks, 0)
 
         def fits(at: int) -> bool:
-            if at not in told:
-                told[at] = metered = self._of_way(ways[at].choice)
-                if metered is not None:
-                    off[ways[at].choice.beside_numbers] = metered.explained.peak_bytes - ways[at].peak_bytes
-            metered = told[at]
-            return metered is not None and metered.explained.peak_bytes <= self.memory
+            told[at] = metered = self._metered(ways[at].choice)
+            off[ways[at].choice.beside_blocks] = metered.explained.peak_bytes - ways[at].peak_bytes
+            return metered.explained.peak_bytes <= self.memory
 
         best = len(ways)
         while True:
@@ -119,19 +120,14 @@ class BudgetPlanner:
             if likely is None:
                 break
             best = likely if fits(likely) else best
-        known = {at: metered for at, metered in told.items() if metered is not None}
-        if best not in known:
-            needed = min([self.plain.explained.peak_bytes, *(each.explained.peak_bytes for each in known.values())])
+        if best not in told:
+            needed = min(each.explained.peak_bytes for each in (self.plain, *told.values()))
             raise DoesNotFitError(
                 f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
                 f"{size(needed)}, {size(needed - self.memory)} more; take fewer tokens, adapters, or an optimizer "
                 "with a smaller state"
             )
-        return self._measured(ways[best], known[best]), known[best].explained
-
-    def _of_way(self, choice: PlanChoice) -> MeteredStep | None:
-        """A step with a choice; None where its names of `save` match nothing in so few blocks."""
-        return self._tried(choice) if choice.save else self._metered(choice)
+        return self._measured(ways[best], told[best]), told[best].explained
 
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
@@ -139,41 +135,61 @@ class BudgetPlanner:
         extra = row.extra_seconds if row.choice.offload else max(metered.seconds - self.plain.seconds, 0.0)
         return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
 
-    def _savings(self, wrapped: MeteredStep) -> list[Saving]:
-        """What each name of `save` that the blocks have operators for changes, with all of them checkpointed."""
-        savings = []
+    def _savings(self, wrapped: MeteredStep) -> dict[str, list[BlockSaving]]:
+        """What each name of `save` changes in each block, with all of them checkpointed, where it keeps anything."""
+        savings: dict[str, list[BlockSaving]] = {block: [] for block in self._names}
         for name in names_for(self.plain.operators):
-            saved = self._tried(PlanChoice(self.all_first, save=(name,)))
-            if saved is not None:
-                kept = {block: saved.kept.get(block, 0) - wrapped.kept.get(block, 0) for block in self._names}
-                spared = {
-                    block: wrapped.recomputed.get(block, 0.0) - saved.recomputed.get(block, 0.0)
-                    for block in self._names
-                }
-                own = {
-                    block: held - wrapped.moments.blocks.get(block, 0) for block, held in saved.moments.blocks.items()
-                }
-                savings.append(Saving((name,), kept, spared, own))
+            saved = self._tried(self._saving(name))
+            if saved is None:
+                continue
+            for block, single in savings.items():
+                kept = saved.kept.get(block, 0) - wrapped.kept.get(block, 0)
+                own = saved.moments.blocks.get(block, 0) - wrapped.moments.blocks.get(block, 0)
+                spared = wrapped.recomputed.get(block, 0.0) - saved.recomputed.get(block, 0.0)
+                if kept > 0:
+                    single.append(BlockSaving((name,), kept, own, spared))
         return savings
 
-    def _changed(self, change: PlanChoice, wrapped: MeteredStep) -> ChangedSteps | None:
-        """A change, metered; None where it cannot be made."""
-        if change == PlanChoice():
-            return ChangedSteps(change, self.plain, wrapped, 0.0)
-        full = self._tried(replace(change, first=self.all_first))
-        alone = PlanChoice(tiled=change.tiled, shard_size=change.shard_size)
-        bare = self._tried(alone) if change.tiled else self.plain
-        return (
-            None if full is None or bare is None else ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)
-        )
+    def _moved_savings(
+        self, savings: Mapping[str, Sequence[BlockSaving]], moved: MeteredStep
+    ) -> dict[str, list[BlockSaving]]:
+        """The same where what is kept goes to host memory; `moved` is the step in which the inputs alone do."""
+        steps = {
+            name: self._metered(replace(self._saving(name), offload=True, save_offload=True))
+            for name in dict.fromkeys(name for single in savings.values() for each in single for name in each.names)
+        }
+
+        def on_host(block: str, saving: BlockSaving) -> BlockSaving:
+            step = steps[saving.names[0]]
+            return replace(
+                saving,
+                kept=step.kept.get(block, 0) - moved.kept.get(block, 0),
+                own=step.moments.blocks.get(block, 0) - moved.moments.blocks.get(block, 0),
+                moved=saving.kept,
+            )
+
+        return {block: [on_host(block, saving) for saving in single] for block, single in savings.items()}
+
+    def _saving(self, name: str) -> PlanChoice:
+        """All blocks checkpointed, with what this name stands for kept."""
+        return replace(self._all, checkpointed=dict.fromkeys(self._all.checkpointed, (name,)))
+
+    def _changed(self, change: PlanChoice, wrapped: MeteredStep) -> list[ChangedSteps]:
+        """A change, metered; nothing where it cannot be made."""
+        if not change.is_needed:
+            return [ChangedSteps(change, self.plain, wrapped, 0.0)]
+        full = self._tried(replace(change, checkpointed=self._all.checkpointed))
+        bare = self._tried(replace(change, fused_loss=False)) if change.tiled else self.plain
+        if full is None or bare is None:
+            return []
+        return [ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)]
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """Every combination of changes beside checkpointing."""
-        blocks = [block.module for blocks in self.stacks.values() for block in blocks]
-        mlps = [mlp for mlp in mlps_of(self.model, blocks) if mlp.reason is None]
+        mlps = [mlp for mlp in mlps_of(self.model, self._blocks) if mlp.reason is None]
         shard_size = max((mlp.width for mlp in mlps), default=0)
-        tiled = PlanChoice(tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
-        ways = [PlanChoice(), *([tiled] if mlps else [])]
+        tiled = replace(self._nothing, tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
+        ways = [self._nothing, *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
     def _tried(self, choice: PlanChoice) -> MeteredStep | None:
@@ -181,21 +197,20 @@ class BudgetPlanner:
         names = [
             *(["tile_mlp"] if choice.tiled else []),
             *(["fuse_loss"] if choice.fused_loss else []),
-            *choice.save,
+            *(name for names in choice.saved for name in names),
         ]
         if any(name in self.unavailable for name in names):
             return None
         try:
             return self._metered(choice)
         except (SurgeryError, PlanningError) as error:
-            if choice.first == self.all_first or not choice.save:  # else it is so of these blocks alone
-                own = isinstance(error.__cause__, SurgeryError)
-                self.unavailable[names[-1]] = str(error.__cause__ if own else error)
+            own = isinstance(error.__cause__, SurgeryError)
+            self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
 
     def _metered(self, choice: PlanChoice) -> MeteredStep:
         """The step with this choice, which is run once."""
-        key = tuple(sorted(choice.first.items())) if choice.checkpoints else (), choice.beside_numbers
+        key = tuple(sorted(choice.checkpointed.items())), choice.beside_blocks
         if key not in self._known:
             self._known[key] = self._run(choice)
         return self._known[key]
@@ -209,17 +224,7 @@ class BudgetPlanner:
                 if isinstance(part, FusedLoss):
                     part.check()
             explained = explanation_of(self.model, step, drawn, self._training)
-        kept: Counter[str] = Counter()
-        handed: Counter[tuple[Any, ...]] = Counter()
-        made: set[tuple[Any, ...]] = set()
-        for allocation in step.allocations:
-            if allocation.kind is Kind.KEPT:
-                block, place = self._block_of(allocation.place.module), allocation.place
-                kept[block] += allocation.bytes
-                key = (block, place.module, allocation.operator, place.line, allocation.shape)
-                made.add(key)
-                if self._block_of(allocation.kept_at.module) not in (block, ""):
-                    handed[key] += allocation.bytes
+        kept, made = self._kept(step)
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self.device)
@@ -232,6 +237,19 @@ class BudgetPlanner:
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
             moments_of(own, explained.always_bytes, kept, self._block_of),
-            handed,
-            frozenset(made),
+            made,
         )
+
+    def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
+        """See `MeteredStep`: what each block keeps, and `made`."""
+        kept: Counter[str] = Counter()
+        made: set[tuple[Any, ...]] = set()
+        for allocation in step.allocations:
+            if allocation.kind is Kind.KEPT:
+                place = allocation.place
+                block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
+                key = (block, place.module, allocation.operator, place.line, allocation.shape)
+                made.add(key)
+                given = self._made is not None and keeper and key not in self._made
+                kept[keeper if given else block] += allocation.bytes
+        return kept, frozenset(made)

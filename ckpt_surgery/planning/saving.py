@@ -1,13 +1,12 @@
-"""Which operators of checkpointed blocks a plan may keep instead of running them again, and what that costs and saves.
+"""Which operators of a checkpointed block a plan may keep instead of running them again, and what that changes.
 
 The names are those of the option `save` of `wrap_blocks`. Each is metered by itself; what several keep adds up.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from ckpt_surgery.runtime.policies import ATTENTION, VOCABULARY, in_words
@@ -19,21 +18,21 @@ _SOFTMAX = frozenset({"aten._softmax", "aten._safe_softmax"})
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """What `names` change in each checkpointed block: bytes that it keeps more, seconds that it recomputes less.
+class BlockSaving:
+    """What `names` change in one checkpointed block.
 
-    `own` are the bytes that are alive more in its backward, beside what the blocks before it keep.
+    Attributes:
+        kept: bytes that the block keeps more on the device.
+        own: bytes that are alive more in its backward, beside what the blocks before it keep.
+        seconds: the time that its recompute takes less.
+        moved: bytes that it keeps more in host memory.
     """
 
     names: tuple[str, ...] = ()
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    own: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def keeps_products(self) -> bool:
-        """Whether matrix products are kept, which are of no use in an MLP that computes them by shards."""
-        return any(name.startswith(_MATMUL) for name in self.names)
+    kept: int = 0
+    own: int = 0
+    seconds: float = 0.0
+    moved: int = 0
 
 
 def names_for(operators: Iterable[str]) -> list[str]:
@@ -42,10 +41,15 @@ def names_for(operators: Iterable[str]) -> list[str]:
     return [name for group in _OFFERED for name in group if not run.isdisjoint(_operators_of(name))]
 
 
-def combined(single: Sequence[Saving]) -> list[Saving]:
+def keeps_products(name: str) -> bool:
+    """Whether a name keeps matrix products, which are of no use in an MLP that computes them by shards."""
+    return name.startswith(_MATMUL)
+
+
+def combined(single: Iterable[BlockSaving]) -> list[BlockSaving]:
     """Every choice among savings of one name each, the empty one first."""
     known = {saving.names: saving for saving in single}
-    groups = [[Saving(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
+    groups = [[BlockSaving(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
     return [_sum(some) for some in product(*groups)]
 
 
@@ -54,15 +58,11 @@ def _operators_of(name: str) -> frozenset[str]:
     return operators | _SOFTMAX if name == ATTENTION else operators
 
 
-def _sum(savings: Iterable[Saving]) -> Saving:
-    names: tuple[str, ...] = ()
-    kept: Counter[str] = Counter()
-    own: Counter[str] = Counter()
-    seconds: dict[str, float] = {}
-    for each in savings:
-        names += each.names
-        kept.update(each.bytes)
-        own.update(each.own)
-        for block, time in each.seconds.items():
-            seconds[block] = seconds.get(block, 0.0) + time
-    return Saving(names, dict(kept), seconds, dict(own))
+def _sum(savings: Sequence[BlockSaving]) -> BlockSaving:
+    return BlockSaving(
+        tuple(name for each in savings for name in each.names),
+        sum(each.kept for each in savings),
+        sum(each.own for each in savings),
+        sum(each.seconds for each in savings),
+        sum(each.moved for each in savings),
+    )

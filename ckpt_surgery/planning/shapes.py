@@ -23,17 +23,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.runtime.containers import tensors
 
 _MOST_ELEMENTS = 4096
 """A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
 _MOST_BYTES = 2**26
-"""No tensor above this size is given values."""
+_MOST_FLOAT_BYTES = 2**24
+"""No tensor above these sizes is given values."""
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 _RAND = torch.ops.aten.rand.default
 _ALMOST_ONE = 1 - 2**-10
 """For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
+_BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
 _NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
@@ -82,7 +85,7 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
-            return func(*args, **options)
+            return self._without_large_floats(func(*args, **options))
         result = self._without_data(func, args, options)
         made = _tensors_of(result)
         if not given and made and all(map(_may_hold_values, made)):
@@ -98,13 +101,20 @@ class ShapesOnly(TorchDispatchMode):
             new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
+    def _without_large_floats(self, result: Any) -> Any:
+        """A result of values; where it is a new, large float tensor, such as a mask for each layer, without them."""
+        if isinstance(result, Tensor) and _is_float(result) and not result._is_view() and not _is_small(result):
+            return self.without_data(result)
+        return result
+
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
             if func in _OF_ONE_DTYPE:
                 _check_dtypes(func, args)
             if func is _GROUPED_MM:
                 return _grouped_mm(*args, **options)
-            return func(*args, **options)
+            result = func(*args, **options)
+            return (_laid_out(result[0]), *result[1:]) if func in _BATCH_NORMS else result
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
@@ -166,8 +176,21 @@ def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tens
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
+def _laid_out(result: Tensor | None) -> Tensor | None:
+    """What batch normalisation returns, laid out as its kernels do. On shapes torch takes the order of the input."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if result is None or (result.ndim in last and result.is_contiguous(memory_format=last[result.ndim])):
+        return result
+    return result.contiguous()
+
+
 def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
-    """A copy of `model` whose parameters and float tensors hold no data. The model is only read."""
+    """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
+
+    Raises PlanningError where it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise PlanningError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     memo: dict[int, Any] = {}
     for tensor in _held(model):
         if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
@@ -199,7 +222,7 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.itemsize <= _MOST_BYTES
+    return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if _is_float(tensor) else _MOST_BYTES)
 
 
 def _may_hold_values(tensor: Tensor) -> bool:

@@ -1,13 +1,18 @@
-"""The alternatives of several stacks, chosen together: the least extra time for so many bytes.
+"""What each block of a model does, chosen for all of them together: the least extra time at every peak.
 
-Solved exactly. The alternatives of the stacks are merged one after another, and of each merger only those stay that no
-other beats in both bytes and time.
+A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. So a peak
+follows from what the blocks keep, in the order of their forwards, and from what is alive in each backward besides.
+
+Solved exactly. Block is put to block, and of the beginnings only those stay that no other beats in time, in what is
+kept and in the peak so far. Whatever follows costs all of them the same.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 _Way = TypeVar("_Way")
@@ -15,35 +20,70 @@ _Way = TypeVar("_Way")
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The first `checkpointed` blocks of a stack recompute: what all its blocks keep then, and the time that costs."""
+    """One thing that a block can do, and what it costs.
 
-    checkpointed: int
+    Attributes:
+        kept: bytes that the block keeps for its backward.
+        own: bytes that are alive in its backward, at the most, without what blocks before it keep.
+        seconds: the extra time.
+    """
+
     kept: int
+    own: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """How many blocks of each stack are checkpointed, what all keep, and the extra time."""
+    """What each block does, as the place of an alternative among its own; what all keep, the peak, the extra time."""
 
-    checkpointed: tuple[int, ...]
+    taken: tuple[int, ...]
     kept: int
+    peak: int
     seconds: float
 
 
-def front(stacks: Sequence[Sequence[Alternative]]) -> list[Solution]:
-    """Every solution that no other beats, from the fastest to the one that keeps least."""
-    best = [Solution((), 0, 0.0)]
-    for alternatives in stacks:
-        best = unbeaten(
-            (
-                Solution((*done.checkpointed, way.checkpointed), done.kept + way.kept, done.seconds + way.seconds)
-                for done in best
-                for way in alternatives
-            ),
-            lambda solution: (solution.seconds, solution.kept),
-        )
-    return best
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The first blocks, decided: what they keep, the least that the peak will be, the time, and how it came about."""
+
+    seconds: float
+    kept: int
+    peak: int
+    before: _Beginning | None = None
+    taken: int = 0
+
+    def way(self) -> tuple[int, ...]:
+        taken, each = [], self
+        while each.before is not None:
+            taken.append(each.taken)
+            each = each.before
+        return tuple(reversed(taken))
+
+
+def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> list[Solution]:
+    """Every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
+
+    `blocks` are the alternatives of each block, in the order of the forward; `edges` is the peak outside of blocks,
+    and `loss` that between the forward of the last and its backward, without what blocks keep. Of blocks of one kind,
+    whose alternatives take the same bytes and time, those that keep less come first, if that makes the peak no higher.
+    """
+    beginnings = [_Beginning(0.0, 0, edges)]
+    least = [*(min(each.own for each in alternatives) for alternatives in blocks), loss]
+    for alternatives, (_, following) in zip(blocks, pairwise(least), strict=True):
+        useful = _best(_Beginning(each.seconds, each.kept, each.own, None, at) for at, each in enumerate(alternatives))
+        beginnings = _best(_with(begun, each, following) for begun in beginnings for each in useful)
+    best = unbeaten(beginnings, lambda begun: (begun.seconds, begun.peak))
+    return [_settled(blocks, begun, edges, loss) for begun in best]
+
+
+def peak_of(taken: Sequence[Alternative], *, edges: int, loss: int) -> int:
+    """The peak where each block does this."""
+    before, peak = 0, edges
+    for each in taken:
+        peak = max(peak, each.own + before)
+        before += each.kept
+    return max(peak, loss + before)
 
 
 def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -> list[_Way]:
@@ -53,3 +93,48 @@ def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -
         if not best or costs(way)[1] < costs(best[-1])[1]:
             best.append(way)
     return best
+
+
+def _with(begun: _Beginning, next_one: _Beginning, following: int) -> _Beginning:
+    """A beginning with one more block; the block after it has at the least `following` bytes of its own."""
+    kept = begun.kept + next_one.kept
+    peak = max(begun.peak, begun.kept + next_one.peak, kept + following)
+    return _Beginning(begun.seconds + next_one.seconds, kept, peak, begun, next_one.taken)
+
+
+def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
+    """Those that no other beats in all of time, bytes and peak.
+
+    They are looked at from the fastest on. Of those seen, `kept` and `peaks` have the least peak for what is kept: the
+    first rise, the second fall.
+    """
+    best: list[_Beginning] = []
+    kept: list[int] = []
+    peaks: list[int] = []
+    for each in sorted(beginnings, key=lambda begun: (begun.seconds, begun.kept, begun.peak)):
+        place = bisect_right(kept, each.kept)
+        if place and peaks[place - 1] <= each.peak:
+            continue
+        end = place
+        while end < len(peaks) and peaks[end] >= each.peak:
+            end += 1
+        begin = place - 1 if place and kept[place - 1] == each.kept else place
+        kept[begin:end], peaks[begin:end] = [each.kept], [each.peak]
+        best.append(each)
+    return best
+
+
+def _settled(blocks: Sequence[Sequence[Alternative]], begun: _Beginning, edges: int, loss: int) -> Solution:
+    """The solution, with the blocks of each kind in the order of what they keep."""
+    taken = list(begun.way())
+    kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
+    for place, alternatives in enumerate(blocks):
+        kinds.setdefault(tuple((each.kept, each.seconds) for each in alternatives), []).append(place)
+    for costs, places in kinds.items():
+        in_order = sorted((costs[taken[place]], taken[place]) for place in places)
+        for place, (_, at) in zip(places, in_order, strict=True):
+            taken[place] = at
+    peak = peak_of([blocks[place][at] for place, at in enumerate(taken)], edges=edges, loss=loss)
+    if peak > begun.peak:
+        return Solution(begun.way(), begun.kept, begun.peak, begun.seconds)
+    return Solution(tuple(taken), begun.kept, peak, begun.seconds)

@@ -7,15 +7,16 @@ release has them, attention as CUDA runs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
-from ckpt_surgery.errors import BuildStage, CannotBuild, PlanningError
+from ckpt_surgery.errors import BuildStage, CannotBuild, NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
@@ -23,10 +24,11 @@ from ckpt_surgery.planning.explain import (
     explanation_of,
     metered,
     not_logged,
-    why_not_on_shapes,
+    not_on_shapes,
     without_values,
 )
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.fitting import fit_parts
 from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
@@ -74,7 +76,8 @@ class ReleasedModel:
     """A model that holds no data, in training mode, and the arguments of its forward.
 
     `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 where the model takes none;
-    `attention` names the implementation that the model chose.
+    `attention` names the implementation that the model chose, `changed` the fields that were changed because the
+    defaults of a configuration class do not fit together.
     """
 
     model: nn.Module
@@ -82,6 +85,7 @@ class ReleasedModel:
     shapes: ShapesOnly
     tokens: int
     attention: str
+    changed: tuple[str, ...] = ()
 
 
 def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
@@ -101,7 +105,8 @@ def released(
     """The model that a target stands for, at its released size, and inputs of `batch` samples of `tokens` tokens.
 
     Without `tokens` they are `most_tokens`, or as many as the model has positions for, if those are fewer. Images,
-    audio and series have the sizes in the configuration. A factory is called where tensors hold no data; what it
+    audio and series have the sizes in the configuration. Where the defaults of a configuration class do not fit
+    together, `fit_parts` changes them. A factory is called where tensors hold no data; what it
     returns is used as it is, the inputs too.
 
     Raises:
@@ -109,34 +114,67 @@ def released(
         TargetError: the target cannot be used.
         CannotBuild: the class cannot be imported.
     """
+    with random_state_kept():
+        try:
+            return _released(target, tokens, batch, dtype, most_tokens, fit=False)
+        except PlanningError:
+            with suppress(PlanningError):
+                return _released(target, tokens, batch, dtype, most_tokens, fit=True)
+            raise
+
+
+def _released(
+    target: SurveyTarget, tokens: int | None, batch: int, dtype: torch.dtype, most_tokens: int, *, fit: bool
+) -> ReleasedModel:
     shapes = ShapesOnly()
+    changed: tuple[str, ...] = ()
     given: Mapping[str, Any] | None = None
+    seed_all(0)
+    if target.kind is TargetKind.FACTORY:
+        model, given = _from_factory(target, shapes, dtype)
+    else:
+        model_class, config, changed = _configured(target, fit=fit)
+        model = _built(target.label, model_class, config, shapes, dtype)
+    model = shapes_of(model, shapes).train()
+    attention = str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "its own")
+    if given is not None:
+        return ReleasedModel(model, given, shapes, 0, attention, changed)
+    length = _length(model, tokens, most_tokens)
+    try:
+        inputs = _inputs(model, shapes, batch, length)
+    except PlanningError:
+        if tokens is not None:
+            raise
+        length //= 2  # models that count positions from the padding token on have fewer than they say
+        inputs = _inputs(model, shapes, batch, length)
+    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed)
+
+
+def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
+    """The model that a class or a configuration stands for, with no inputs: none are known that run on shapes.
+
+    Raises PlanningError like `released`.
+    """
+    shapes = ShapesOnly()
     with random_state_kept():
         seed_all(0)
-        if target.kind is TargetKind.FACTORY:
-            model, given = _from_factory(target, shapes, dtype)
-        else:
-            model = _built(target, shapes, dtype)
-        model = shapes_of(model, shapes).train()
-        attention = str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "its own")
-        if given is not None:
-            return ReleasedModel(model, given, shapes, 0, attention)
-        length = _length(model, tokens, most_tokens)
-        try:
-            inputs = _inputs(model, shapes, batch, length)
-        except PlanningError:
-            if tokens is not None:
-                raise
-            length //= 2  # models that count positions from the padding token on have fewer than they say
-            inputs = _inputs(model, shapes, batch, length)
-    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention)
+        model_class, config, _ = _configured(target, fit=False)
+        model = shapes_of(_built(target.label, model_class, config, shapes, dtype), shapes).train()
+    return ReleasedModel(model, {}, shapes, _length(model, tokens, TOKENS), "as a CPU runs it")
 
 
 def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
     """The explanation of a step of a model as it stands now. Raises PlanningError."""
     with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
-    return explanation_of(released.model, step, drawn, training)
+    return replace(explanation_of(released.model, step, drawn, training), assumptions=assumptions_of(released))
+
+
+def assumptions_of(released: ReleasedModel) -> tuple[str, ...]:
+    """What the figures of a model rest on that its configuration does not say, a sentence each."""
+    if not released.changed:
+        return ()
+    return (f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.",)
 
 
 def plan_released(
@@ -163,10 +201,19 @@ def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Seque
     without_values(released.model)
 
 
-def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.Module:
+def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConfig, tuple[str, ...]]:
+    """A class, its configuration as people train with it, and with `fit` the fields that make its parts fit.
+
+    Raises PlanningError where there are none, or the configuration class refuses its own defaults.
+    """
     model_class, source = class_and_config(target)
+    changed: tuple[str, ...] = ()
     try:
         config = default_config(source) if isinstance(source, type) else source
+        if fit:
+            changed = fit_parts(config) if isinstance(source, type) else ()
+            if not changed:
+                raise PlanningError(f"no fields are known that make the parts of {target.label} fit")
         fill_open_fields(config, vocabulary=_VOCABULARY)
         for part in all_configs(config):
             if hasattr(part, "use_cache"):
@@ -174,6 +221,15 @@ def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.M
             for name in _DROPPED_LAYERS:
                 if getattr(part, name, 0):
                     setattr(part, name, 0.0)
+    except Exception as error:  # classes refuse in every way there is
+        raise not_on_shapes(f"the configuration of {target.label}", error) from error
+    return model_class, config, changed
+
+
+def _built(
+    label: str, model_class: Any, config: PretrainedConfig, shapes: ShapesOnly, dtype: torch.dtype
+) -> nn.Module:
+    try:
         name_dtype(config, dtype)
         with _default_dtype(dtype), _unset_weights(), shapes, not_logged():
             model: nn.Module = getattr(model_class, "_from_config", model_class)(config)
@@ -181,7 +237,7 @@ def _built(target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype) -> nn.M
         if tie is not None:
             tie()
     except Exception as error:  # classes refuse in every way there is
-        raise PlanningError(why_not_on_shapes(f"the constructor of {target.label}", error)) from error
+        raise not_on_shapes(f"the constructor of {label}", error) from error
     return model
 
 
@@ -232,7 +288,7 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
             return accepted_inputs(model, batch=batch, length=length)
     except CannotBuild as failure:
         stage = BuildStage.INPUTS.value
-        raise PlanningError(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
+        raise NotOnShapes(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
 
 
 def _takes_text_alone(arguments: ForwardArguments) -> bool:

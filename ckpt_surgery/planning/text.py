@@ -86,7 +86,7 @@ def notes(step: StepFigures) -> list[str]:
     if step.drawn:
         operators = plural(step.drawn, "operator")
         said.append(f"{operators} read what weights decide and got random values: sizes may differ.")
-    return said
+    return [*said, *step.assumptions]
 
 
 def hint_line(hint: Hint, step: StepFigures) -> str:

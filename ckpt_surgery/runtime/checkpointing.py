@@ -30,12 +30,14 @@ from ckpt_surgery.runtime.rng import generator_state
 class Checkpointing:
     """Called like `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it as they are.
 
-    It lies on the blocks themselves, so that it is copied, pickled and taken away with them.
+    It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` are the operators
+    whose results those blocks keep on which this one lies.
     """
 
     options: SurgeryOptions
     offloader: Offloader | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    save: tuple[str, ...] | None = None
     _warned: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @classmethod
@@ -69,10 +71,10 @@ class Checkpointing:
         passed: dict[str, Any] = {"preserve_rng_state": options.preserve_rng_state is True, **self.more}
         passed["use_reentrant"] = options.use_reentrant and not compiling and not self._under_ddp()
         if options.context_fn is not None:
-            passed["context_fn"] = options.context_fn if options.save is None else partial(_beside_save, options)
-        elif compiling and options.save is not None:
-            passed["context_fn"] = partial(compiled_contexts, options.save)
-        may_draw = options.preserve_rng_state is not False or RANDOM in (options.save or ())
+            passed["context_fn"] = options.context_fn if self.save is None else partial(_beside_save, options)
+        elif compiling and self.save is not None:
+            passed["context_fn"] = partial(compiled_contexts, self.save)
+        may_draw = options.preserve_rng_state is not False or RANDOM in (self.save or ())
         if compiling or (may_draw and self.offloader is None):
             return checkpoint(function, *args, **passed, **kwargs)
         given = [value for value in args if isinstance(value, Tensor)]

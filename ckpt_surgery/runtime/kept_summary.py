@@ -9,10 +9,12 @@ from ckpt_surgery.text import flops, plural, size, some
 
 @dataclass(frozen=True, slots=True)
 class KeptSummary:
-    """What one name of `save` kept in the last step: so many results of these operators, of so many bytes.
+    """What one name of `save` kept in the last step: so many results of these operators.
 
-    The recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
-    anything of that name.
+    They add so many `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
+    recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
+    anything of that name, and `has_run` whether one of them has run at all. `blocks` are those that keep it, as a
+    pattern of their names.
     """
 
     name: str
@@ -21,16 +23,21 @@ class KeptSummary:
     bytes: int
     flops: int = 0
     matched: bool = True
+    has_run: bool = True
+    blocks: str = "*"
 
     def __str__(self) -> str:
         return self.line()
 
     def line(self, place: str = "") -> str:
         """One line of text; `place` says where the results are."""
+        name = self.name if self.blocks == "*" else f"{self.name} in {self.blocks}"
+        if not self.has_run:
+            return f"save {name}: what it keeps is known after a step"
         if not self.matched:
-            return f"save {self.name}: the blocks have run nothing of the kind so far"
+            return f"save {name}: the blocks have run nothing of the kind so far"
         if not self.results:
-            return f"save {self.name}: nothing in the last step"
+            return f"save {name}: nothing in the last step"
         kept = f"{plural(self.results, 'result')} in the last step, {size(self.bytes)}{place and ' ' + place}"
         spared = f", {flops(self.flops)} not done again" if self.flops else ""
-        return f"save {self.name}: {kept}{spared}, of {some(self.operators)}"
+        return f"save {name}: {kept}{spared}, of {some(self.operators)}"

@@ -16,15 +16,16 @@ from ckpt_surgery.runtime.check_schedule import SelfCheckOption
 from ckpt_surgery.runtime.disk_transport import writable_folder
 from ckpt_surgery.runtime.policies import RANDOM, choices_of
 from ckpt_surgery.runtime.rng import active_dropout
-from ckpt_surgery.text import size_in_bytes
+from ckpt_surgery.text import size_in_bytes, some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurgeryOptions:
     """What `wrap_blocks` was asked for; its docstring says what each option means.
 
-    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, and `offload_pinned` is
-    in bytes. Raises SurgeryError where a value is none of those allowed, or two options contradict each other.
+    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, `save` pairs of a
+    pattern and names of operators, and `offload_pinned` is in bytes. Raises SurgeryError where a value is none of
+    those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False
@@ -38,7 +39,7 @@ class SurgeryOptions:
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
     self_check: SelfCheckOption = "first"
-    save: tuple[str, ...] | None = None
+    save: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     save_offload: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +71,8 @@ class SurgeryOptions:
             raise SurgeryError(
                 "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
             )
-        choices_of(self.save or ())
+        for _, names in self.save or ():
+            choices_of(names)
         if type(self.save_offload) is not bool:
             raise SurgeryError(f"save_offload is {self.save_offload!r}: give True or False")
         if self.save_offload and (self.save is None or self.offload is None):
@@ -87,17 +89,33 @@ class SurgeryOptions:
 
     def first_of(self, stack: str, blocks: int) -> int:
         """How many of a stack's blocks, counted from its start, may be checkpointed."""
-        return next((number for pattern, number in self.first or () if fnmatchcase(stack, pattern)), blocks)
+        limits = self.first or ()
+        own = next((number for pattern, number in limits if fnmatchcase(stack, pattern)), None)
+        return next((number for pattern, number in limits if matches(stack, pattern)), blocks) if own is None else own
 
-    def check_blocks(self, blocks: Iterable[nn.Module]) -> None:
-        """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients."""
-        for block in blocks:
+    def saved_by(self, block: str) -> str | None:
+        """The pattern in `save` that decides what a block keeps, by the block's name: the first that matches."""
+        return next((pattern for pattern, _ in self.save or () if matches(block, pattern)), None)
+
+    def check_blocks(self, blocks: Mapping[str, nn.Module]) -> None:
+        """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients.
+
+        `blocks` are all that these options are for, by name; each pattern in `save` must decide for one of them.
+        """
+        kept = dict(self.save or ())
+        if unused := kept.keys() - map(self.saved_by, blocks):
+            pattern = next(pattern for pattern in kept if pattern in unused)
+            raise SurgeryError(
+                f"save has {pattern!r} for no block: there is none of that name, or an earlier pattern names it; the "
+                f"blocks are {some(list(blocks))}"
+            )
+        for name, block in blocks.items():
             if isinstance(block, torch.jit.ScriptModule):
                 raise SurgeryError(
                     f"{block.original_name} is a scripted block, whose forward cannot be replaced: call wrap_blocks "
                     "before torch.jit.script, or leave it out with blocks="
                 )
-            if self.preserve_rng_state is not False or RANDOM in (self.save or ()):
+            if self.preserve_rng_state is not False or RANDOM in kept.get(self.saved_by(name) or "", ()):
                 continue
             if (dropping := active_dropout(block)) is not None:
                 raise SurgeryError(
@@ -147,9 +165,25 @@ def first_blocks(first: int | Mapping[str, int] | None) -> tuple[tuple[str, int]
     return tuple(first.items())
 
 
-def saved_names(save: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The option `save` as a tuple of names. Raises SurgeryError where it names none, or is something else."""
-    return None if save is None else tuple(dict.fromkeys(_several(save, "save", "a name", (str,))))
+def saved_names(
+    save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None,
+) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+    """The option `save` as pairs of a pattern of blocks and names of operators. Raises SurgeryError."""
+    if save is None:
+        return None
+    given = save if isinstance(save, Mapping) else {"*": save}
+    if not given or not all(isinstance(pattern, str) for pattern in given):
+        raise SurgeryError(
+            f"save is {save!r}: give names of operators, or such names by the names of stacks or blocks"
+        )
+    return tuple(
+        (pattern, tuple(dict.fromkeys(_several(names, "save", "a name", (str,))))) for pattern, names in given.items()
+    )
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern names a stack or a block, or a module around it."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:

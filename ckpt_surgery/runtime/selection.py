@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
@@ -17,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.discovery import Block, find_blocks, is_layer, is_wrapped
 from ckpt_surgery.runtime.levels import chosen_level
-from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.options import SurgeryOptions, matches
 from ckpt_surgery.runtime.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
 
 
@@ -27,7 +26,7 @@ class LeftAlone(Enum):
     BLOCKS = auto()
     """The option `blocks` names other classes."""
     STACKS = auto()
-    """The option `stacks` names other stacks."""
+    """The option `stacks` names other stacks, or other blocks."""
     SWITCHED_OFF = auto()
     EVERY_N = auto()
     FIRST = auto()
@@ -79,8 +78,9 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
     for block in blocks:
         reason = _left_alone(block, names, patterns, wrapped=is_wrapped(block.name, modules))
         stacks.setdefault((block.stack, reason), []).append(block)
-    limited = [pattern for pattern, _ in options.first or ()]
-    _check_patterns((*(patterns or ()), *limited), list(dict.fromkeys(name for name, _ in stacks)))
+    names_of_stacks = list(dict.fromkeys(name for name, _ in stacks))
+    _check_patterns(patterns or (), names_of_stacks, [block.name for block in blocks])
+    _check_patterns([pattern for pattern, _ in options.first or ()], names_of_stacks)
     selected = tuple(SelectedStack(name, tuple(members), reason) for (name, reason), members in stacks.items())
     if any(stack.wanted for stack in selected):
         return selected
@@ -104,7 +104,9 @@ def at_chosen_level(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, .
 def _left_alone(
     block: Block, names: Sequence[str] | None, patterns: Sequence[str] | None, *, wrapped: bool
 ) -> LeftAlone | None:
-    if patterns is not None and not any(_matches(block.stack, pattern) for pattern in patterns):
+    if patterns is not None and not any(
+        matches(n, pattern) for pattern in patterns for n in (block.stack, block.name)
+    ):
         return LeftAlone.STACKS
     if names is not None and type(block.module).__name__ not in names:
         return LeftAlone.BLOCKS
@@ -134,12 +136,7 @@ def _related(name: str, others: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in others)
 
 
-def _check_patterns(patterns: Sequence[str], stacks: Sequence[str]) -> None:
+def _check_patterns(patterns: Sequence[str], stacks: Sequence[str], blocks: Sequence[str] = ()) -> None:
     for pattern in patterns:
-        if not any(_matches(name, pattern) for name in stacks):
+        if not any(matches(name, pattern) for name in (*stacks, *blocks)):
             raise SurgeryError(f"no stack matches {pattern!r}: the stacks are {', '.join(stacks)}")
-
-
-def _matches(stack: str, pattern: str) -> bool:
-    """A pattern names a stack, or a module around it."""
-    return fnmatchcase(stack, pattern) or fnmatchcase(stack, f"{pattern}.*")

@@ -47,6 +47,8 @@ _FEW_ROUNDINGS = 64.0
 _MOST_ROUNDINGS = 1000.0
 """The same in units of the dtype's rounding."""
 
+_RANDOM_STATES = (torch.uint64, torch.int64)
+
 Run = Callable[[], Sequence[Tensor]]
 """Runs a block, and returns the results to compare: none where what is saved is compared."""
 
@@ -115,7 +117,7 @@ class SelfCheck:
     def forward(self, *, saved: bool) -> Iterator[None]:
         """Note what the forward inside chooses and, with `saved`, what its operators save; else give `results`."""
         self._saved = saved
-        with self._choices(self._first), self._saved_tensors(lambda tensor: _note(self._first, tensor)):
+        with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
             yield
         self._first.recent.clear()
 
@@ -162,7 +164,7 @@ class SelfCheck:
                 self._judge(trace, lambda: self._look_closely(once_more, names, generators))
 
         try:
-            noting = self._saved_tensors(lambda tensor: _note(trace, tensor))
+            noting = self._saved_tensors(lambda tensor: self._note(trace, tensor))
             with self._choices(trace), self._rounded_tensors(note_rounded), noting:
                 results = run()
                 for result in results:
@@ -172,6 +174,21 @@ class SelfCheck:
                 compare((), complete=False)
             raise
         compare(results, complete=True)
+
+    def _note(self, trace: _Trace, tensor: Tensor) -> None:
+        """Note a tensor that an operator saves."""
+        # Parameters are watched by their count of writes. What nobody may have set differs from run to run.
+        if is_parameter(tensor) or (_may_be_unset(tensor) and on_accelerator(self._block)):
+            trace.prints.append(placeholder(tensor))
+            return
+        place = _place(tensor)
+        seen = next((seen.print for seen in trace.recent if seen.place == place), None)
+        if seen is not None:
+            trace.prints.append(seen)
+            return
+        made = trace.add(tensor)
+        if place is not None:
+            trace.recent.append(_Seen(tensor.detach(), place, made))
 
     @contextmanager
     def _choices(self, trace: _Trace) -> Iterator[None]:
@@ -229,7 +246,7 @@ class SelfCheck:
             trace.names.append(inside[-1] if inside else "")
 
         def note(tensor: Tensor) -> None:
-            _note(trace, tensor)
+            self._note(trace, tensor)
             place(tensor)
 
         def note_rounded(tensor: Tensor) -> None:
@@ -270,18 +287,22 @@ class SelfCheck:
         )
 
 
-def _note(trace: _Trace, tensor: Tensor) -> None:
-    if is_parameter(tensor):  # those are watched by their count of writes
-        trace.prints.append(placeholder(tensor))
-        return
-    place = _place(tensor)
-    seen = next((seen.print for seen in trace.recent if seen.place == place), None)
-    if seen is not None:
-        trace.prints.append(seen)
-        return
-    made = trace.add(tensor)
-    if place is not None:
-        trace.recent.append(_Seen(tensor.detach(), place, made))
+def on_accelerator(block: nn.Module) -> bool:
+    """Whether a block runs elsewhere than on a CPU."""
+    parameter = next(block.parameters(), None)
+    return parameter is not None and parameter.device.type != "cpu"
+
+
+def _may_be_unset(tensor: Tensor) -> bool:
+    """Whether a tensor has the form of those that kernels of an accelerator save without having set them.
+
+    Attention saves the state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash
+    attention), or of int64, on the CPU even (memory-efficient attention, the package flash_attn). cuDNN saves room for
+    notes of its own, bytes in one dimension. What is computed with them is compared.
+    """
+    if tensor.dtype in _RANDOM_STATES:
+        return tensor.dim() <= 1 and tensor.numel() in (1, 2)
+    return tensor.dtype is torch.uint8 and tensor.dim() == 1
 
 
 def _place(tensor: Tensor) -> Any:

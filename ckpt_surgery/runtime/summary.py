@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.runtime.library_switch import has_inline_branch
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.policies import in_words
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
 
 
@@ -50,7 +50,7 @@ class SurgerySummary:
     """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off.
 
     `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
-    `kept` is what `save` kept, name by name; `has_run` tells whether a block has run, so that this is known.
+    `kept` is what `save` kept, name by name.
     """
 
     model_class: str
@@ -58,7 +58,6 @@ class SurgerySummary:
     stacks: tuple[StackSummary, ...]
     left_to_library: Mapping[str, int]
     kept: tuple[KeptSummary, ...] = ()
-    has_run: bool = False
 
 
 def summarise(
@@ -69,7 +68,7 @@ def summarise(
     *,
     options: SurgeryOptions,
     left_to_library: Iterable[nn.Module],
-    policy: SavePolicy | None = None,
+    policies: Iterable[SavePolicy] = (),
 ) -> SurgerySummary:
     """The summary of a surgery on `model`."""
     modules = dict(model.named_modules())
@@ -91,8 +90,7 @@ def summarise(
         function,
         tuple(summaries),
         dict(left),
-        () if policy is None else kept_by(policy),
-        policy is not None and policy.has_run,
+        tuple(kept for policy in policies for kept in kept_by(policy)),
     )
 
 
@@ -110,6 +108,8 @@ def _kept(policy: SavePolicy, name: str) -> KeptSummary:
         sum(count.bytes for count in counts.values()),
         sum(count.flops for count in counts.values()),
         matched=name not in policy.unmatched,
+        has_run=policy.has_run,
+        blocks=policy.blocks,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,11 +23,11 @@ from ckpt_surgery.runtime import library_switch as library
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.options import SurgeryOptions, offload_place
 from ckpt_surgery.runtime.owner_hook import OwnerHook
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.summary import SurgerySummary, summarise
 from ckpt_surgery.runtime.table import surgery_table
@@ -63,7 +63,7 @@ class Surgery(Undoable):
         self.stacks: tuple[SelectedStack, ...] = ()
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
-        self._policy: SavePolicy | None = None
+        self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: list[NotedAttribute] = []
@@ -97,9 +97,9 @@ class Surgery(Undoable):
         return offloader if isinstance(offloader, Offloader) else None
 
     @property
-    def policy(self) -> SavePolicy | None:
-        """What `save` keeps, and what it kept in the last step; None without `save`."""
-        return self._policy
+    def policies(self) -> tuple[SavePolicy, ...]:
+        """What `save` keeps, and what it kept in the last step: for all blocks, or for each pattern in it."""
+        return tuple(self._policies.values())
 
     def checkpoints(self, block: Block) -> bool:
         """Whether a block is checkpointed now."""
@@ -114,7 +114,7 @@ class Surgery(Undoable):
             self.checkpoints,
             options=self.options,
             left_to_library=self._left_to_library.values(),
-            policy=self._policy,
+            policies=self.policies,
         )
 
     def apply(self, options: SurgeryOptions) -> None:
@@ -124,7 +124,7 @@ class Surgery(Undoable):
         """
         stacks = select_stacks(self.model, options)
         chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
-        options.check_blocks(block.module for block in chosen)
+        options.check_blocks({block.name: block.module for block in chosen})
         modules = {block.module for block in chosen}
         self._restore()
         self._note_attributes(modules)
@@ -134,7 +134,7 @@ class Surgery(Undoable):
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
         preserve = options.preserve_rng_state is True
-        self._policy = None if options.save is None else SavePolicy(options.save, preserve)
+        self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save or ()}
         self._wrap(chosen, options)
         self._take_switches(modules)
         self._hook_owners()
@@ -224,7 +224,7 @@ class Surgery(Undoable):
                 options=options,
                 original=original,
                 fills_cache=fills,
-                policy=self._policy,
+                policy=self._policies.get(options.saved_by(block.name) or ""),
             )
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
@@ -281,7 +281,7 @@ class Surgery(Undoable):
         elif offload is not None:
             own["offload"] = offload_place(offload)
         changed = self._checkpointing.changed(more, **own)
-        changed.options.check_blocks(forward.block for forward in self._forwards.values())
+        changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
         self._checkpointing = changed
         return changed
 
@@ -292,11 +292,12 @@ class Surgery(Undoable):
             first = self.options.first_of(stack.name, len(stack.blocks))
             for place, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
-                    vars(block.module)[FUNCTION] = function if place < first and place % every_n == 0 else None
-                    self._forwards[block.name].schedule.restart(self.options.checks)
-        if self._policy is not None:
-            on = [name for name, f in self._forwards.items() if vars(f.block).get(FUNCTION) is not None]
-            self._policy.expect(on)
+                    forward, wanted = self._forwards[block.name], place < first and place % every_n == 0
+                    vars(block.module)[FUNCTION] = _keeping(function, forward.policy) if wanted else None
+                    forward.schedule.restart(self.options.checks)
+        on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]
+        for policy in self.policies:
+            policy.expect([forward.name for forward in on if forward.policy is policy])
         self._set_flags()
 
     def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:
@@ -361,6 +362,13 @@ class TimmSwitch:
             self._surgery.enable(self._model, checkpoint)
         else:
             self._surgery.disable(self._model)
+
+
+def _keeping(function: Callable[..., Any] | None, policy: SavePolicy | None) -> Callable[..., Any] | None:
+    """The function that checkpoints a block with this policy."""
+    if policy is None or not isinstance(function, Checkpointing):
+        return function
+    return replace(function, save=policy.save)
 
 
 def _later_forward(forward: BlockForward) -> Callable[..., Any] | None:

@@ -49,7 +49,7 @@ def surgery_table(summary: SurgerySummary) -> str:
     lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
     left = [f"{count} {name}" for name, count in summary.left_to_library.items()]
     footer = [f"left to their own switch: {', '.join(left)}"] if left else []
-    footer += [_kept(kept, summary.function, has_run=summary.has_run) for kept in summary.kept]
+    footer += [_kept(kept, summary.function) for kept in summary.kept]
     return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines, *footer])
 
 
@@ -66,9 +66,7 @@ def _place(function: Checkpointing) -> str:
     return "on the host" if function.options.offload == "cpu" else "on disk"
 
 
-def _kept(kept: KeptSummary, function: Callable[..., Any] | None, *, has_run: bool) -> str:
-    if not has_run:
-        return f"save {kept.name}: what it keeps is known after a step"
+def _kept(kept: KeptSummary, function: Callable[..., Any] | None) -> str:
     moves = isinstance(function, Checkpointing) and function.options.save_offload
     return kept.line(_place(function) if moves and isinstance(function, Checkpointing) else "")
 

@@ -48,7 +48,7 @@ def wrap_blocks(
     blocks: str | type | Iterable[str | type] | None = None,
     context_fn: Callable[[], Any] | None = None,
     self_check: SelfCheckOption = "first",
-    save: str | Iterable[str] | None = None,
+    save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None = None,
     save_offload: bool = False,
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
@@ -76,8 +76,8 @@ def wrap_blocks(
             what is free at the first use, divided by the processes that torchrun has started on the host.
         preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
             acts at random; "unsafe" is False without that check.
-        stacks: patterns (`fnmatch`) of the names of stacks, or of modules around stacks (`"model.vision*"`). Other
-            stacks are left alone.
+        stacks: patterns (`fnmatch`) of the names of stacks, of modules around stacks (`"model.vision*"`), or of single
+            blocks (`"model.layers.[0-7]"`). Other blocks are left alone.
         skip_frozen: run a block without checkpointing in a call in which neither its parameters nor its inputs
             require gradient.
         blocks: classes of blocks, or their names. Other blocks are left alone.
@@ -87,8 +87,10 @@ def wrap_blocks(
             of inputs; "always" every step, "never" none, and n every n-th step.
         save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
-            ":2" behind a name keeps every second of them in a block, beginning with the first. Needs
-            `use_reentrant=False`.
+            ":2" behind a name keeps every second of them in a block, beginning with the first. A mapping says it for
+            single stacks or blocks, or modules around them, by patterns of their names
+            (`{"model.vision*": "attention", "model.layers.[0-7]": ["attention", "matmul"]}`): the first that matches
+            a block decides, and a block that none matches keeps nothing. Needs `use_reentrant=False`.
         save_offload: whether what `save` keeps goes to where `offload` says, with the blocks' inputs, and comes back
             with them.
 

@@ -93,8 +93,8 @@ def _remote_targets(name: str, file: Path, config: Mapping[str, Any], trusted: b
     """The model classes whose code is in the folder."""
     if not trusted:
         raise TargetError(
-            f"{file.parent} comes with its own code, and verifying its models means running it: read it first; "
-            "only `ckpt_surgery verify --trust-remote-code` runs it"
+            f"{file.parent} comes with its own code, and building its models means running it: read it first; only "
+            "--trust-remote-code runs it"
         )
     model_type, folder = str(config.get("model_type") or ""), file.parent.resolve()
     return [

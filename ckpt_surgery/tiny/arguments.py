@@ -12,6 +12,9 @@ from transformers import PretrainedConfig
 
 from ckpt_surgery.tiny.configs import all_configs
 
+_PLACES = 84
+"""The places of a detector in an image of 64 pixels: one for each 8, 16 and 32 of them."""
+
 
 class ForwardArguments:
     """The arguments so far (`values`, by parameter name) and the model they are for, with its `main_input`.
@@ -73,13 +76,17 @@ class ForwardArguments:
 
     def image(self) -> tuple[int, int]:
         """Height and width of an image in pixels."""
-        size = self.find(
-            "image_size", "img_size", "resolution", "input_size", "max_img_size", default=64, part="vision"
-        )
+        names = ("image_size", "img_size", "resolution", "input_size", "max_img_size")
+        size = self.find(*names, default=self._unset_image(), part="vision")
         if isinstance(size, dict):
             size = (size["height"], size["width"])
         height, width = (size[0], size[-1]) if isinstance(size, (list, tuple)) else (size, size)
         return int(height), int(width)
+
+    def _unset_image(self) -> int:
+        """The side of an image whose size no configuration sets: a detector must see a place for each query."""
+        queries = self.find("num_queries", default=0)
+        return 64 if not isinstance(queries, int) or queries <= _PLACES else 640
 
     def channels(self) -> int:
         """The channels of an image."""

@@ -235,6 +235,8 @@ def timed_text(arguments: ForwardArguments) -> None:
 
 def audio_chunks(arguments: ForwardArguments) -> None:
     """Spectrograms of chunks, shape (chunks, mels, time), with the number of samples that each stands for."""
+    if "chunk_sample_lengths" not in arguments.names:
+        return
     samples = _FRAMES * int(arguments.find("hop_length", default=160, part="audio"))
     arguments.values["input_features"] = arguments.floats((arguments.batch, arguments.mels(), _FRAMES))
     arguments.values["chunk_sample_lengths"] = torch.full((arguments.batch,), samples)
@@ -316,6 +318,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "VoxtralRealtimeTextModel": timed_text,
     "clap": spectrogram_image,
     "clap_audio_model": spectrogram_image,
+    "dots3_note": audio_chunks,
     "dots3_note_audio_encoder": audio_chunks,
     "fastspeech2_conformer": spoken_labels,
     "fastspeech2_conformer_with_hifigan": spoken_labels,

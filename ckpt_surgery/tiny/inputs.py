@@ -130,6 +130,7 @@ def _loss(model: Any, values: dict[str, Any]) -> Tensor | None:
 # What models of transformers say about arguments that do not fit; there is no other sign of it.
 _TOKEN_MISMATCH = re.compile(r"tokens:?\s*(?:torch\.Size\()?\[?(\d+)[^\d]+(?:features|embeddings)[^\d]*(\d+)", re.I)
 _WANTS_FRAMES = "expected 5, got 4"
+_WANTS_SIZE = re.compile(r"height \((\d+)\) doesn't match model \((\d+)\)")
 _WANTS_NO_TEXT = "both input_ids and inputs_embeds"
 
 
@@ -143,6 +144,8 @@ def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -
         frames = int(arguments.find("num_frames", default=1)) or 1
         values["pixel_values"] = pixels.unsqueeze(1).repeat(1, frames, 1, 1, 1)
         return True
+    if size := _WANTS_SIZE.search(error):
+        return _resized(arguments, values, int(size[1]), int(size[2]))
     if _WANTS_NO_TEXT in error and "input_features" in values:
         return values.pop("input_ids", None) is not None
     match = _TOKEN_MISMATCH.search(error)
@@ -155,6 +158,14 @@ def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -
             place_tokens(arguments, values, token, features // arguments.batch)
             return True
     return _without_cache(arguments, values)
+
+
+def _resized(arguments: ForwardArguments, values: dict[str, Any], old: int, new: int) -> bool:
+    """Give images another size; False where none has the old one."""
+    images = [name for name, value in values.items() if isinstance(value, Tensor) and value.shape[-2:] == (old, old)]
+    for name in images:
+        values[name] = arguments.floats((*values[name].shape[:-2], new, new))
+    return bool(images)
 
 
 def _without_cache(arguments: ForwardArguments, values: dict[str, Any]) -> bool:

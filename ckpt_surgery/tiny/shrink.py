@@ -99,7 +99,10 @@ def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
     Heads are as large as the width allows, and the vocabulary has `vocabulary` tokens.
     """
     for part in all_configs(config):
-        own = {n: v for n, v in CONFIG.get(part.model_type, {}).items() if type(v) is int and _value(part, n) is None}
+        known = {n.removeprefix("+"): v for n, v in CONFIG.get(part.model_type, {}).items()}
+        own = {n: v for n, v in known.items() if type(v) is int and _value(part, n) is None}
+        if "num_key_value_heads" in own:
+            own["num_key_value_heads"] = getattr(part, "num_attention_heads", HEADS)
         for name, value in (own | _open_fields(part)).items():
             with suppress(Exception):  # a property without a setter, or a check of the class
                 setattr(part, name, vocabulary if name == "vocab_size" else value)

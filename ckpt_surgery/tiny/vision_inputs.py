@@ -11,6 +11,9 @@ import torch
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
 
+_CODE = 8
+"""The pixels on each side that one code of FLAVA's codebook stands for."""
+
 
 def single_patches(arguments: ForwardArguments) -> None:
     """Flat patches reshaped into small images, shape (patches, channels, patch, patch)."""
@@ -43,9 +46,11 @@ def strip_of_patches(arguments: ForwardArguments) -> None:
 
 def pooled_patches(arguments: ForwardArguments) -> None:
     """Flat patches by crop, and for each image token the four patches that it pools."""
-    patch, side, batch = int(arguments.find("patch_size", default=8, part="vision")), 4, arguments.batch
-    places = torch.arange(batch * side * side).reshape(batch, side // 2, 2, side // 2, 2)
-    pooling = places.transpose(2, 3).reshape(-1, 4)
+    patch, batch = int(arguments.find("patch_size", default=8, part="vision")), arguments.batch
+    side = arguments.image()[0] // patch
+    even = side // 2 * 2
+    places = torch.arange(batch * side * side).reshape(batch, side, side)[:, :even, :even]
+    pooling = places.reshape(batch, side // 2, 2, side // 2, 2).transpose(2, 3).reshape(-1, 4)
     if "pixel_values" in arguments.values:
         patches = arguments.floats((batch, side * side, arguments.channels() * patch * patch))
         arguments.values["pixel_values"] = patches
@@ -129,9 +134,11 @@ def image_prompt(arguments: ForwardArguments) -> None:
 
 def masked_pairs(arguments: ForwardArguments) -> None:
     """Masked patches and tokens of matching images and texts, with the pixels that a codebook turns into targets."""
-    ids = arguments.values["input_ids"]
+    ids, patch = arguments.values["input_ids"], int(arguments.find("patch_size", default=8, part="image"))
+    height, width = (_CODE * (side // patch) for side in arguments.image())
+    codes = (arguments.batch, arguments.channels(), height, width)
     arguments.values |= {
-        "codebook_pixel_values": arguments.floats(tuple(arguments.values["pixel_values"].shape)).sigmoid(),
+        "codebook_pixel_values": arguments.floats(codes).sigmoid(),
         "bool_masked_pos": arguments.alternate_patches(),
         "input_ids_masked": arguments.tokens(ids.shape),
         "mlm_labels": ids.clone(),

@@ -48,8 +48,10 @@ def test_the_page_counts_what_works() -> None:
         "drawn": 0,
         "seconds": 1.0,
     }
-    text = page([works, {"class": "b", "model": "B", "problem": TOO_LONG}], "5.0", 3)
-    assert "2 of the 3 model types of transformers 5.0" in text
-    assert "**1 work (50%).**" in text
+    fitted = {**works, "class": "c", "changed": ["width 1 -> 2"]}
+    text = page([works, fitted, {"class": "b", "model": "B", "problem": TOO_LONG}], "5.0", 4)
+    assert "3 of the 4 model types of transformers 5.0" in text
+    assert "**2 work (67%)**, 1 of them with fields changed" in text
+    assert "Those with fields changed: `c`." in text
     assert "They are a sample" in text
     assert "### It took too long: 1" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks import offload
-from benchmarks.figures import Target
-from benchmarks.offload import LONG, NONE, OURS, THEIRS, Cost, costs, in_files, main, off_device
-from ckpt_surgery.runtime import disk_transport
+from benchmarks.device_steps import Steps
+from benchmarks.offload import LONG, NONE, OURS, SAVE_ON_CPU, THEIRS, WAYS, costs, main, off_device, on_cpu
 from ckpt_surgery.runtime.offload import Offloader
 
 pytestmark = pytest.mark.torch
@@ -30,46 +28,31 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "SMALL", TINY)
     monkeypatch.setattr(offload, "VOCABULARY", 8)
     monkeypatch.setattr(offload, "SHORT", 32)
-    monkeypatch.setattr(offload, "SEQUENCES", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 def verdicts(tokens: int = LONG, **changed: Any) -> dict[str, str]:
-    ways = dict.fromkeys((NONE, THEIRS, OURS), Cost((2.0, 1.0, 3.0), 100, 0.5, 7.0))
-    ways[OURS] = Cost(**{"seconds": (2.06,), "peak": 100, "loss": 0.5, "norm": 7.0, **changed})
+    ways = dict.fromkeys(WAYS, Steps((2.0, 1.0, 3.0), 100, 0.5, 7.0))
+    ways[OURS] = Steps(**{"seconds": (2.06,), "peak": 100, "loss": 0.5, "norm": 7.0, **changed})
     return {figure.name: figure.verdict for figure in costs(tokens, ways) if figure.verdict}
 
 
 def test_of_24_layers_all_but_the_last_input_leave() -> None:
-    by_name = {figure.name: figure for figure in off_device(24)}
+    by_name = {figure.name: figure for figure in on_cpu(off_device(24))}
     assert by_name["CPU: bytes off the device"].median * 10**9 == 23 * 32 * 16 * 4
     assert {figure.verdict for figure in by_name.values()} == {"", "ok"}
 
 
 def test_few_layers_miss_the_share() -> None:
-    assert [figure.name for figure in off_device(8) if figure.verdict == "missed"] == ["CPU: off the device / all"]
+    assert [figure.name for figure in on_cpu(off_device(8)) if figure.verdict == "missed"] == [
+        "CPU: off the device / all"
+    ]
 
 
 def test_wrong_gradients_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offloader, "_fetch", lambda self, ticket: torch.zeros(ticket.bytes // 4))
-    missed = [figure.name for figure in off_device(24) if figure.verdict == "missed"]
+    missed = [figure.name for figure in on_cpu(off_device(24)) if figure.verdict == "missed"]
     assert missed == ["CPU: gradients that are those without offload, to the bit"]
-
-
-def test_files_hold_what_leaves_and_slow_ones_miss_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(target: torch.Tensor, source: torch.Tensor) -> None:
-        until = time.thread_time() + 0.05
-        while time.thread_time() < until:
-            target.copy_(source)
-
-    monkeypatch.setattr(disk_transport, "_copy", late)
-    by_name = {figure.name: figure for figure in in_files(3, 2)}
-    assert by_name["files: written in a step"].median * 10**9 == 2 * (2 * 32 * 16 * 4)
-    assert len(by_name["files: a step, files"].values) == 2
-    assert {name: figure.verdict for name, figure in by_name.items() if figure.verdict} == {
-        "files: copies that a step waited for / all": "missed",
-        "files: processor seconds, files / no offload": "missed",
-    }
 
 
 def test_every_target_of_a_long_sequence_can_be_missed() -> None:
@@ -90,18 +73,42 @@ def test_a_short_sequence_has_no_target_of_time() -> None:
 
 
 def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
-    one = Cost((1.0,), 1, 1.0, 1.0)
-    fitted = [figure.name for figure in costs(LONG, {NONE: None, THEIRS: None, OURS: one})]
+    one = Steps((1.0,), 1, 1.0, 1.0)
+    fitted = [figure.name for figure in costs(LONG, {NONE: None, THEIRS: None, SAVE_ON_CPU: None, OURS: one})]
     assert fitted == ["32K: a step, wrap_blocks", "32K: peak, wrap_blocks"]
     *_, last = costs(LONG, {NONE: one, THEIRS: None, OURS: None})
     assert (last.name, last.verdict) == ("32K: wrap_blocks fits", "missed")
+    assert not any("fits" in figure.name for figure in costs(LONG, {NONE: one})), "ours was not tried yet"
+
+
+def test_the_forward_inside_save_on_cpu_saves_the_inputs_of_blocks_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pinned store of a GPU is stood in for by torch's own `save_on_cpu` without pinning, and counted."""
+    moved: list[torch.Size] = []
+
+    def save_on_cpu(**options: Any) -> Any:
+        assert options == {"pin_memory": True, "device_type": "cpu"}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            moved.append(tensor.shape)
+            return tensor.clone()
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
+
+    monkeypatch.setattr("torch.autograd.graph.save_on_cpu", save_on_cpu)
+    model = offload.llama(3, TINY)
+    ids = offload.token_ids(32, "cpu")
+    with offload.enabled(NONE, model):
+        expected = offload.gradients(model, ids)
+    with offload.enabled(SAVE_ON_CPU, model), offload._saved_on_cpu(model):
+        made = offload.gradients(model, ids)
+    assert moved.count(torch.Size((1, 32, 16))) >= 3
+    assert all(torch.equal(made[name], gradient) for name, gradient in expected.items())
+    assert "forward" not in vars(model)
 
 
 def test_the_json_says_what_was_measured_and_a_line_what_was_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("FEW", "NEAR"):
-        monkeypatch.setattr(offload, name, Target(100.0))  # of steps as short as these, time says nothing
     target = tmp_path / "new" / "offload.json"
     assert main(["--out", str(target)]) == 0
     document = json.loads(target.read_text(encoding="utf-8"))

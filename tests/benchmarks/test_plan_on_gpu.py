@@ -16,7 +16,7 @@ from benchmarks import plan_on_gpu
 from benchmarks.device import PROCESSOR
 from benchmarks.figures import Figure
 from benchmarks.gpu.parts import PARTS
-from benchmarks.plan_on_gpu import CASES, Case, main, plan_and_every, told_and_measured
+from benchmarks.plan_on_gpu import CASES, Case, case_figures, main, plan_and_every, plan_figures, told_and_measured
 
 pytestmark = pytest.mark.torch
 FEW = (Case("Llama 1B", 4, lora=True, checkpointed=True, fused_loss=True), Case("ViT-L", images=128))
@@ -51,7 +51,9 @@ def test_a_dry_run_writes_its_figures(tmp_path: Path) -> None:
 def test_a_peak_that_is_told_wrong_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     told = plan_on_gpu.told_peak
     monkeypatch.setattr(plan_on_gpu, "told_peak", lambda *given: int(1.04 * told(*given)))
-    assert verdicts(list(told_and_measured(FEW[1], PROCESSOR))) == {f"{FEW[1]}: off by": "missed"}
+    assert verdicts(list(case_figures(FEW[1], **told_and_measured(FEW[1], PROCESSOR)))) == {
+        f"{FEW[1]}: off by": "missed"
+    }
 
 
 def test_a_step_without_room_has_no_measured_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +61,9 @@ def test_a_step_without_room_has_no_measured_figure(monkeypatch: pytest.MonkeyPa
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(plan_on_gpu, "step", full)
-    assert [figure.name for figure in told_and_measured(FEW[1], PROCESSOR)] == [f"{FEW[1]}: told"]
-    assert verdicts(plan_and_every(PROCESSOR, 1)) == {"the plan fits": "missed"}
+    told = case_figures(FEW[1], **told_and_measured(FEW[1], PROCESSOR))
+    assert [figure.name for figure in told] == [f"{FEW[1]}: told"]
+    assert verdicts(plan_figures(plan_and_every(PROCESSOR, 1), PROCESSOR)) == {"the plan fits": "missed"}
 
 
 def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

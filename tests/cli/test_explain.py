@@ -143,18 +143,44 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_remote_code_needs_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = config(tmp_path, auto_map={"AutoModelForCausalLM": "modeling_own.Own"}, architectures=["Own"])
-    assert "--trust-remote-code" in refusal(capsys, name)
+    assert "building its models means running it: read it first; only --trust-remote-code" in refusal(capsys, name)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--dtype", "int3"), ("--optimizer", "lamb"), ("--tokens", "0"), ("--batch", "-1"), ("--checkpointing", "maybe")],
+    [
+        ("--dtype", "int3"),
+        ("--optimizer", "lamb"),
+        ("--tokens", "0"),
+        ("--batch", "-1"),
+        ("--lora", "0"),
+        ("--ranks", "-2"),
+        ("--checkpointing", "maybe"),
+    ],
 )
 def test_a_value_that_an_option_does_not_take_is_refused(
     capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
     assert main(["explain", "gpt2", f"{option}={value}"]) == 2
     assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "abacus"], "no device is called 'abacus': give one of H100"),
+        (["--ranks", "2"], "2 ranks share nothing by themselves"),
+        (["--save", "atention"], "save names 'atention': give attention, matmul"),
+        (["--save", "attention", "--checkpointing", "off"], "--save is for checkpointed steps"),
+        (["--offload", "--checkpointing", "off"], "--offload is for checkpointed steps"),
+        (["--html", "none/told.html"], "--html none/told.html cannot be written to"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert said in refusal(capsys, "no_such_model", *options)
 
 
 def test_without_torch_it_says_what_to_install(

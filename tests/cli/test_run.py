@@ -167,6 +167,26 @@ def test_numbers_of_first_blocks_are_by_stack_where_stacks_are_named(started: li
     assert started[0][4]["wrap_options"]["first"] == {"model.layers": 20, "vision*": 2}
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["attention", "matmul:2"], ["attention", "matmul:2"]),
+        (["encoder=attention", "*=attention", "*=aten.mm"], {"encoder": ["attention"], "*": ["attention", "aten.mm"]}),
+    ],
+)
+def test_what_is_saved_is_by_block_where_blocks_are_named(
+    started: list[tuple[Any, ...]], options: list[str], expected: Any
+) -> None:
+    assert main(["run", *(part for each in options for part in ("--save", each)), "train.py"]) == 0
+    assert started[0][4]["wrap_options"]["save"] == expected
+
+
+@pytest.mark.parametrize("options", [["=attention"], ["encoder="], ["attention", "encoder=matmul"]])
+def test_what_is_saved_in_no_block_is_refused(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert main(["run", *(part for each in options for part in ("--save", each)), "train.py"]) == 2
+    assert "error: --save " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("spelled", ["--local_rank=0", "--local-rank=12"])
 def test_an_argument_that_a_launcher_puts_before_the_command_is_the_scripts(
     started: list[tuple[Any, ...]], spelled: str

@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery import wrap_blocks
-from tests.gpu.models import DROPOUT, SIZES, batch, close, equal, gradients, model_of
+from ckpt_surgery import guard, long_context, wrap_blocks
+from tests.gpu.models import DROPOUT, SIZES, batch, close, equal, gradients, model_of, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -84,3 +84,46 @@ def test_memory_between_forward_and_backward_falls(device: str) -> None:
     without = kept(model, inputs)
     with wrap_blocks(model):
         assert kept(model, inputs) < without / 2
+
+
+@both_modes
+@pytest.mark.parametrize("padded", [False, True], ids=["without a mask", "with a mask"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_fused_attention_passes_the_self_check(dtype: torch.dtype, padded: bool, reentrant: bool, device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device, attention="sdpa").to(dtype), batch(device)
+    if padded:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs["attention_mask"][0, -5:] = 0
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, use_reentrant=reentrant, self_check="always"):
+        for _ in range(3):
+            assert gradients(model, inputs).keys() == expected.keys()
+
+
+@pytest.mark.parametrize("save", ["attention", "matmul:2", "random"])
+def test_what_is_kept_of_a_block_changes_no_gradient(save: str, device: str) -> None:
+    model = model_of("LlamaForCausalLM", device, attention="sdpa", attention_dropout=0.1).to(torch.bfloat16)
+    inputs = batch(device)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, save=save) as surgery:
+        for _ in range(3):
+            assert near(gradients(model, inputs), expected)
+        assert sum(surgery.policies[0].bytes.values()) > 0
+
+
+def test_a_guard_proves_blocks_with_fused_attention(device: str) -> None:
+    model = model_of("LlamaForCausalLM", device, attention="sdpa").to(torch.bfloat16)
+    inputs = batch(device)
+    wrap_blocks(model)
+    with guard(model, every=1, on_fault="raise") as watching:
+        for _ in range(4):
+            gradients(model, inputs)
+    assert watching.report().proved == 4
+
+
+def test_a_long_context_has_the_gradients_of_the_model(device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device, attention="sdpa"), batch(device, tokens=256)
+    expected = gradients(model, inputs)
+    with long_context(model) as context:
+        assert near(gradients(model, inputs), expected)
+        assert context.fused_losses == 1

@@ -21,4 +21,4 @@ pytestmark = pytest.mark.torch
 )
 def test_a_list_of_modules_as_python(names: list[str], expected: str) -> None:
     choice = PlanChoice(tiled=tuple(names), shard_size=7)
-    assert choice.code({}) == f"tile_mlp({expected}, shard_size=7)"
+    assert choice.code == f"tile_mlp({expected}, shard_size=7)"

@@ -15,7 +15,8 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.kept_bytes import Agreement, counts, examine
+from benchmarks.kept_bytes import examine
+from benchmarks.kept_bytes_report import NOT_BUILT, Agreement, counts
 from ckpt_surgery import Explanation, PlanningError, explain, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.planning.allocations import Kind
@@ -50,10 +51,10 @@ def test_tiny_models_keep_what_is_told(name: str) -> None:
 
 
 def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.kept_bytes._kept_bytes", lambda *_: 1)
+    monkeypatch.setattr("benchmarks.kept_bytes.kept_by_a_step", lambda *_: 1)
     row = examine("GPT2Model")
     assert {step["agreement"] for step in row["steps"].values()} == {Agreement.KEPT_DIFFERS}
-    assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, "not built": 1}
+    assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, NOT_BUILT: 1}
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

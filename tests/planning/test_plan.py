@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ckpt_surgery import DoesNotFitError, PlanningError, SurgeryError, explain, plan, wrap_blocks
 from ckpt_surgery.distributed import fuse_loss, tile_mlp
+from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
@@ -88,7 +90,7 @@ def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     least, most = bounds(model, inputs)
     made = plan(model, inputs, int(least + share * (most - least)), offload=False, changes=False, save=False)
     (stack, number), *_ = made.chosen.choice.first.items()
-    assert 0 < number <= made.blocks[stack] == 6
+    assert 0 < number <= len(made.stacks[stack]) == 6
     faster = wrap_blocks(model, first=number - 1)
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
     assert explain(model, inputs).peak_bytes + states > made.memory
@@ -205,7 +207,8 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
 
 def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
     model, _ = long_texts(64, 32)
-    choice = PlanChoice(first={"none": 1}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
+    stacks = {"none": ("none.0", "none.1")}
+    choice = PlanChoice(stacks, {"none.0": ()}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
     attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
     with pytest.raises(SurgeryError):
         choice.apply(model)
@@ -223,6 +226,33 @@ def test_a_budget_with_its_unit(memory: int | str, expected: float) -> None:
 def test_a_budget_without_a_unit_or_a_size_is_refused(memory: Any) -> None:
     with pytest.raises(PlanningError, match="with its unit"):
         memory_bytes(memory)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": "llama"}, "the model is of type str: give a torch.nn.Module"),
+        ({"inputs": 5}, "the inputs are of type int: give a dictionary"),
+        ({"inputs": {"none": 1}}, "a step of LlamaForCausalLM cannot run on shapes"),
+        ({"loss": "mean"}, "a step of LlamaForCausalLM cannot run on shapes: TypeError: 'str' object"),
+        ({"ranks": 0}, "ranks is 0: give a whole number of 1 or more"),
+        ({"ranks": 2, "sharding": "all"}, "no sharding is called 'all': give one of fsdp"),
+        ({"device": 5}, "no device is called 5: give one of H100"),
+        ({"offload": "no"}, "offload is 'no': give True or False"),
+        ({"changes": 0}, "changes is 0: give True or False"),
+        ({"save": "attention"}, "save is 'attention': give True or False"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_planned_for_is_one_sentence(options: dict[str, Any], said: str) -> None:
+    arguments = {"model": llama(2), "inputs": tokens(), "memory": "1GB", **options}
+    with pytest.raises(CkptSurgeryError) as refused:
+        plan(**arguments)
+    assert said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+    if options.keys().isdisjoint({"offload", "changes", "save"}):
+        with pytest.raises(CkptSurgeryError, match=re.escape(said)):
+            explain(**{"model": llama(2), "inputs": tokens(), **options})
 
 
 def test_options_that_are_not_known_are_refused() -> None:

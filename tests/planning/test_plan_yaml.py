@@ -15,12 +15,13 @@ from ckpt_surgery.planning.plan_yaml import as_yaml
 pytestmark = pytest.mark.torch
 
 CHOICE = PlanChoice(
-    first={"model.layers": 3, "a: #b": 1},
+    stacks={"model.layers": ("model.layers.0", "model.layers.1"), "a: #b": ("a: #b.0", "a: #b.1")},
+    checkpointed={"model.layers.0": ("attention", "matmul:2"), "a: #b.0": ("norm",), "a: #b.1": ("norm",)},
     offload=True,
+    save_offload=True,
     fused_loss=True,
     tiled=("model.layers.0.mlp",),
     shard_size=16,
-    save=("attention", "matmul:2"),
 )
 
 
@@ -42,9 +43,10 @@ def test_a_choice_is_the_calls_with_their_arguments() -> None:
         "tile_mlp": {"modules": ["model.layers.0.mlp"], "shard_size": 16},
         "fuse_loss": {},
         "wrap_blocks": {
-            "first": {"model.layers": 3, "a: #b": 1},
+            "first": {"model.layers": 1, "a: #b": 2},
             "offload": "cpu",
-            "save": ["attention", "matmul:2"],
+            "save": {"model.layers": ["attention", "matmul:2"], "a: #b": ["norm"]},
+            "save_offload": True,
         },
     }
     assert PlanChoice().arguments() == {}

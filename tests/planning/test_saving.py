@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +14,23 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import LlamaForCausalLM
 
 from ckpt_surgery import explain, plan, wrap_blocks
-from ckpt_surgery.planning.saving import Saving, combined, names_for
+from ckpt_surgery.planning.choices import PlanChoice
+from ckpt_surgery.planning.devices import Device
+from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, MeteredStep, Mixtures
+from ckpt_surgery.planning.moments import StepMoments
+from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
+from ckpt_surgery.runtime import checkpointing
+from ckpt_surgery.runtime.offload import Offloader
 from tests.planning.test_plan import checked
-from tests.zoo.tiny_models import llama, tokens
+from tests.runtime.transports import Recorded
+from tests.zoo.tiny_models import llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
-BLOCKS = 3
+BLOCKS = 2
 OFFERED = ("attention", "matmul:2", "matmul")
 
 
@@ -40,73 +49,144 @@ def test_what_blocks_run_is_offered(operators: list[str], expected: list[str]) -
 
 
 def test_names_add_up_and_exclude_each_other() -> None:
-    every = [Saving((name,), {"a": 10**at}, {"a": float(at)}, {"a": at}) for at, name in enumerate(OFFERED)]
-    found = {saving.names: (saving.bytes, saving.seconds, saving.own) for saving in combined(every)}
-    assert found == {
-        (): ({}, {}, {}),
-        ("matmul:2",): ({"a": 10}, {"a": 1.0}, {"a": 1}),
-        ("matmul",): ({"a": 100}, {"a": 2.0}, {"a": 2}),
-        ("attention",): ({"a": 1}, {"a": 0.0}, {"a": 0}),
-        ("attention", "matmul:2"): ({"a": 11}, {"a": 1.0}, {"a": 1}),
-        ("attention", "matmul"): ({"a": 101}, {"a": 2.0}, {"a": 2}),
+    every = [BlockSaving((name,), 10**at, at, float(at), 2 * at) for at, name in enumerate(OFFERED)]
+    assert {saving.names: saving for saving in combined(every)} == {
+        saving.names: saving
+        for saving in (
+            BlockSaving(),
+            BlockSaving(("attention",), 1, 0, 0.0, 0),
+            BlockSaving(("matmul:2",), 10, 1, 1.0, 2),
+            BlockSaving(("matmul",), 100, 2, 2.0, 4),
+            BlockSaving(("attention", "matmul:2"), 11, 1, 1.0, 2),
+            BlockSaving(("attention", "matmul"), 101, 2, 2.0, 4),
+        )
     }
 
 
 def without_cache() -> Any:
-    """A small Llama; plain blocks beside checkpointed ones fill no cache, and those of a plain model would."""
-    model = llama(BLOCKS)
-    model.config.use_cache = False
-    return model
+    """A small Llama, whose logits are the peak; plain blocks of it fill no cache, as they would in a plain model."""
+    torch.manual_seed(0)
+    config = llama_config(BLOCKS, use_cache=False)
+    config.vocab_size = 1000
+    return LlamaForCausalLM(config).double().train()
 
 
-def trained(saved: tuple[str, ...], first: int) -> tuple[int, int, float]:
-    """What a step keeps, its peak and its time, with so many blocks checkpointed, by a step of its own."""
-    model, inputs = without_cache(), tokens(64)
-    if first:
-        wrap_blocks(model, first=first, save=saved or None)
-    told = explain(model, inputs, optimizer="adamw", device="H100")
+NAMES = tuple(f"model.layers.{place}" for place in range(BLOCKS))
+STACKS = {"model.layers": NAMES}
+WAYS: tuple[tuple[str, ...] | None, ...] = (
+    (),
+    ("attention",),
+    ("matmul:2",),
+    ("attention", "matmul:2"),
+    ("matmul",),
+    ("attention", "matmul"),
+    None,
+)
+"""What a block of it can do, in the order of what it keeps then; None is to be plain."""
+Taken = tuple[tuple[str, ...] | None, ...]
+
+
+def choice_of(taken: Taken) -> PlanChoice:
+    return PlanChoice(STACKS, {name: saved for name, saved in zip(NAMES, taken, strict=True) if saved is not None})
+
+
+def taken_by(choice: PlanChoice) -> Taken:
+    return tuple(choice.checkpointed.get(name) for name in NAMES)
+
+
+def trained(taken: Taken) -> tuple[int, int, float]:
+    """What a step keeps, its peak and its time, with blocks that do this, by a step of its own."""
+    model = without_cache()
+    if set(taken) != {None}:
+        choice_of(taken).apply(model)
+    told = explain(model, tokens(64), optimizer="adamw", device="H100")
     return told.kept_bytes, told.peak_bytes, told.seconds
 
 
 def test_no_other_choice_is_faster_by_trying_all() -> None:
-    names: list[tuple[str, ...]] = [(), *((name,) for name in OFFERED)]
-    names += [("attention", name) for name in OFFERED[1:]]
-    tried = {(saved, first): trained(saved, first) for saved, first in product(names, range(1, BLOCKS + 1))}
-    tried |= dict.fromkeys([(saved, 0) for saved in names], trained((), 0))
-    least = tried[(), 0][2]
+    tried = {taken: trained(taken) for taken in combinations_with_replacement(WAYS, BLOCKS)}
+    least = min(time for _, _, time in tried.values())
     chosen = set()
-    for budget in ((("attention", "matmul:2"), 2), (("attention", "matmul"), 1)):
+    for budget in ((("attention",), None), ((), ("attention", "matmul")), ((), ())):
         memory = tried[budget][1]
         fitting = [time for _, peak, time in tried.values() if peak <= memory]
         made = plan(without_cache(), tokens(64), memory, offload=False, changes=False)
-        kept, peak, time = tried[made.chosen.choice.save, sum(made.chosen.choice.first.values())]
+        kept, peak, time = tried[taken_by(made.chosen.choice)]
         assert (kept, peak) == (made.chosen.kept_bytes, made.chosen.peak_bytes)
         assert time == pytest.approx(min(fitting), rel=1e-9), "no other is faster"
         assert made.chosen.extra_seconds == pytest.approx(time - least, rel=1e-6, abs=1e-12)
-        chosen.add(made.chosen.choice.save)
+        chosen.add(taken_by(made.chosen.choice))
         for row in made.front:
-            _, peak, time = tried[row.choice.save, sum(row.choice.first.values())]
+            _, peak, time = tried[taken_by(row.choice)]
             assert row.peak_bytes == pytest.approx(peak, rel=0.01), "also where it was put together"
             assert row.extra_seconds == pytest.approx(time - least, rel=0.01, abs=1e-12)
     assert len(chosen) > 1, "and not the same every time"
+    assert any(len(set(taken)) > 1 for taken in chosen), "nor is it the same in each block"
 
 
-@pytest.mark.parametrize(("saved", "first"), [(("attention", "matmul:2"), 2), (("attention", "matmul"), 1)])
-def test_a_plan_that_saves_keeps_what_it_promised(saved: tuple[str, ...], first: int) -> None:
+@pytest.mark.parametrize("taken", [((), ("attention", "matmul")), (("attention",), ("attention", "matmul:2"))])
+def test_a_plan_that_saves_keeps_what_it_promised(taken: Taken) -> None:
     model, inputs = without_cache(), tokens(64)
-    _, memory, _ = trained(saved, first)
+    _, memory, _ = trained(taken)
     made = plan(model, inputs, memory, offload=False, changes=False)
-    assert made.chosen.choice.save == saved
-    assert f"save={list(made.chosen.choice.save)!r}" in made.code
-    assert " saved" in made.chosen.choice.name(made.blocks)
+    assert taken_by(made.chosen.choice) == taken
     surgery = eval(made.code, {"wrap_blocks": wrap_blocks, "model": model})
     told = explain(model, inputs)
     assert told.kept_bytes == made.chosen.kept_bytes
-    assert set(told.saved) == set(made.chosen.choice.save)
+    assert set(told.saved) == {name for saved in taken for name in saved or ()}
     assert 0 < sum(told.saved.values()) < told.kept_bytes
     assert "of that by save" in str(told)
     surgery.undo()
     checked(made, model, inputs)
+
+
+def device_with_link(folder: Path, link: float) -> str:
+    file = folder / f"{link}.toml"
+    file.write_text(f'name = "own"\nflops = 1e12\nbandwidth = 1e12\nmemory = 1\nlink = {link}\nsource = "a test"')
+    return str(file)
+
+
+def test_what_is_kept_may_go_to_host_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        checkpointing, "_offloader", lambda options: Offloader(Recorded()) if options.offload else None
+    )
+    model, inputs = llama(3), tokens(64)
+    model.config.use_cache = False
+    with wrap_blocks(model, offload="cpu"):
+        memory = explain(model, inputs, optimizer="adamw").peak_bytes
+    made = plan(model, inputs, int(1.05 * memory), changes=False, device=device_with_link(tmp_path, 1e15))
+    assert made.code.endswith("save_offload=True)")
+    assert "all offloaded" in made.chosen.choice.name
+    checked(made, model, inputs)
+
+
+def step_of(moments: StepMoments, **values: Any) -> MeteredStep:
+    nothing: Any = None
+    known = {"kept": {}, "block_seconds": {}, "recomputed": {}, **values}
+    return MeteredStep(nothing, seconds=0.0, operators=frozenset(), moments=moments, made=frozenset(), **known)
+
+
+@pytest.mark.parametrize(
+    ("save_offload", "seconds"),
+    [
+        (None, {(): 3.0, ("norm",): 2.0}),
+        (False, {(): 3.0 + 4.0 + 0.0, ("norm",): 2.0 + 4.0 + 1.0}),
+        (True, {(): 3.0 + 4.0 + 0.0, ("norm",): 2.0 + 6.0 + 3.0}),
+    ],
+)
+def test_a_block_waits_for_what_takes_longer_to_move_than_to_compute(
+    save_offload: bool | None, seconds: dict[tuple[str, ...], float]
+) -> None:
+    """A forward of 1 s, 3 s of recompute of which 1 s is spared, and 50 bytes a block at 10 bytes a second."""
+    moments = StepMoments(0, 0, {"a": 0})
+    plain = step_of(moments, block_seconds={"a": 1.0})
+    wrapped = step_of(moments, kept={"a": 50}, recomputed={"a": 3.0})
+    device = Device("own", 1.0, 1.0, 1, 10.0, "a test")
+    host = None if save_offload is None else HostSteps(wrapped, save_offload)
+    saving = BlockSaving(("norm",), 20, 0, 1.0, moved=20 if save_offload else 0)
+    changed = ChangedSteps(PlanChoice(), plain, wrapped, 0.0)
+    mixtures = Mixtures(plain, wrapped, changed, {"a": [saving]}, host, device)
+    assert {names: costs.seconds for names, costs in mixtures.alternatives["a"][1:]} == seconds
 
 
 class Layer(nn.Module):
@@ -135,7 +215,7 @@ def test_what_cannot_be_saved_is_no_choice_and_says_why() -> None:
     inputs: Any = torch.rand(64, 16)
     least, most = bounds_of(Stack(), inputs)
     made = plan(Stack(), inputs, (least + most) // 2, offload=False, changes=False)
-    assert made.chosen.choice.save == ()
+    assert not any(row.choice.saved for row in made.front)
     assert "writes that in place afterwards" in made.unavailable["matmul"]
 
 

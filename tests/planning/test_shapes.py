@@ -43,6 +43,15 @@ def test_a_large_model_needs_no_memory() -> None:
     assert result.shape == (3, 10**6)
 
 
+def test_large_floats_hold_no_data_even_where_they_are_made_of_values() -> None:
+    allowed = torch.ones(4096, 4096, dtype=torch.bool).tril()
+    with ShapesOnly():
+        small, large = torch.where(allowed[:64, :64], 0.0, 1.0), torch.where(allowed, 0.0, 1.0)
+        assert not isinstance(allowed.logical_not(), FakeTensor)
+    assert small.sum() == 64 * 63 / 2
+    assert isinstance(large, FakeTensor)
+
+
 def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() -> None:
     with ShapesOnly() as mode:
         scores = nn.Linear(64, 8)(torch.zeros(16, 64))
@@ -106,6 +115,28 @@ def test_products_of_groups_take_every_dtype() -> None:
     with ShapesOnly() as mode:
         told = torch.nn.functional.grouped_mm(rows, mode.without_data(weights), offs=ends)
     assert (told.shape, told.dtype) == (real.shape, real.dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 6, 4), (0, 2, 1)), ((4, 6), (1, 0)), ((2, 5, 5, 4), (0, 3, 1, 2)), ((2, 4, 5, 5), (0, 1, 2, 3)),
+     ((2, 5, 5, 4), (0, 3, 2, 1)), ((2, 3, 3, 3, 4), (0, 4, 1, 2, 3))],
+)  # fmt: skip
+def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    norm = nn.BatchNorm1d(shape[order[1]])
+    norm._check_input_dim = lambda input: None  # type: ignore[method-assign]
+
+    def strides(model: nn.Module, values: Tensor) -> tuple[tuple[int, ...], ...]:
+        given = values.requires_grad_().permute(order)
+        result = model(given)
+        (gradient,) = torch.autograd.grad(result, given, result.detach())
+        return result.stride(), gradient.stride()
+
+    shapes = ShapesOnly()
+    copied, values = shapes_of(norm, shapes), shapes.without_data(torch.ones(shape))
+    with shapes:
+        told = strides(copied, values)
+    assert told == strides(norm, torch.randn(shape))
 
 
 def test_arrays_are_made_of_drawn_values() -> None:

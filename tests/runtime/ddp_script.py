@@ -196,9 +196,10 @@ def saving(
 
     with CountingBackward(ran):
         result = train(llama(), wrapped)
-    policy = surgeries[0].policy
-    kept = {} if policy is None else {"bytes": sorted(policy.bytes.values()), "unmatched": policy.unmatched}
-    return {**result, **kept, "products": ran.total()}
+    kept = [
+        {"bytes": sorted(policy.bytes.values()), "unmatched": policy.unmatched} for policy in surgeries[0].policies
+    ]
+    return {**result, **dict(*kept), "products": ran.total()}
 
 
 _PRODUCTS = frozenset({"aten::mm", "aten::bmm"})

@@ -28,8 +28,11 @@ from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime import checkpointing
 from ckpt_surgery.runtime.kept_results import _Giving
+from ckpt_surgery.runtime.offload import Offloader
 from tests.measure.toys import model_of
+from tests.runtime.transports import Recorded
 from tests.zoo.surgery_toys import NormedLayer, differences, step
 from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
 
@@ -121,10 +124,29 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
     before = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     surgery = wrap_blocks(model, save=save)
     after = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
-    assert surgery.policy is not None
-    assert surgery.policy.bytes == {"model.layers.0": expected, "model.layers.1": expected}
+    assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
     assert after.kept_bytes - before.kept_bytes == 2 * expected
-    assert after.policy_bytes == surgery.policy.bytes
+    assert after.policy_bytes == surgery.policies[0].bytes
+
+
+POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
+"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
+def test_what_a_block_returns_is_no_memory_that_a_policy_adds(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_offloader", lambda _: Offloader(Recorded(), minimum_bytes=0))
+    kept = []
+    for save in (None, "norm"):
+        model = bert()
+        surgery = wrap_blocks(model, save=save, self_check="never", **options)
+        blocks = {block.name: block.module for stack in surgery.stacks for block in stack.blocks}
+        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").kept_bytes)
+    assert kept[1] - kept[0] == 2 * POST_NORM_BYTES
+    assert surgery.policies[0].bytes == dict.fromkeys(blocks, POST_NORM_BYTES)
+    assert [summary.bytes for summary in surgery.summary().kept] == [2 * POST_NORM_BYTES]
 
 
 def layers_of_named(model: nn.Module) -> dict[str, nn.Module]:
@@ -134,10 +156,9 @@ def layers_of_named(model: nn.Module) -> dict[str, nn.Module]:
 def test_two_steps_keep_no_more_than_one() -> None:
     model = llama(2)
     surgery = wrap_blocks(model, save="attention", self_check="never")
-    assert surgery.policy is not None
     for _ in range(3):
         model(**tokens()).loss.backward()
-        assert surgery.policy.bytes.total() == 2 * ATTENTION_BYTES
+        assert surgery.policies[0].bytes.total() == 2 * ATTENTION_BYTES
 
 
 def test_the_table_says_what_was_kept() -> None:
@@ -167,8 +188,7 @@ def test_the_work_that_is_spared_is_counted(attention: str) -> None:
         surgery = wrap_blocks(model, save=save, self_check="never")
         runs.append(run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant"))
     spared = ATTENTION_FLOPS if attention == "sdpa" else ATTENTION_FLOPS // 2  # eager: the weighted sum
-    assert surgery.policy is not None
-    assert surgery.policy.flops == {"model.layers.0": spared, "model.layers.1": spared}
+    assert surgery.policies[0].flops == {"model.layers.0": spared, "model.layers.1": spared}
     assert runs[0].backward_flops - runs[1].backward_flops == runs[1].policy_flops == 2 * spared
 
 
@@ -253,8 +273,7 @@ def test_gradients_are_those_without_a_policy_bit_for_bit(family: str, attention
         model = make(attn_implementation=attention)
         surgery = wrap_blocks(model, save=save)
         assert equal(model, plain, inputs), save
-        assert surgery.policy is not None
-        assert surgery.policy.unmatched == ()
+        assert surgery.policies[0].unmatched == ()
 
 
 def test_under_autocast() -> None:
@@ -591,6 +610,15 @@ def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
         model(torch.randn(4, 4), both=True).backward()
 
 
+def test_a_frozen_block_is_not_waited_for() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]).train()
+    model[0].requires_grad_(False)
+    wrap_blocks(model, save="conv", blocks=nn.Sequential)
+    loss = model(torch.randn(2, 4)).sum()
+    with pytest.raises(SurgeryError, match=r"save names 'conv', and .* they run: aten\.addmm \(2\), aten\.tanh \(2\)"):
+        loss.backward()
+
+
 ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
 """How many rows the coming runs of a block multiply: a surgery cannot wind it back."""
 
@@ -657,10 +685,10 @@ def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
     model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(1, 1) for _ in range(3)))
     surgery = wrap_blocks(model, blocks=Slope, save="aten.tanh")
     loss = model(torch.ones(ROWS, SIZE)).sum()
-    assert surgery.policy is not None
-    assert surgery.policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
+    (policy,) = surgery.policies
+    assert policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
     loss.backward()
-    assert {entry.results for entry in surgery.policy.kept.values()} == {3 * 3}
+    assert {entry.results for entry in policy.kept.values()} == {3 * 3}
 
 
 def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -705,8 +733,7 @@ def test_contexts_go_with_a_policy_unless_they_choose_too() -> None:
     surgery = wrap_blocks(model, save="attention", context_fn=watching)
     assert equal(model, without(llama(2)))
     assert len(ENTERED) == 2 * 3
-    assert surgery.policy is not None
-    assert surgery.policy.bytes.total() == 2 * ATTENTION_BYTES
+    assert surgery.policies[0].bytes.total() == 2 * ATTENTION_BYTES
     wrap_blocks(model, save="attention", context_fn=selecting)
     with pytest.raises(SurgeryError, match=r"^save and context_fn both say what is kept: give one of the two$"):
         model(**tokens())
@@ -744,8 +771,8 @@ def test_a_policy_is_copied_pickled_and_taken_back() -> None:
     surgery = wrap_blocks(model, save=["attention", "matmul:2"])
     assert equal(model, without(llama(2)))
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert other._ckpt_surgery.policy.save == ("attention", "matmul:2")
-        assert other._ckpt_surgery.policy is not surgery.policy
+        assert other._ckpt_surgery.policies[0].save == ("attention", "matmul:2")
+        assert other._ckpt_surgery.policies[0] is not surgery.policies[0]
         assert equal(other, without(llama(2)))
     assert pickle.loads(pickle.dumps(surgery.options)) == surgery.options
     surgery.undo()
@@ -762,8 +789,7 @@ def test_verify_holds_a_policy_against_what_it_was_told_to_keep() -> None:
     verdict = compare(reference, run)
     assert verdict.ok, verdict.faults
     assert verdict.cost is not None
-    assert surgery.policy is not None
-    assert verdict.cost.best_kept_bytes == reference.best_kept_bytes + surgery.policy.bytes.total()
+    assert verdict.cost.best_kept_bytes == reference.best_kept_bytes + surgery.policies[0].bytes.total()
     assert verdict.cost.best_backward_flops == reference.backward_flops + reference.block_flops - run.policy_flops
     untold = compare(reference, replace(run, policy_bytes={}))
     assert [fault.level for fault in untold.faults] == ["cost"]

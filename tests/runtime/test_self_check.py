@@ -227,6 +227,59 @@ def test_the_difference_is_named_with_its_place() -> None:
         train(model)
 
 
+class _SavingUnset(torch.autograd.Function):
+    """Saves memory that nobody has set, as kernels of attention on CUDA do for a dropout that there is not."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, unset: Tensor) -> Tensor:
+        ctx.save_for_backward(values, unset)
+        return values * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        values, _ = ctx.saved_tensors
+        return gradients[0] * 2 + 0 * values, None
+
+
+class _UnsetBlock(nn.Module):
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.dtype, self.shape = dtype, shape
+
+    def forward(self, values: Tensor) -> Tensor:
+        drawn = [random.SystemRandom().randrange(256) for _ in range(torch.Size(self.shape).numel())]
+        unset = torch.tensor(drawn).reshape(self.shape).to(self.dtype)
+        return self.linear(_SavingUnset.apply(values, unset))  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "accelerator", "refused"),
+    [
+        (torch.uint64, (2,), True, False),
+        (torch.int64, (), True, False),
+        (torch.uint8, (64,), True, False),
+        (torch.int64, (3,), True, True),
+        (torch.float32, (2,), True, True),
+        (torch.uint64, (2,), False, True),
+    ],
+    ids=str,
+)
+def test_memory_that_kernels_of_an_accelerator_leave_unset_is_not_compared(
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    accelerator: bool,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(self_check, "on_accelerator", lambda block: accelerator)
+    model = nn.Sequential(*(_UnsetBlock(dtype, shape) for _ in range(2)))
+    wrap_blocks(model, self_check="always")
+    told = pytest.raises(SurgeryError, match="made something else") if refused else contextlib.nullcontext()
+    with told:
+        model(torch.ones(3, 4, requires_grad=True)).sum().backward()
+
+
 def test_where_torch_does_not_show_saved_tensors_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "_top_hooks", None)
     from ckpt_surgery.runtime import recompute

@@ -130,9 +130,11 @@ def test_every_nth_block_counts_anew_in_each_stack() -> None:
         (["audio.plain", "la?ers"], [*BLOCKS[:4], *PLAIN]),
         ("*", [*BLOCKS, *PLAIN]),
         ("", ["neck"]),
+        ("layers.[12]", BLOCKS[1:3]),
+        (["vision", "layers.3"], [*BLOCKS[3:7]]),
     ],
 )
-def test_towers_are_patterns_of_stacks_and_of_what_is_around_them(patterns: Any, expected: list[str]) -> None:
+def test_patterns_are_of_stacks_of_what_is_around_them_and_of_blocks(patterns: Any, expected: list[str]) -> None:
     model = towers()
     wrap_blocks(model, stacks=patterns)
     assert recomputed(model) == expected

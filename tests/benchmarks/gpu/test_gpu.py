@@ -1,11 +1,19 @@
-"""`make gpu`: a dry run holds together, what was measured is kept, and the page says what failed or was missed."""
+"""`make gpu`: what was measured is kept, a run goes on where it was ended, and the page says what is missing, and why.
+
+The parts are scripts of the tests' own here, in processes as ever; the code of the real ones is run in `test_parts`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,114 +22,274 @@ pytest.importorskip("transformers")
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import page
-from benchmarks.gpu.page import NOT_RUN, Result, bars, section, summary, write_page
+from benchmarks.gpu.machine import Machine, attention_kernel, seen, this_machine, why_no_gpu
+from benchmarks.gpu.page import NOT_RUN, bars, section, summary, write_page
 from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.result import Result, State
+from benchmarks.progress import read_json
+from tests.docs.pages import prose_faults
 
 pytestmark = pytest.mark.torch
 
 ROOT = Path(gpu.__file__).parents[2]
 FIGURES = {
     "8K: peak, ours": {"values": [3.0, 1.0, 2.0], "unit": "GB", "target": "", "verdict": ""},
+    "8K: a step, ours": {"values": [5.0], "unit": "s", "target": "", "verdict": ""},
     "8K: peak, ours / theirs": {"values": [1.2], "unit": "x", "target": "at most 1", "verdict": "missed"},
 }
+WRITE = f"out.write_text(json.dumps({{'figures': {FIGURES!r}}}))"
+MACHINE = Machine("a device", versions={"torch": "2.13.0"})
 
 
-def script(tmp_path: Path, text: str) -> Part:
-    """A part that runs a script of the test's own."""
-    file = tmp_path / "part.py"
-    file.write_text(f"import json, pathlib, sys\nout = pathlib.Path(sys.argv[-1])\n{text}\n")
-    return Part("own", "What?", (str(file),), 20)
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "this_machine", lambda *, dry: MACHINE)
+    monkeypatch.setattr(gpu, "code_digest", lambda: "code")
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, again: bool = False) -> tuple[int, str]:
+def script(tmp_path: Path, text: str, name: str = "own", **options: Any) -> Part:
+    """A part that runs a script of the test's own, which is expected to take 20 seconds."""
+    file = tmp_path / f"{name}.py"
+    file.write_text(f"import json, os, pathlib, sys, time\nout = pathlib.Path(sys.argv[-1])\n{text}\n")
+    return replace(Part(name, "What?", (str(file),), 20, toy=()), **options)
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, more: tuple[str, ...] = ()) -> tuple[int, str]:
     """The exit code and the page of a dry run of these parts."""
     monkeypatch.setattr(gpu, "PARTS", parts)
-    code = gpu.main(["--dry", "--out", str(tmp_path / "out"), *(["--again"] if again else [])])
+    code = gpu.main(["--dry", "--out", str(tmp_path / "out"), *more])
     return code, (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_every_part_runs_through_on_the_processor(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    gpu.main(["--dry", "--out", str(out)])  # figures of toy sizes may miss their targets
-    for part in PARTS:
-        content = json.loads((out / f"{part.name}.json").read_text(encoding="utf-8"))
-        assert content["problem"] == "", part.name
-        assert any(figure["values"] for figure in content["figures"].values()), part.name
-    tests = json.loads((out / "tests.json").read_text(encoding="utf-8"))
-    assert tests["failed"] == []
-    text = (out / "gpu.md").read_text(encoding="utf-8")
-    assert "A dry run" in text
-    assert all(f"## {part.question}" in text for part in PARTS)
-    assert {picture.stem for picture in (out / "gpu").glob("*.svg")} >= {"step_memory", "fused_loss", "tiled_mlp"}
-
-
-def test_a_finished_part_is_kept_until_it_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def counting(tmp_path: Path) -> tuple[Part, Path]:
+    """A part that counts its runs in a file."""
     count = tmp_path / "count"
     count.write_text("")
-    append = f"count = pathlib.Path({str(count)!r}); count.write_text(count.read_text() + 'x')"
-    part = script(tmp_path, f"{append}; out.write_text(json.dumps({{'figures': {{}}}}))")
+    return script(tmp_path, f"p = pathlib.Path({str(count)!r}); p.write_text(p.read_text() + 'x'); {WRITE}"), count
+
+
+def test_a_finished_part_is_kept_until_it_is_asked_for_again_or_something_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part, count = counting(tmp_path)
     run(tmp_path, monkeypatch, part)
     run(tmp_path, monkeypatch, part)
     assert count.read_text() == "x"
-    run(tmp_path, monkeypatch, part, again=True)
+    assert "kept from an earlier run" in capsys.readouterr().err
+    run(tmp_path, monkeypatch, part, more=("--again",))
     assert count.read_text() == "xx"
-    monkeypatch.setattr(gpu, "installed_versions", lambda: {"torch": "0"})
-    run(tmp_path, monkeypatch, part)
-    assert count.read_text() == "xxx", "other versions measure anew"
+    changes: dict[str, tuple[str, Any]] = {
+        "code": ("code_digest", lambda: "other code"),
+        "commit": ("commit", lambda: "another commit"),
+        "torch": ("this_machine", lambda *, dry: replace(MACHINE, versions={"torch": "2.14.0"})),
+        "device and torch": ("this_machine", lambda *, dry: replace(MACHINE, device="another device")),
+    }
+    for runs, (changed, (name, value)) in enumerate(changes.items(), 3):
+        monkeypatch.setattr(gpu, name, value)
+        run(tmp_path, monkeypatch, part)
+        assert count.read_text() == "x" * runs
+        assert f"measured anew, because this is another {changed} than" in capsys.readouterr().err
 
 
-def test_a_part_that_fails_or_never_ends_is_named_and_the_others_go_on(
+def test_a_part_that_fails_is_killed_or_never_ends_is_named_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fine = script(tmp_path, f"out.write_text(json.dumps({{'figures': {FIGURES!r}}}))")
-    broken = replace(fine, name="broken", arguments=("-c", "raise SystemExit(3)"))
-    endless = replace(fine, name="endless", arguments=("-c", "import time; time.sleep(60)"), seconds=1)
-    code, text = run(tmp_path, monkeypatch, broken, endless, fine)
+    partial = WRITE.replace("}))", ", 'finished': False}))")
+    parts = (
+        script(tmp_path, "raise SystemExit('no kernel image')", "broken"),
+        script(tmp_path, "os.kill(os.getpid(), 9)", "killed"),
+        script(tmp_path, f"{partial}; print('illegal memory access', file=sys.stderr); sys.exit(1)", "half"),
+        script(tmp_path, f"{partial}; time.sleep(60)", "endless", seconds=1),
+        script(tmp_path, WRITE, "fine"),
+    )
+    code, text = run(tmp_path, monkeypatch, *parts)
     assert code == 1
-    assert "Not measured: the command ended with 3." in text
-    assert "Not measured: it was stopped after 1 s." in text
-    assert "| 8K: peak, ours / theirs | 1.2 | x | at most 1 | missed |" in text
+    assert "Not measured: the command ended with 1: no kernel image." in text
+    assert "Not measured: it was killed by signal 9." in text
+    assert "Not all measured: the command ended with 1: illegal memory access. What it had measured by then:" in text
+    assert "Not all measured: it was stopped after 2 s. What it had measured by then:" in text
+    assert [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| [What?]")] == [
+        "failed",
+        "failed",
+        "failed",
+        "stopped",
+        "1 of 1 target missed",
+    ]
 
 
-def test_a_missed_target_is_told_and_counts(tmp_path: Path) -> None:
-    result = Result(PARTS[0], "", FIGURES, 3.0)
+def test_without_room_and_with_errors_inside_a_part_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"no_room": ["32K, none"], "errors": {"8K, ours": "ValueError: what"}, "notes": ["a package is missing"]}
+    part = script(tmp_path, f"out.write_text(json.dumps({{'figures': {FIGURES!r}, **{more!r}}}))")
+    code, text = run(tmp_path, monkeypatch, part)
+    assert code == 1
+    assert "The device has too little memory for: 32K, none." in text
+    assert "Failed: 8K, ours (`ValueError: what`)." in text
+    assert "A package is missing." in text
+    assert "1 of 1 target missed and 1 measurement failed" in text
+
+
+def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, long = script(tmp_path, WRITE, "short", seconds=20), script(tmp_path, WRITE, "long", seconds=90)
+    code, text = run(tmp_path, monkeypatch, short, long, more=("--minutes", "1"))
+    assert code == 1
+    assert "| skipped | 0 s |" in text
+    assert "Skipped: it takes about 90 s, and of 1 minutes" in text
+    code, text = run(tmp_path, monkeypatch, short, long, more=("--minutes", "3"))
+    assert code == 0, "in a dry run no target is missed"
+    assert "Skipped" not in text
+
+
+def test_all_parts_together_fit_in_the_time() -> None:
+    assert sum(part.seconds for part in PARTS) <= 60 * gpu.MINUTES
+    assert PARTS[0].name == "tests", "the most telling first"
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+def test_a_run_that_is_killed_takes_its_part_along_and_the_next_goes_on(tmp_path: Path) -> None:
+    """The part keeps one measurement, and waits; the run is killed; the next run makes the second one alone."""
+    text = """
+import time
+from benchmarks.device import PROCESSOR
+from benchmarks.figures import Figure
+from benchmarks.progress import Progress
+progress = Progress("own", out, lambda kept: [Figure(n, (v,), "s") for n, v in kept.items()], PROCESSOR, resume=True)
+progress.measure("first", lambda: os.getpid())
+if not pathlib.Path(__file__).with_name("go").exists():
+    time.sleep(300)
+progress.measure("second", lambda: os.getpid())
+out.write_text(progress.text)
+"""
+    part = script(tmp_path, text)
+    out = tmp_path / "out"
+    main = f"""
+import sys
+from pathlib import Path
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.parts import Part
+gpu.this_machine = lambda *, dry: Machine("a device")
+gpu.code_digest = lambda: "code"
+gpu.PARTS = (Part("own", "What?", ({part.arguments[0]!r},), 200, toy=()),)
+sys.exit(gpu.main(["--dry", "--out", {str(out)!r}]))
+"""
+    command = [sys.executable, "-c", main]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    kept: dict[str, int] = {}
+    deadline = time.monotonic() + 60
+    while not kept and time.monotonic() < deadline:
+        time.sleep(0.05)
+        kept = read_json(out / "own.json").get("kept", {})
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert list(kept) == ["first"]
+    while _runs(kept["first"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(kept["first"]), "the part has ended with its run"
+    (tmp_path / "go").touch()
+    assert subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    content = json.loads((out / "own.json").read_text(encoding="utf-8"))
+    assert content["kept"]["first"] == kept["first"] != content["kept"]["second"]
+    assert content["state"] == State.ENDED
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_dry_run_sees_no_gpu_and_a_real_one_writes_the_page_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = f"pathlib.Path({str(tmp_path)!r}, 'seen').write_text(repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"
+    part = script(tmp_path, f"{note}; {WRITE}")
+    _, text = run(tmp_path, monkeypatch, part)
+    assert (tmp_path / "seen").read_text() == "''"
+    assert "**A dry run: toy sizes on the processor." in text
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu.main([])
+    assert (tmp_path / "seen").read_text() == "None"
+    text = (tmp_path / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert "dry run" not in text
+    assert "| device | a device |" in text
+
+
+def test_the_page_shows_medians_and_a_plot_for_each_unit(tmp_path: Path) -> None:
+    part = next(part for part in PARTS if part.name == "offload")
+    result = Result(part, State.ENDED, "", FIGURES, 3.0)
     assert not result.ok
     assert "1 of 1 target missed" in summary([result])
-    met = {name: {**figure, "verdict": figure["verdict"] and "ok"} for name, figure in FIGURES.items()}
-    assert Result(PARTS[0], "", met, 3.0).ok
-
-
-def test_the_page_shows_medians_and_bars_of_one_unit(tmp_path: Path) -> None:
-    result = Result(PARTS[0], "", FIGURES, 3.0)
     assert "| 8K: peak, ours | 2 | GB |" in section(result, "")
-    assert bars(result) == ("GB", {"8K: peak, ours": 2.0})
+    assert bars(result) == {"GB": {"8K: peak, ours": 2.0}, "s": {"8K: a step, ours": 5.0}}
     write_page(tmp_path / "page.md", [result], {"device": "H100"}, dry=False)
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "| device | H100 |" in text
-    assert "dry run" not in text
     assert "](page/offload.svg)" in text
     picture = (tmp_path / "page" / "offload.svg").read_bytes()
     write_page(tmp_path / "page.md", [result], {"device": "H100"}, dry=False)
     assert (tmp_path / "page" / "offload.svg").read_bytes() == picture
+    write_page(tmp_path / "page.md", [Result(part)], {"device": "H100"}, dry=False)
+    assert "Not run yet." in (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "page" / "offload.svg").exists(), "no picture of what is not measured"
 
 
-def test_without_a_gpu_nothing_is_measured(
+def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
+    """As the tests of the pages ask it of every page: the first run on a GPU must not break them."""
+    results = [
+        Result(
+            part, State.ENDED, "", FIGURES, 3.0, failed=["tests/gpu/test_offload.py::test_it[a-b]"], no_room=["32K"]
+        )
+        for part in PARTS
+    ]
+    write_page(tmp_path / "gpu.md", results, gpu.described(gpu.Run(tmp_path, MACHINE, False, 0), results), dry=False)
+    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert prose_faults(text, str(tmp_path / "gpu.md")) == []
+    assert prose_faults(f"{text} [it](#nowhere)", str(tmp_path / "gpu.md")) == ["no target #nowhere"]
+
+
+def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(gpu, "this_machine", lambda *, dry: Machine("", problem="torch is built without CUDA"))
     assert gpu.main([]) == 2
-    assert "torch sees no CUDA GPU here" in capsys.readouterr().err
+    assert "gpu: torch is built without CUDA." in capsys.readouterr().err
+
+
+def test_the_kernel_of_attention_is_named() -> None:
+    assert attention_kernel("cpu") == "flash_attention"
+
+
+def test_why_torch_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert "is built without CUDA" in why_no_gpu()
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12040)")
+
+    monkeypatch.setattr("torch.cuda.init", init)
+    assert "is too old (found version 12040)" in why_no_gpu()
+    assert "for an older CUDA" in why_no_gpu()
 
 
 def test_the_page_in_the_repository_was_made_by_the_program() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     if text != NOT_RUN:
         assert text.startswith(page._INTRODUCTION)
-        assert "A dry run" not in text
+        assert page._DRY not in text
 
 
-def test_the_environment_needs_nothing_but_python() -> None:
-    source = (ROOT / "benchmarks" / "gpu" / "environment.py").read_text(encoding="utf-8")
-    imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
-    assert imported <= {*sys.stdlib_module_names, "__future__"}
+def test_another_process_sees_the_same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_machine(dry=True) == seen(dry=True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert seen(dry=False).problem == why_no_gpu()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert "could not look for a GPU" in this_machine(dry=True).problem

@@ -1,0 +1,239 @@
+"""An estimate for a model that does not run on shapes: a tiny one runs a step with data, and its sizes are scaled.
+
+Each length in the shape of a tensor is taken for the field of the configuration, the batch or the tokens that has this
+size in the tiny model, and becomes what that is in the released one. The tiny model has few layers: what its blocks
+keep counts for all blocks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ckpt_surgery.errors import CannotBuild, NotOnShapes
+from ckpt_surgery.measure.arguments import call_arguments
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.explain import explanation_of
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.target import ReleasedModel, without_inputs
+from ckpt_surgery.planning.training import ALONE, TrainingSetup
+from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.rng import random_state_kept, seed_all
+from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.survey.target import SurveyTarget, TargetKind
+from ckpt_surgery.tiny.configs import nested_configs
+from ckpt_surgery.tiny.field_rules import names_token
+from ckpt_surgery.tiny.inputs import accepted_inputs
+from ckpt_surgery.tiny.model import TinyModel, tiny_model
+from ckpt_surgery.tiny.sizes import WIDTH
+
+_BATCH, _TOKENS = 3, 23
+"""Sizes of the tiny step that no width of a tiny model has."""
+_OTHER_WIDTHS = (56, 48, 40, 32, 24)
+_HIDDEN = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim")
+_MOST_TIMES = 8
+"""A length may be so many times a known one: the queries, keys and values of one product, say."""
+_SMALLEST = 16
+"""A length below this is no multiple of a known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyStandIn:
+    """A tiny model with data and the arguments of a step.
+
+    `lengths` maps its sizes to those of the released model; `outside` those that mean something else inside blocks,
+    such as the tokens of the vocabulary.
+    """
+
+    model: Any
+    inputs: Mapping[str, Any]
+    lengths: Mapping[int, int]
+    outside: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of a configuration, by the names of the parts that it is in, with its tiny and its released value."""
+
+    path: tuple[str, ...]
+    name: str
+    old: int
+    new: int
+
+
+def explain_scaled(
+    target: SurveyTarget,
+    why: NotOnShapes,
+    *,
+    tokens: int | None,
+    batch: int,
+    dtype: torch.dtype,
+    training: TrainingSetup = ALONE,
+) -> tuple[ReleasedModel, Explanation, Explanation]:
+    """The model that a target stands for, and an estimate for it without checkpointing and with it.
+
+    Raises `why`, which kept it from running on shapes, where there is no estimate: for a factory, for a model that
+    takes more than text, for one of several ranks, and where the time on a device is asked for. Raises SurgeryError
+    where no block can be checkpointed.
+    """
+    if target.kind is TargetKind.FACTORY or training.sharding or training.device:
+        raise why
+    released = without_inputs(target, tokens=tokens, dtype=dtype)
+    standing = stand_in(type(released.model), released.model.config, released.tokens, batch, dtype)
+    if standing is None:
+        raise why
+    said = f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+
+    def told() -> Explanation:
+        return replace(
+            explanation_of(released.model, scaled_step(standing, released.model), 0, training), assumptions=(said,)
+        )
+
+    off = told()
+    for model in (released.model, standing.model):
+        wrap_blocks(model, self_check="never")
+    return released, off, told()
+
+
+def stand_in(model_class: Any, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> TinyStandIn | None:
+    """A tiny model of a class, with inputs, for a released one of `config` that runs `batch` samples of `tokens`.
+
+    None where no tiny form trains, or it takes floats: how their sizes follow from a configuration is not known.
+    """
+    try:
+        tiny = _told_apart(model_class, config)
+        tiny.model.to(dtype)
+        with random_state_kept():
+            seed_all(0)
+            inputs = accepted_inputs(tiny.model, batch=_BATCH, length=_TOKENS)
+    except CannotBuild:
+        return None
+    if any(tensor.is_floating_point() for tensor in tensors(inputs)):
+        return None
+    lengths, outside = {_BATCH: batch, _TOKENS: tokens}, dict[int, int]()
+    for field in _fields(tiny.config, config):
+        known = outside if "vocab" in field.name else lengths
+        known[field.old] = max(field.new, known.get(field.old, 0))
+    return TinyStandIn(tiny.model.train(), inputs, lengths, outside)
+
+
+def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
+    """The allocations of a step of the tiny model as it stands, with the sizes of the released one."""
+    _use_dropout_of(released, standing.model)
+    with random_state_kept(), _WithoutAttentionDropout():
+        step = run_metered(standing.model, call_arguments(standing.inputs), loss_of)
+    standing.model.zero_grad()
+    blocks = tuple(f"{block.name}." for block in find_blocks(standing.model))
+    repeats = len(find_blocks(released)) / len(blocks) if blocks else 1.0
+    trained = sum(p.numel() * p.itemsize for p in released.parameters() if p.requires_grad)
+    gradients = sum(each.bytes for each in step.allocations if each.kind is Kind.GRADIENT)
+
+    def scaled(each: Allocation) -> Allocation:
+        if each.kind is Kind.GRADIENT:
+            return replace(each, bytes=round(each.bytes * trained / gradients))
+        if not f"{each.place.module}.".startswith(blocks):
+            return _scaled(each, {**standing.lengths, **standing.outside})
+        inside = _scaled(each, standing.lengths)
+        return replace(inside, bytes=round(inside.bytes * repeats)) if each.kind is Kind.KEPT else inside
+
+    allocations = tuple(map(scaled, step.allocations))
+    kept = sum(each.bytes for each in allocations if each.kind is Kind.KEPT)
+    return replace(step, allocations=allocations, kept_bytes=kept, forward_flops=0, backward_flops=0, work=())
+
+
+class _WithoutAttentionDropout(TorchFunctionMode):
+    """Inside, attention has no dropout: on CUDA it needs no matrix of weights for it, and on a CPU it does."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func is functional.scaled_dot_product_attention and "dropout_p" in options:
+            options["dropout_p"] = 0.0
+        return func(*args, **options)
+
+
+def _use_dropout_of(released: nn.Module, tiny: nn.Module) -> None:
+    """Give the modules of a tiny model the rates of dropout that those of the released one have."""
+    rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
+    for name, module in tiny.named_modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rates.get(name, module.p)
+
+
+def _told_apart(model_class: Any, config: Any) -> TinyModel:
+    """A tiny model in which widths that differ in the released one differ as well, as far as it builds with them.
+
+    Raises CannotBuild.
+    """
+    tiny = tiny_model(model_class, config)
+    same: dict[int, list[_Field]] = defaultdict(list)
+    for field in _fields(tiny.config, config):
+        if field.old == WIDTH:
+            same[field.new].append(field)
+    hidden = next((new for new, fields in same.items() if any(field.name in _HIDDEN for field in fields)), None)
+    used = {field.old for field in _fields(tiny.config, config)}
+    free = [width for width in _OTHER_WIDTHS if width not in used]
+    for fields in (fields for new, fields in same.items() if new != hidden):
+        if not free:
+            break
+        changed = copy.deepcopy(tiny.config)
+        for field in fields:
+            setattr(_part(changed, field.path), field.name, free[0])
+        with suppress(CannotBuild):
+            tiny = tiny_model(model_class, changed)
+            free.pop(0)
+    return tiny
+
+
+def _scaled(allocation: Allocation, lengths: Mapping[int, int]) -> Allocation:
+    shape = tuple(_length(size, lengths) for size in allocation.shape)
+    times = prod(shape) / (prod(allocation.shape) or 1)
+    return replace(allocation, shape=shape, bytes=round(allocation.bytes * times))
+
+
+def _length(size: int, lengths: Mapping[int, int]) -> int:
+    """What a length of a tiny tensor is in the released model; itself where nothing is known of it."""
+    if size in lengths:
+        return lengths[size]
+    tokens = lengths[_BATCH] * lengths[_TOKENS]
+    known = {**lengths, _BATCH * _TOKENS: tokens, _BATCH * (_TOKENS - 1): tokens - lengths[_BATCH]}
+    for old, new in sorted(known.items(), reverse=True):
+        times, rest = divmod(size, old)
+        if not rest and old >= _SMALLEST and times <= _MOST_TIMES:
+            return new * times
+    if size in (_TOKENS - 1, _TOKENS + 1):
+        return lengths[_TOKENS] + size - _TOKENS
+    return size
+
+
+def _fields(tiny: Any, released: Any, path: tuple[str, ...] = ()) -> Iterator[_Field]:
+    """The fields that are sizes in both configurations and differ."""
+    for name, value in vars(tiny).items():
+        other = getattr(released, name, None)
+        if type(value) is not int or type(other) is not int or names_token(name):
+            continue
+        if min(value, other) > _BATCH and value != other:
+            yield _Field(path, name, value, other)
+    parts = dict(nested_configs(released))
+    for name, part in nested_configs(tiny):
+        if name in parts:
+            yield from _fields(part, parts[name], (*path, name))
+
+
+def _part(config: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        config = getattr(config, name)
+    return config

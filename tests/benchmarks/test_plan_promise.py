@@ -1,0 +1,33 @@
+"""Plans for random budgets keep at most what they promise on real models, and a broken promise is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from benchmarks import plan_promise
+from benchmarks.plan_promise import Promise, counts, examine, main
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+def test_plans_keep_what_they_promise() -> None:
+    """An encoder with a decoder: two stacks. The benchmark has more models, and more plans of each."""
+    row = examine("T5ForConditionalGeneration", plans=8)
+    assert counts([row]) == {Promise.EXACT: 8}
+    calls = [each["calls"].get("wrap_blocks", {}) for each in row["plans"]]
+    assert any("save" in call for call in calls)
+    assert any("offload" in call for call in calls)
+
+
+def test_a_plan_that_keeps_more_than_it_promised_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_promise, "kept_by_a_step", lambda *_: 10**9)
+    file = str(tmp_path / "plans.jsonl")
+    assert main([file, "--plans", "1", "GPT2LMHeadModel"]) == 1
+    assert "    1 keeps more than was promised" in capsys.readouterr().out
