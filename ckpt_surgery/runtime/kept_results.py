@@ -144,8 +144,10 @@ class KeptResults:
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
+        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
+        self._ended = False
 
     def forward(self) -> TorchDispatchMode:
         """In a `with` of it, the forward is run, and results are kept."""
@@ -154,7 +156,8 @@ class KeptResults:
 
     def recompute(self) -> TorchDispatchMode:
         """In a `with` of it, the block is run again with what was kept. Raises SurgeryError as `SavePolicy` does."""
-        self._policy.recomputed()
+        if self._ended:
+            self._policy.recomputed()
         return _Giving(self)
 
     def end(self, outputs: Iterable[Tensor]) -> None:
@@ -162,6 +165,7 @@ class KeptResults:
 
         `outputs` are the tensors that the block returns.
         """
+        self._ended = True
         returned = {_memory(tensor)[0]: tensor for tensor in outputs}
         kept = []
         for result in (each for results in self._results.values() for each in results):
@@ -274,6 +278,8 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if self._kept.recomputing:
+            return result
         self._kept.passed(func, args, kwargs, result)
         role = self._kept.role(func)
         if role is None:
@@ -302,6 +308,14 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
         self._places: Counter[Any] = Counter()
+
+    def __enter__(self) -> Any:
+        self._kept.recomputing += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.recomputing -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
