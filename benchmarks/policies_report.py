@@ -185,7 +185,14 @@ def write_column(column: Column, path: Path | None = None) -> None:
     others = read_columns(file) if file.is_file() else []
     columns = [column, *(each for each in others if each.versions["transformers"] != column.versions["transformers"])]
     columns.sort(key=lambda each: [int(part) for part in each.versions["transformers"].split(".")], reverse=True)
-    file.write_text(json.dumps([asdict(each) for each in columns], indent=1) + "\n", encoding="utf-8")
+    file.write_text(f"[{', '.join(map(_written, columns))}]\n", encoding="utf-8")
+
+
+def _written(column: Column) -> str:
+    """A release as json, one case a line."""
+    data = asdict(column)
+    settings = ",\n".join(f"  {json.dumps(case)}: {json.dumps(rates)}" for case, rates in data.pop("settings").items())
+    return f'{json.dumps(data)[:-1]}, "settings": {{\n{settings}\n}}}}'
 
 
 def page(columns: Iterable[Column]) -> str:
