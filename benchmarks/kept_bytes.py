@@ -89,9 +89,11 @@ def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
 
 def without_layer_drop(model: Any) -> None:
     """No layer is dropped at random: how many are would decide what is kept."""
+    from ckpt_surgery.planning.target import DROPPED_LAYERS
+
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
-            for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+            for name in DROPPED_LAYERS:
                 if getattr(holder, name, 0):
                     setattr(holder, name, 0.0)
 
