@@ -27,14 +27,19 @@ SECONDS = 120.0
 
 def examine(name: str) -> dict[str, Any]:
     """The agreement for one class, without checkpointing ("off") and wrapped ("on")."""
+    import torch
+
     from ckpt_surgery import tiny_model, wrap_blocks
     from ckpt_surgery.errors import SurgeryError
+    from ckpt_surgery.measure.step import own_copy
     from ckpt_surgery.tiny import model_classes
 
     entry = model_classes()[name]
     tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
     model = tiny.model.train()
     without_layer_drop(model)
+    with suppress(Exception), torch.no_grad():  # some make tables of positions in their first forward, and keep them
+        model(**own_copy(tiny.inputs))
     rows = {"off": _compared(model, tiny.inputs)}
     try:
         wrap_blocks(model, self_check="never")
