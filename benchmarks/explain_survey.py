@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from random import Random
@@ -188,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     every = model_types()
     names = options.types or Random(0).sample(every, len(every))[: options.sample]
+    with suppress(Exception):  # each process has then what the first one imports
+        examine("gpt2")
     survey(
         names,
         options.file,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from random import Random
@@ -26,14 +27,19 @@ SECONDS = 120.0
 
 def examine(name: str) -> dict[str, Any]:
     """The agreement for one class, without checkpointing ("off") and wrapped ("on")."""
+    import torch
+
     from ckpt_surgery import tiny_model, wrap_blocks
     from ckpt_surgery.errors import SurgeryError
+    from ckpt_surgery.measure.step import own_copy
     from ckpt_surgery.tiny import model_classes
 
     entry = model_classes()[name]
     tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
     model = tiny.model.train()
     without_layer_drop(model)
+    with suppress(Exception), torch.no_grad():  # some make tables of positions in their first forward, and keep them
+        model(**own_copy(tiny.inputs))
     rows = {"off": _compared(model, tiny.inputs)}
     try:
         wrap_blocks(model, self_check="never")
@@ -88,9 +94,11 @@ def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
 
 def without_layer_drop(model: Any) -> None:
     """No layer is dropped at random: how many are would decide what is kept."""
+    from ckpt_surgery.planning.target import DROPPED_LAYERS
+
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
-            for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+            for name in DROPPED_LAYERS:
                 if getattr(holder, name, 0):
                     setattr(holder, name, 0.0)
 
@@ -113,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]
+    with suppress(Exception):  # each process has then what the first one imports
+        examine("GPT2Model")
     survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
     rows = rows_of(options.file)
     shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)

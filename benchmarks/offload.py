@@ -36,6 +36,7 @@ LARGE = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 
 TOY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 LAYERS, VOCABULARY = 24, 32_000
 FEW_LAYERS, TOY_LAYERS = 12, 3
+FEW = f"beyond 32K tokens the model has {FEW_LAYERS} of its {LAYERS} layers, because a step takes long"
 SHORT = 512
 """The tokens of the part that runs everywhere."""
 TOKENS = (8 * 1024, 32 * 1024, 128 * 1024)
@@ -74,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for length in lengths:
         for way in WAYS:
             progress.measure(f"{length} tokens, {way}", measurement(way, length, options, device or PROCESSOR))
+    if not options.toy and any(length > LONG for length in lengths):
+        progress.note(FEW)
     where = device.name if device else machine()
     shown: list[RenderableType] = [plain_table(f"activation offload: {where}", progress.figures)]
     if device is None:
@@ -159,11 +162,11 @@ def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu", dtype: Any
     return model.to(dtype or torch.float32).train()
 
 
-def token_ids(tokens: int, device: str) -> Tensor:
-    """One sequence of random tokens."""
+def token_ids(tokens: int, device: str, sequences: int = 1) -> Tensor:
+    """Sequences of random tokens."""
     import torch
 
-    return torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
+    return torch.randint(VOCABULARY, (sequences, tokens), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def loss_of(model: nn.Module, ids: Tensor) -> Tensor:

@@ -19,7 +19,14 @@ from typing import Any
 import typer
 
 import ckpt_surgery
-from benchmarks import guard_survey_report, kept_bytes_report, long_context_report, release_table_report, wild_report
+from benchmarks import (
+    guard_survey_report,
+    kept_bytes_report,
+    long_context_report,
+    policies_report,
+    release_table_report,
+    wild_report,
+)
 from benchmarks.stacks import report as stacks_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
@@ -94,6 +101,7 @@ def pages() -> dict[str, str]:
         "coverage/stacks.md": stacks_report.page(stacks_report.read_stacks()),
         "coverage/guard.md": guard_survey_report.page(guard_survey_report.read_guard()),
         "coverage/kept_bytes.md": kept_bytes_report.page(kept_bytes_report.read()),
+        "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
     }

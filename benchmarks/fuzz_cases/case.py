@@ -13,25 +13,36 @@ from benchmarks.fuzz_cases.training import Scenario
 
 Mode = Literal["non_reentrant", "reentrant"]
 MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")
+Store = Literal["cpu", "late", "disk"]
+"""Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
+STORES: tuple[Store, ...] = ("cpu", "late", "disk")
 
 _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 _PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "OneStep", "ThreeSteps", "FiveSteps")
 _PLAIN_SHARE = 0.55
 _NO_OFFLOAD = "device"
+_STORES: tuple[Store, ...] = ("late", "late", "cpu", "disk")
+_SAVES = (("matmul",), ("matmul:2",), ("aten.tanh",), ("matmul", "aten.tanh"))
+"""What every block has results of."""
+_SAVING_SHARE = 0.25
 _SEVERAL_RESULTS = frozenset({*GROUPS["outputs"], "Collector", "StoredLogits"})
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared. The seed decides between the variants of a feature; the rest may be changed without it."""
+    """What is compared. The seed decides between the variants of a feature; the rest may be changed without it.
+
+    Results that a case says to `save` go to the store of its offload too, where it has one.
+    """
 
     seed: int
     mode: Mode
-    offload: Literal["cpu"] | None
+    offload: Store | None
     every_n: int
     blocks: int
     features: tuple[str, ...]
     scenario: str
+    save: tuple[str, ...] = ()
 
     @classmethod
     def drawn(cls, seed: int, mode: Mode | None = None) -> Case:
@@ -39,12 +50,16 @@ class Case:
         rng = random.Random(f"case {seed}")
         drawn_mode = rng.choice(MODES)
         mode = mode or drawn_mode
-        offload: Literal["cpu"] | None = "cpu" if rng.random() < 0.25 else None
+        stores = random.Random(f"store {seed}")  # a generator of its own: the rest of a case stays as it was
+        store: Store = stores.choice(_STORES)
+        offload = store if rng.random() < 0.25 else None
+        saves = mode == "non_reentrant" and stores.random() < _SAVING_SHARE
+        save = stores.choice(_SAVES) if saves else ()
         every_n, blocks = rng.choice((1, 1, 1, 2)), rng.choice((2, 2, 3))
         groups = [rng.choice(list(GROUPS)) for _ in range(rng.choice(_NUMBER_OF_FEATURES))]
         features = _compatible([rng.choice(list(GROUPS[group])) for group in groups])
         loops = _PLAIN_LOOPS if rng.random() < _PLAIN_SHARE else tuple(SCENARIOS)
-        return cls(seed, mode, offload, every_n, blocks, features, rng.choice(loops))._as_promised()
+        return cls(seed, mode, offload, every_n, blocks, features, rng.choice(loops), save)._as_promised()
 
     def _as_promised(self) -> Case:
         """The case without what `wrap_blocks` does not promise.
@@ -66,6 +81,7 @@ class Case:
         plain = [
             replace(self, scenario=PLAIN_SCENARIO),
             replace(self, offload=None),
+            replace(self, save=()),
             replace(self, every_n=1),
             replace(self, blocks=2),
         ]
@@ -90,12 +106,18 @@ class Case:
     @property
     def tags(self) -> tuple[str, ...]:
         """Everything by which cases are counted."""
-        options = (self.mode, *(["offload"] if self.offload else []), *(["every_n"] if self.every_n > 1 else []))
-        return (*self.features, self.scenario, *options)
+        named = {
+            "offload": self.offload is not None,
+            f"offload to {self.offload}": self.offload is not None,
+            "save": bool(self.save),
+            "every_n": self.every_n > 1,
+        }
+        return (*self.features, self.scenario, self.mode, *(name for name, given in named.items() if given))
 
     def __str__(self) -> str:
         """What `parsed` reads."""
-        options = (self.mode, self.offload or _NO_OFFLOAD, f"{self.every_n}", f"{self.blocks}")
+        kept = "+".join((self.offload or _NO_OFFLOAD, *self.save))
+        options = (self.mode, kept, f"{self.every_n}", f"{self.blocks}")
         return "/".join((f"{self.seed}", *options, self.scenario, "+".join(self.features)))
 
     @classmethod
@@ -103,12 +125,15 @@ class Case:
         """The case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
         if text.isdigit():
             return cls.drawn(int(text))
-        seed, mode, offload, every_n, blocks, scenario, names = text.split("/")
+        seed, mode, kept, every_n, blocks, scenario, names = text.split("/")
+        place, *save = kept.split("+")
+        store = next((name for name in STORES if name == place), None)
         features = tuple(name for name in names.split("+") if name)
         if mode not in MODES or scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
             raise ValueError(f"{text} names a mode, a training loop or a feature that there is not")
-        kept: Literal["cpu"] | None = None if offload == _NO_OFFLOAD else "cpu"
-        return cls(int(seed), _mode(mode), kept, int(every_n), int(blocks), features, scenario)
+        if store is None and place != _NO_OFFLOAD:
+            raise ValueError(f"{text} names a store that there is not")
+        return cls(int(seed), _mode(mode), store, int(every_n), int(blocks), features, scenario, tuple(save))
 
 
 def _mode(name: str) -> Mode:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
+from benchmarks.fuzz_cases.stores import moving_all
 from benchmarks.fuzz_cases.training import Training
 from ckpt_surgery.runtime.wrap import wrap_blocks
 
@@ -45,9 +46,16 @@ def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
 
 def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]:
     """With `wrap_blocks`."""
-    surgery = wrap_blocks(
-        model, use_reentrant=case.mode == "reentrant", offload=case.offload, every_n=case.every_n, **options
-    )
+    if case.save:
+        options = {"save": case.save, "save_offload": case.offload is not None, **options}
+    with moving_all(case):
+        surgery = wrap_blocks(
+            model,
+            use_reentrant=case.mode == "reentrant",
+            offload=case.offload and "cpu",
+            every_n=case.every_n,
+            **options,
+        )
     return surgery.undo
 
 

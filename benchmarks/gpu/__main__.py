@@ -184,8 +184,18 @@ def described(run: Run, results: Iterable[Result]) -> Mapping[str, str]:
     if machine.memory:
         used = machine.memory - machine.free
         rows["device memory"] = f"{machine.memory / 2**30:.1f} GiB, {used / 2**30:.1f} GiB in use before"
-    return {**rows, "processors": str(machine.processors), **machine.versions, "commit": commit() or code_digest()}
+    return {
+        **rows,
+        "processors": str(machine.processors),
+        **machine.versions,
+        "commit": commit()[:12],
+        "sources": code_digest(),
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("gpu: ended; run it again to go on.", file=sys.stderr)
+        sys.exit(130)

@@ -35,14 +35,15 @@ print(json.dumps({n: metadata.version(n) if util.find_spec(n) else "" for n in s
 
 
 def main() -> int:
-    """Make the environment if need be, install what is missing, print the interpreter. Returns 0, or 2 on failure."""
+    """Print an interpreter that has all: this one, or that of an environment for it. Returns 0, or 2 on failure."""
+    if not missing_in(sys.executable):
+        print(sys.executable)
+        return 0
     python = FOLDER / "bin" / "python"
     if not python.is_file():
         _say(f"making {FOLDER.name}")
         venv.create(FOLDER, system_site_packages=True, with_pip=True)
-    has = json.loads(subprocess.check_output([python, "-c", _HAS, *NEEDED], text=True))
-    missing = [name for name, version in has.items() if is_missing(name, version)]
-    if missing:
+    if missing := missing_in(python):
         _say(f"installing {', '.join(missing)}")
         command = [str(python), "-m", "pip", "install", "--quiet", *(NEEDED[name] for name in missing)]
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
@@ -50,6 +51,12 @@ def main() -> int:
             return 2
     print(python)
     return 0
+
+
+def missing_in(python: str | Path) -> list[str]:
+    """The packages that an interpreter does not have, or not new enough."""
+    has = json.loads(subprocess.check_output([python, "-c", _HAS, *NEEDED], text=True))
+    return [name for name, version in has.items() if is_missing(name, version)]
 
 
 def is_missing(name: str, version: str) -> bool:

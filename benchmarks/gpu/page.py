@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 def summary(results: Sequence[Result]) -> str:
     """A line for each part: whether it met its targets."""
     rows = [
-        [f"[{result.part.question}](#{result.part.name})", verdict(result), f"{result.seconds:.0f} s"]
+        [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
         for result in results
     ]
     return markdown_table(["question", "result", "took"], rows)
@@ -74,11 +75,14 @@ def verdict(result: Result) -> str:
 
 def section(result: Result, picture: str) -> str:
     """One part: its question, what is missing, picture and figures."""
-    lines = [f'<a id="{result.part.name}"></a>\n\n## {result.part.question}']
-    lines.append(code(" ".join(("python", *result.part.arguments, *result.part.real))))
+    part = result.part
+    lines = [
+        f"## {part.question}",
+        f"By {code(part.file)}; {code(f'python -m benchmarks.gpu {part.name}')} runs it alone.",
+    ]
     lines += missing(result)
     if picture:
-        lines.append(f"![{result.part.question}]({picture})")
+        lines.append(f"![{part.question}]({picture})")
     rows = [
         [
             name,
@@ -97,6 +101,11 @@ def section(result: Result, picture: str) -> str:
     if result.failed:
         lines.append("Failed: " + ", ".join(map(code, result.failed)))
     return "\n\n".join(lines)
+
+
+def slug(heading: str) -> str:
+    """The anchor that Python-Markdown gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def missing(result: Result) -> Iterator[str]:

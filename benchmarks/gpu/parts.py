@@ -30,6 +30,11 @@ class Part:
     plotted: tuple[str, ...] = ()
 
     @property
+    def file(self) -> str:
+        """The file of its benchmark."""
+        return f"{self.arguments[-1].replace('.', '/')}.py"
+
+    @property
     def limit(self) -> int:
         """The seconds after which it is stopped."""
         return 2 * self.seconds
@@ -61,7 +66,7 @@ PARTS = (
     Part(
         "policies",
         "What does it bring to keep attention, or every second product, and how does that compare to torch's own way?",
-        ("-m", "benchmarks.policies"),
+        ("-m", "benchmarks.policy_cost"),
         200,
         real=("--tokens", "8192", "32768"),
         toy=("--toy", "--tokens", "128"),
@@ -112,7 +117,7 @@ PARTS = (
     Part(
         "policies_128k",
         "And policies at 128K tokens?",
-        ("-m", "benchmarks.policies"),
+        ("-m", "benchmarks.policy_cost"),
         230,
         real=("--tokens", "131072"),
         toy=("--toy", "--tokens", "256"),

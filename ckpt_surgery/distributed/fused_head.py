@@ -16,14 +16,22 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.heads import ITEMS, LABELS, Head, heads_of, owners, takes_labels, trained_copies
+from ckpt_surgery.distributed.heads import (
+    ITEMS,
+    LABELS,
+    Head,
+    heads_of,
+    is_sharded,
+    owners,
+    takes_labels,
+    trained_copies,
+)
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
@@ -90,7 +98,7 @@ class FusedLoss(Undoable):
 
     def __str__(self) -> str:
         lines = [
-            f"loss of {head.owner}: {'fused' if head.reason is None else f'not fused: {head.reason}'}"
+            f"loss of {head.owner}: {'fused' if head.reason_now is None else f'not fused: {head.reason_now}'}"
             for head in self.heads
         ]
         lines += [f"computed by {name}: {count} x" for name, count in self.state.fused.items()]
@@ -244,7 +252,7 @@ class FusedHead:
             return False
         if hidden.device != weight.device or not hidden.is_floating_point():
             return False
-        return not _sharded(self.module)
+        return not is_sharded(self.module)
 
 
 class _LabelsGiven:
@@ -294,12 +302,3 @@ def _fuse(model: nn.Module, heads: Iterable[Head], state: LossState) -> tuple[li
             hooks.append(owner.register_forward_pre_hook(_LabelsGiven(owner, state), prepend=True, with_kwargs=True))
             hooks.append(owner.register_forward_hook(_LabelsDone(state), always_call=True))
     return forwards, hooks
-
-
-def _sharded(head: nn.Module) -> bool:
-    """Whether FSDP2 takes the weight away as soon as the head has run."""
-    if not dist.is_available():
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(head, FSDPModule)

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from ckpt_surgery.runtime.classes import descends
+
 LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""
 ITEMS = "num_items_in_batch"
@@ -25,6 +27,7 @@ class HeadReason(StrEnum):
     NO_HEAD = "it has no output embeddings"
     NOT_LINEAR = "its head is no nn.Linear"
     ADAPTED = "its head has an adapter, whose own logits would be made: leave lm_head out of target_modules"
+    SHARDED = "FSDP2 shards its head by itself, and takes its weight away before the loss: leave it to the root"
     REPLACED = "the forward of its head is not that of its class: take back what replaced it first"
 
 
@@ -36,6 +39,12 @@ class Head:
     owner: str
     module: nn.Module | None
     reason: HeadReason | None
+
+    @property
+    def reason_now(self) -> HeadReason | None:
+        """The reason, also where FSDP2 has sharded the head since it was found."""
+        sharded = self.module is not None and is_sharded(self.module)
+        return self.reason or (HeadReason.SHARDED if sharded else None)
 
 
 def heads_of(model: nn.Module) -> list[Head]:
@@ -72,9 +81,16 @@ def trained_copies(head: nn.Module) -> list[nn.Module]:
     return list(copies.values()) if isinstance(copies, nn.ModuleDict) and len(copies) else [head]
 
 
+def is_sharded(head: nn.Module) -> bool:
+    """Whether FSDP2 takes the weight away as soon as the head has run."""
+    return descends(type(head), "FSDPModule")
+
+
 def _reason(head: nn.Module) -> HeadReason | None:
     if hasattr(head, "base_layer"):
         return HeadReason.ADAPTED
+    if is_sharded(head):
+        return HeadReason.SHARDED
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         return HeadReason.NOT_LINEAR
     forward = vars(head).get("forward")

@@ -18,8 +18,8 @@ from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
+from ckpt_surgery.runtime.save_policy import SavePolicy
 
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""

@@ -68,7 +68,8 @@ _HEADS = (
 """What a model type that is asked for by its name stands for: the class of the first of these heads that it has."""
 _VOCABULARY = 32_000
 """The tokens of a vocabulary whose size a configuration class leaves to each checkpoint."""
-_DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
+"""The rates at which layers of models are left out at random: each at 0, for nobody could say what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConf
         for part in all_configs(config):
             if hasattr(part, "use_cache"):
                 part.use_cache = False
-            for name in _DROPPED_LAYERS:
+            for name in DROPPED_LAYERS:
                 if getattr(part, name, 0):
                     setattr(part, name, 0.0)
     except Exception as error:  # classes refuse in every way there is

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ckpt_surgery.runtime.block_state import BlockState
 from ckpt_surgery.runtime.call_arguments import BlockSignature
 from ckpt_surgery.runtime.check_schedule import CheckSchedule
-from ckpt_surgery.runtime.kept_results import KeptResults, SavePolicy
+from ckpt_surgery.runtime.kept_results import KeptResults
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.nested_backward import anchor
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.recompute import Computation
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.transforms import refuse_transforms
 
 
@@ -97,6 +98,8 @@ class BlockForward:
         if not given:
             example = next((p for p in self.block.parameters() if p.requires_grad), None)
             if example is None and self.skip_frozen:
+                if self.policy is not None:
+                    self.policy.left_out(self.name)
                 return forward(*args, **kwargs)
             if example is not None:  # reentrant checkpointing is no part of the graph without one that needs gradient
                 given = [torch.empty(0, device=example.device, requires_grad=True)]

@@ -41,7 +41,8 @@ class CallOrder:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CallInputs:
-    """The moving inputs of one block's call, which is that of a `number` in its step once there are any.
+    """The moving inputs of one block's call, which is that of a `number` in its step once there are any, or
+    results that are another's inputs.
 
     So many `results` of the call are among them.
     """
@@ -51,8 +52,12 @@ class CallInputs:
     tensors: list[OffloadedTensor] = field(default_factory=list)
     results: int = 0
 
+    def begin(self) -> None:
+        """Give the call its number, if it has none."""
+        if self.number < 0:
+            self.number = self.step.begin(self)
+
     def add(self, offloaded: OffloadedTensor) -> None:
         """One more input."""
-        if not self.tensors:
-            self.number = self.step.begin(self)
+        self.begin()
         self.tensors.append(offloaded)

@@ -25,141 +25,42 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.flops import flops_of
-from ckpt_surgery.runtime.offload import MovedResult, keep_result
+from ckpt_surgery.runtime.offload import MovedResult, keep_result, share_result
 from ckpt_surgery.runtime.policies import (
-    RANDOM,
     ROUTER,
     Choice,
     OperatorRole,
     Selector,
-    choices_of,
     draws,
     in_words,
     is_mutable,
     operator_name,
-    role_of,
     written_arguments,
 )
 from ckpt_surgery.runtime.rng import TorchStates, set_torch_states, torch_states
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.tensors import version
-from ckpt_surgery.text import listed
 
 _ALIASING = "aten::_unsafe_view"
 """What makes a tensor of the same memory with a count of writes of its own."""
-_QUESTIONS = "prim"
-"""The namespace of what asks a tensor without data for its device and the like."""
 _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
 """How many arguments are only read, of operators that write others although their schema doesn't say so."""
-
-
-@dataclass(slots=True)
-class KeptCount:
-    """How many results of one operator were kept, their bytes, and the work of making them again."""
-
-    results: int = 0
-    bytes: int = 0
-    flops: int = 0
-
-
-@dataclass
-class SavePolicy:
-    """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
-
-    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. `kept` is by
-    text of `save` and name of an operator; `bytes` by name of a block, memory that two results share counted once;
-    `flops` are those that the recomputes of a block do less.
-    """
-
-    save: tuple[str, ...]
-    preserve_rng_state: bool
-    blocks: str = "*"
-    kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
-    bytes: Counter[str] = field(default_factory=Counter)
-    flops: Counter[str] = field(default_factory=Counter)
-    _run: Counter[str] = field(default_factory=Counter)
-    _waiting: set[str] = field(default_factory=set)
-    _matched: set[str] = field(default_factory=set)
-    _recomputed: bool = False
-    _roles: dict[Any, OperatorRole | None] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        self._choices = choices_of(self.save)
-        keeps_all = any(choice.name == RANDOM and choice.every == 1 for choice in self._choices)
-        self.restores_generators = self.preserve_rng_state and not keeps_all
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_roles": {}}
-
-    @property
-    def unmatched(self) -> tuple[str, ...]:
-        """The texts of `save` that have matched nothing so far."""
-        return tuple(text for text in self.save if text not in self._matched)
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a block has run under this policy."""
-        return bool(self._run)
-
-    def expect(self, blocks: Iterable[str]) -> None:
-        """Say which blocks run under this policy: once they all have, a name that matches nothing is an error."""
-        self._waiting = set(blocks)
-
-    def role(self, operator: Any) -> OperatorRole | None:
-        """What an operator is to this policy."""
-        try:
-            return self._roles[operator]
-        except KeyError:
-            return self._roles.setdefault(operator, role_of(operator, self._choices))
-
-    def begin(self, block: str) -> None:
-        """Note that a block runs for the first time, in this step or another."""
-        if self._recomputed:
-            self._recomputed = False
-            self.kept.clear()
-            self.bytes.clear()
-            self.flops.clear()
-        self._waiting.discard(block)
-
-    def ran(self, operator: Any) -> None:
-        """Note an operator for the error that lists them, while that may still be raised."""
-        wanted = self._waiting or len(self._matched) < len(self.save)
-        if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
-            self._run[operator_name(operator)] += 1
-
-    def note(self, choices: Sequence[Choice], operator: Any, count: int, flops: int) -> None:
-        """Note a result of so many bytes, made with so many operations, that these choices keep."""
-        for choice in choices:
-            self._matched.add(choice.text)
-            entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
-            entry.results += 1
-            entry.bytes += count
-            entry.flops += flops
-
-    def recomputed(self) -> None:
-        """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""
-        self._recomputed = True
-        if self._waiting or not self.unmatched:
-            return
-        names = listed([repr(text) for text in self.unmatched])
-        which = "the blocks" if self.blocks == "*" else f"the blocks of {self.blocks!r}"
-        operators = ", ".join(f"{in_words(name)} ({number})" for name, number in self._run.most_common())
-        raise SurgeryError(
-            f"save names {names}, and {which} run nothing of the kind: leave that out, or name operators that they "
-            f"run: {operators}"
-        )
 
 
 @dataclass(slots=True)
 class _Result:
     """What one operator made in the forward: `value` is what it returned, with its tensors, where that is kept.
 
-    `form` are the shapes and numbers among its arguments; `states` the generators after it, where it drew;
+    `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
+    it; `states` the generators after it, where it drew;
     `generator` one that it was given. With `copied` the value is a copy; with `in_place` that of the argument that the
     operator wrote. `aliases` are tensors of the same memory that have a count of writes of their own.
     """
 
     operator: Any
     form: tuple[Any, ...]
+    choices: Sequence[Choice] = ()
+    flops: int = 0
     kept: bool = False
     value: Any = None  # with a MovedResult in place of each tensor that has left the device
     versions: tuple[int, ...] = ()
@@ -181,11 +82,19 @@ class _Result:
         self.aliases.append(_alias(alias))
         self.versions = (*self.versions, version(alias))
 
-    def move(self) -> None:
-        """Let leave the device what can. Nothing of it may have been written so far."""
+    def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
+        """Let leave the device what can; without `moves` only what leaves anyway, of what the block returns by memory.
+
+        Nothing of it may have been written so far.
+        """
 
         def moved(leaf: Any) -> Any:
-            kept = keep_result(leaf, self.aliases) if isinstance(leaf, Tensor) else None
+            if not isinstance(leaf, Tensor):
+                return leaf
+            output = returned.get(_memory(leaf)[0])
+            kept = None if output is None else share_result(leaf, self.aliases, output)
+            if kept is None and moves:
+                kept = keep_result(leaf, self.aliases)
             return leaf if kept is None else kept
 
         self.value = tree_map(moved, self.value)
@@ -235,8 +144,10 @@ class KeptResults:
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
+        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
+        self._ended = False
 
     def forward(self) -> TorchDispatchMode:
         """In a `with` of it, the forward is run, and results are kept."""
@@ -245,16 +156,28 @@ class KeptResults:
 
     def recompute(self) -> TorchDispatchMode:
         """In a `with` of it, the block is run again with what was kept. Raises SurgeryError as `SavePolicy` does."""
-        self._policy.recomputed()
+        if self._ended:
+            self._policy.recomputed()
         return _Giving(self)
 
-    def end(self) -> None:
-        """Let what is kept leave, after the forward. Raises SurgeryError where that has written it."""
-        for results in self._results.values():
-            for result in results:
-                self._check_written(result)
-                if self._moves and result.kept:
-                    result.move()
+    def end(self, outputs: Iterable[Tensor]) -> None:
+        """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.
+
+        `outputs` are the tensors that the block returns.
+        """
+        self._ended = True
+        returned = {_memory(tensor)[0]: tensor for tensor in outputs}
+        kept = []
+        for result in (each for results in self._results.values() for each in results):
+            self._check_written(result)
+            if not result.kept:
+                continue
+            memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
+            self._policy.note(self._block, result.choices, result.operator, memory=memory, flops=result.flops)
+            kept.append(result)
+        self._policy.ended()
+        for result in kept:
+            result.move(returned, moves=self._moves)
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -277,12 +200,9 @@ class KeptResults:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
         noted.keep(result, args, copied=copied)
+        noted.choices, noted.flops = choices, flops
         self._show(noted, args)
-        sizes = dict(_memory(tensor) for tensor in noted.tensors())
-        self._policy.note(choices, noted.operator, sum(sizes.values()), flops)
-        self._policy.flops[self._block] += flops
-        self._policy.bytes[self._block] += sum(sizes[key] for key in sizes.keys() - self._storages.keys())
-        self._storages |= dict.fromkeys(sizes, noted)
+        self._storages |= dict.fromkeys((_memory(tensor)[0] for tensor in noted.tensors()), noted)
 
     def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
@@ -358,6 +278,8 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if self._kept.recomputing:
+            return result
         self._kept.passed(func, args, kwargs, result)
         role = self._kept.role(func)
         if role is None:
@@ -386,6 +308,14 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
         self._places: Counter[Any] = Counter()
+
+    def __enter__(self) -> Any:
+        self._kept.recomputing += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.recomputing -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -9,9 +9,10 @@ from ckpt_surgery.text import flops, plural, size, some
 
 @dataclass(frozen=True, slots=True)
 class KeptSummary:
-    """What one name of `save` kept in the last step: so many results of these operators, of so many bytes.
+    """What one name of `save` kept in the last step: so many results of these operators.
 
-    The recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
+    They add so many `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
+    recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
     anything of that name, and `has_run` whether one of them has run at all. `blocks` are those that keep it, as a
     pattern of their names.
     """

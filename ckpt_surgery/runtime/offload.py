@@ -21,7 +21,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from ckpt_surgery.errors import ModifiedTensorError, OptionError
 from ckpt_surgery.runtime.call_order import CallInputs, CallOrder
 from ckpt_surgery.runtime.host_transport import HostTransport
-from ckpt_surgery.runtime.offloaded_tensor import OffloadedTensor, StayingTensor, can_move, is_dense, modified_message
+from ckpt_surgery.runtime.offloaded_tensor import (
+    OffloadedTensor,
+    StayingTensor,
+    can_move,
+    is_dense,
+    is_same_view,
+    modified_message,
+)
 
 
 class Transport(Protocol):
@@ -163,6 +170,19 @@ class Offloader:
             self._newest = weakref.ref(inputs)
             return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
 
+    def share(
+        self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor
+    ) -> MovedResult | None:
+        """See `share_result`; `inputs` are those of the call whose result it is."""
+        with self._lock, torch.no_grad():
+            offloaded = OffloadedTensor(returned, (*aliases, result))
+            if offloaded.bytes < self._minimum_bytes:
+                return None
+            self.stats.kept += 1
+            inputs.begin()
+            self._known[id(returned)] = offloaded
+            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
+
     def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | _Reference:
         with self._lock, torch.no_grad():
             offloaded = self._known.get(id(tensor))
@@ -276,6 +296,18 @@ def keep_result(result: Tensor, aliases: Sequence[Tensor] = ()) -> MovedResult |
     if call is None or not is_dense(result):
         return None
     return call[0].keep(result, aliases, call[1])
+
+
+def share_result(result: Tensor, aliases: Sequence[Tensor], returned: Tensor) -> MovedResult | None:
+    """Let a result of a block leave as an input of the block that gets it, if any: once for both.
+
+    As `keep_result`, for a result whose memory the block returns, as the tensor `returned`. None where that is another
+    view of it.
+    """
+    call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
+    if call is None or not can_move(result) or not is_same_view(returned, result):
+        return None
+    return call[0].share(result, aliases, call[1], returned)
 
 
 _SAVING = threading.local()

@@ -78,6 +78,17 @@ def is_dense(tensor: Tensor) -> bool:
     return plain and tensor.numel() > 0
 
 
+def is_same_view(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two strided tensors of the same memory have the same elements in the same order."""
+    return (
+        type(tensor) is type(other)
+        and tensor.dtype == other.dtype
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+        and tensor.storage_offset() == other.storage_offset()
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """How a tensor lies over the memory that is moved for it."""

@@ -144,9 +144,9 @@ class NonReentrantMode(RecomputeMode):
         with checking, self._kept.forward() if self._kept is not None else NOTHING:
             self._output = self._call.forward(*args, **kwargs)
         self._call.end()
-        if self._kept is not None:
-            self._kept.end()
         results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
+        if self._kept is not None:
+            self._kept.end(results)
         if self._check is not None and not SEES_SAVED_TENSORS:
             self._check.results(results)
         return results

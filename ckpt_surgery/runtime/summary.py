@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from ckpt_surgery.runtime.discovery import Block, Kind, enclosing, is_layer
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.kept_summary import KeptSummary
 from ckpt_surgery.runtime.library_switch import has_inline_branch
 from ckpt_surgery.runtime.options import SurgeryOptions
 from ckpt_surgery.runtime.policies import in_words
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.selection import LeftAlone, SelectedStack
 
 

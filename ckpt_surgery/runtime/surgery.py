@@ -23,11 +23,11 @@ from ckpt_surgery.runtime import library_switch as library
 from ckpt_surgery.runtime.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpointing import Checkpointing
 from ckpt_surgery.runtime.discovery import CONTAINERS, Block, enclosing
-from ckpt_surgery.runtime.kept_results import SavePolicy
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.options import SurgeryOptions, offload_place
 from ckpt_surgery.runtime.owner_hook import OwnerHook
+from ckpt_surgery.runtime.save_policy import SavePolicy
 from ckpt_surgery.runtime.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.summary import SurgerySummary, summarise
 from ckpt_surgery.runtime.table import surgery_table

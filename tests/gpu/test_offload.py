@@ -14,7 +14,7 @@ import torch
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.runtime.pinned_pool import forget_error, registered_buffer
-from tests.gpu.models import batch, equal, gradients, model_of
+from tests.gpu.models import batch, equal, gradients, model_of, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -117,4 +117,33 @@ def test_memory_that_is_given_back_is_not_read_again(device: str) -> None:
         layer.register_forward_pre_hook(poison)
     with wrap_blocks(model, offload="cpu"):
         for _ in range(5):
+            assert equal(gradients(model, inputs), expected)
+
+
+def test_kept_results_leave_the_device_too(device: str) -> None:
+    model = model_of("LlamaForCausalLM", device, attention="sdpa").to(torch.bfloat16)
+    inputs = batch(device, tokens=64)
+    expected = gradients(model, inputs)
+    with wrap_blocks(model, save="attention", offload="cpu", save_offload=True) as surgery:
+        for _ in range(3):
+            assert near(gradients(model, inputs), expected)
+        assert surgery.stats is not None
+        assert surgery.stats.tensors >= 3 * (3 + 3), "inputs and results of three of four blocks"
+
+
+@both_modes
+def test_after_a_step_without_room_the_next_one_is_right(reentrant: bool, device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+
+    def full(*_: object) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with wrap_blocks(model, use_reentrant=reentrant, offload="cpu"):
+        for _ in range(2):
+            handle = model.get_submodule("model.layers.1.mlp").register_forward_pre_hook(full)
+            with pytest.raises(torch.OutOfMemoryError):
+                gradients(model, inputs)
+            handle.remove()
             assert equal(gradients(model, inputs), expected)

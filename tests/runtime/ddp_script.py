@@ -115,6 +115,39 @@ def shard(model: nn.Module) -> nn.Module:
     return model
 
 
+def batches(run: Run) -> list[dict[str, Tensor]]:
+    """Three that are large enough to leave the device."""
+    return [
+        {name: (value * scale).repeat(32, *(1,) * (value.dim() - 1)) for name, value in run.steps[0][0].items()}
+        for scale in (1, 2, 3)
+    ]
+
+
+def accumulated_in_ddp() -> dict[str, Any]:
+    """Three batches of which only the last reduces gradients, with offload and without.
+
+    Whether the gradients are equal after two such steps, and what was offloaded.
+    """
+    gradients: list[list[Tensor]] = []
+    moved: list[int] = []
+    options: tuple[dict[str, Any], ...] = OFFLOAD, {}
+    for wrap in options:
+        run = twice()
+        surgery = wrap_blocks(run.model, **wrap)
+        model = DistributedDataParallel(run.model)
+        for _ in range(2):
+            *first, last = batches(run)
+            with model.no_sync():
+                for batch in first:
+                    model(**batch).square().sum().backward()
+                    with torch.no_grad():
+                        run.model(**batch)
+            model(**last).square().sum().backward()
+        gradients.append([cast(Tensor, parameter.grad) for parameter in model.parameters()])
+        moved.append(surgery.offloader.stats.tensors if surgery.offloader else 0)
+    return {"equal": all(map(torch.equal, *gradients)), "gradients": len(gradients[0]), "moved": moved}
+
+
 def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
     """Three forwards with an evaluation after each, and then their backwards in this order, with offload and without.
 
@@ -129,11 +162,7 @@ def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
         model = shard(run.model)
         for _ in range(2):
             losses = []
-            for scale in (1, 2, 3):
-                batch = {
-                    name: (value * scale).repeat(32, *(1,) * (value.dim() - 1))
-                    for name, value in run.steps[0][0].items()
-                }
+            for batch in batches(run):
                 losses.append(model(**batch).square().sum())
                 with torch.no_grad():
                     model(**batch)
@@ -209,6 +238,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
     "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
     "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
+    "ddp accumulated": accumulated_in_ddp,
     "fsdp accumulated in order": partial(accumulated_in_fsdp, (0, 1, 2)),
     "fsdp accumulated in another order": partial(accumulated_in_fsdp, (1, 2, 0)),
     "ddp, saving": partial(saving, DistributedDataParallel),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ckpt_surgery import wrap_blocks
+from ckpt_surgery import long_context, wrap_blocks
 from tests.rank_cases import run_cases, whole
 from tests.zoo.surgery_toys import Step, differences, step
 from tests.zoo.tiny_models import layers_of, llama, tokens
@@ -61,6 +62,27 @@ def after(model: Any, **options: Any) -> Any:
     return wrap_blocks(model, **options)
 
 
+def _apart(one: Tensor | None, other: Tensor | None) -> float:
+    return inf if one is None or other is None else float((one - other).abs().max())
+
+
+def long_result(*, first: bool, head: bool) -> Result:
+    """A step after `long_context`, before or after `fully_shard`; with `head` the head is sharded by itself."""
+    model = llama(2)
+    context = long_context(model) if first else None
+    if head:
+        fully_shard(model.lm_head, mesh=init_device_mesh("cpu", (SIZE,)))
+    sharded(model)
+    context = context or long_context(model)
+    seen, expected = trained(model), trained(llama(2))
+    return {
+        "loss": abs(seen.loss - expected.loss),
+        "apart": max(_apart(seen.gradients[name], gradient) for name, gradient in expected.gradients.items()),
+        "made_logits": context.made_logits,
+        "said": str(context).splitlines()[-1],
+    }
+
+
 CASES: dict[str, Callable[[], Result]] = {
     "before": lambda: result_of(before),
     "after": lambda: result_of(after),
@@ -68,6 +90,10 @@ CASES: dict[str, Callable[[], Result]] = {
     "after, reentrant": lambda: result_of(lambda model: after(model, use_reentrant=True)),
     "before, undone": lambda: result_of(before, undone=True),
     "after, undone": lambda: result_of(after, undone=True),
+    "long, before": lambda: long_result(first=True, head=False),
+    "long, after": lambda: long_result(first=False, head=False),
+    "long, head before": lambda: long_result(first=True, head=True),
+    "long, head after": lambda: long_result(first=False, head=True),
 }
 
 

@@ -28,7 +28,11 @@ from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime import checkpointing
+from ckpt_surgery.runtime.kept_results import _Giving
+from ckpt_surgery.runtime.offload import Offloader
 from tests.measure.toys import model_of
+from tests.runtime.transports import Recorded
 from tests.zoo.surgery_toys import NormedLayer, differences, step
 from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
 
@@ -123,6 +127,26 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
     assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
     assert after.kept_bytes - before.kept_bytes == 2 * expected
     assert after.policy_bytes == surgery.policies[0].bytes
+
+
+POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
+"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
+def test_what_a_block_returns_is_no_memory_that_a_policy_adds(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_offloader", lambda _: Offloader(Recorded(), minimum_bytes=0))
+    kept = []
+    for save in (None, "norm"):
+        model = bert()
+        surgery = wrap_blocks(model, save=save, self_check="never", **options)
+        blocks = {block.name: block.module for stack in surgery.stacks for block in stack.blocks}
+        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").kept_bytes)
+    assert kept[1] - kept[0] == 2 * POST_NORM_BYTES
+    assert surgery.policies[0].bytes == dict.fromkeys(blocks, POST_NORM_BYTES)
+    assert [summary.bytes for summary in surgery.summary().kept] == [2 * POST_NORM_BYTES]
 
 
 def layers_of_named(model: nn.Module) -> dict[str, nn.Module]:
@@ -586,6 +610,15 @@ def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
         model(torch.randn(4, 4), both=True).backward()
 
 
+def test_a_frozen_block_is_not_waited_for() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]).train()
+    model[0].requires_grad_(False)
+    wrap_blocks(model, save="conv", blocks=nn.Sequential)
+    loss = model(torch.randn(2, 4)).sum()
+    with pytest.raises(SurgeryError, match=r"save names 'conv', and .* they run: aten\.addmm \(2\), aten\.tanh \(2\)"):
+        loss.backward()
+
+
 ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
 """How many rows the coming runs of a block multiply: a surgery cannot wind it back."""
 
@@ -612,6 +645,56 @@ def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
         loss.backward()
     while not ROWS_OF_RUNS.empty():
         ROWS_OF_RUNS.get_nowait()
+
+
+class Slope(nn.Module):
+    """A block that takes a gradient of its own, which runs it again in the middle of its forward."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.before, self.after = (nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(n)) for n in (before, after))
+        self.energy = nn.Linear(SIZE, SIZE)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.before:
+            hidden = hidden + torch.tanh(layer(hidden))
+        energy = torch.tanh(self.energy(hidden)).square().sum()
+        hidden = hidden - torch.autograd.grad(energy, hidden, create_graph=True)[0]
+        for layer in self.after:
+            hidden = hidden + torch.tanh(layer(hidden))
+        return hidden
+
+
+def slopes(before: int, after: int, **options: Any) -> list[Tensor]:
+    """The gradients of two such blocks behind a layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(before, after) for _ in range(2)))
+    if options:
+        wrap_blocks(model, blocks=Slope, self_check="never", **options)
+    model(torch.linspace(-1, 1, ROWS * SIZE).view(ROWS, SIZE)).square().sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("save", ["aten.tanh", "aten.tanh:2", "aten.tanh:3", "matmul:2"])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3)])
+def test_what_runs_again_within_a_forward_is_not_noted_as_its_own(before: int, after: int, save: str) -> None:
+    assert all(map(torch.equal, slopes(before, after, save=save), slopes(before, after)))
+
+
+def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(1, 1) for _ in range(3)))
+    surgery = wrap_blocks(model, blocks=Slope, save="aten.tanh")
+    loss = model(torch.ones(ROWS, SIZE)).sum()
+    (policy,) = surgery.policies
+    assert policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
+    loss.backward()
+    assert {entry.results for entry in policy.kept.values()} == {3 * 3}
+
+
+def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Giving, "__enter__", TorchDispatchMode.__enter__)
+    monkeypatch.setattr(_Giving, "__exit__", TorchDispatchMode.__exit__)
+    assert not all(map(torch.equal, slopes(1, 1, save="aten.tanh:2"), slopes(1, 1)))
 
 
 def test_a_policy_is_not_for_reentrant_checkpointing() -> None:

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime import offload
 from ckpt_surgery.runtime.disk_transport import DiskTransport
 from ckpt_surgery.runtime.host_transport import HostTransport
 from ckpt_surgery.runtime.offload import Offloader, OffloadStats
 from ckpt_surgery.runtime.offloaded_tensor import OffloadedTensor
-from tests.runtime.transports import Deferred, Recorded
+from tests.runtime.transports import Recorded
 from tests.zoo.offload_toys import (
     BLOCKS,
     INPUT_BYTES,

@@ -441,6 +441,18 @@ def test_undoing_leaves_them_sharded(sharded: Results, order: str) -> None:
         assert result["kinds"] == ["FSDPLlamaDecoderLayer"]
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_long_context_trains_sharded_models(sharded: Results, order: str) -> None:
+    for result in sharded[f"long, {order}"]:
+        assert result["loss"] < 1e-6
+        assert 0 < result["apart"] < 1e-6
+        assert result["made_logits"] == {}
+        assert result["said"] == "computed by fused_linear_cross_entropy: 1 x"
+    for result in sharded[f"long, head {order}"]:
+        assert (result["loss"], result["apart"]) == (0, 0)
+        assert "not fused: FSDP2 shards its head by itself" in result["said"]
+
+
 def test_a_surgery_is_found_again_on_the_model() -> None:
     model = llama()
     surgery = wrap_blocks(model)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.fuzz_cases.case import MODES, Case
+from benchmarks.fuzz_cases.case import MODES, STORES, Case
 from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome, judge
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -21,8 +21,9 @@ CASES = [Case.drawn(first + number) for first in FIRST_SEEDS for number in range
 
 def test_the_cases_are_spread_over_modes_and_offload() -> None:
     for mode in MODES:
-        for offload in (None, "cpu"):
-            assert sum((case.mode, case.offload) == (mode, offload) for case in CASES) > len(CASES) // 10
+        for offload in (None, *STORES):
+            assert sum((case.mode, case.offload) == (mode, offload) for case in CASES) > len(CASES) // 100
+    assert sum(case.offload is not None and bool(case.save) for case in CASES) > len(CASES) // 100
 
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)

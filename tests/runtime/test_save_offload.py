@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
+from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime import checkpointing
@@ -25,15 +26,17 @@ from tests.runtime.test_kept_results import (
     FAMILIES,
     ITEM,
     MATMUL_BYTES,
+    POST_NORM_BYTES,
     ROWS,
     SIZE,
     Writing,
+    bert,
     equal,
     image,
     layers_of_named,
     without,
 )
-from tests.runtime.transports import Deferred, Recorded
+from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import LENGTH, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -98,6 +101,37 @@ def test_what_leaves_is_counted_to_the_byte(save: Any, kept: int, use: Callable[
     assert "on the host" in str(surgery).splitlines()[-1]
 
 
+@pytest.mark.parametrize("save_offload", [False, True])
+def test_what_a_block_returns_leaves_once(save_offload: bool, use: Callable[[Any], None]) -> None:
+    use(Recorded())
+    counts = []
+    for save in (None, "norm"):
+        model = bert()
+        surgery = wrap_blocks(model, save=save, save_offload=save_offload and save is not None, offload="cpu")
+        model(**tokens()).loss.backward()
+        counts.append(stats_of(surgery))
+    without, with_it = counts
+    assert with_it.deduplicated - without.deduplicated == 1, "the first block's result is the second block's input"
+    assert with_it.bytes - without.bytes == (POST_NORM_BYTES if save_offload else 0)
+
+
+@pytest.mark.parametrize("save_offload", [False, True])
+def test_gradients_are_right_where_an_input_is_a_result_too(save_offload: bool, use: Callable[[Any], None]) -> None:
+    for seed in range(3):
+        use(Deferred(seed))
+        model, plain = bert(), without(bert())
+        wrap_blocks(model, save=["norm", "aten.add"], save_offload=save_offload, offload="cpu", self_check="always")
+        assert equal(model, plain)
+        gradients = []
+        for each in (model, plain):
+            torch.manual_seed(seed)
+            loss = each(**tokens()).loss
+            loss.backward(retain_graph=True)
+            loss.backward()
+            gradients.append([p.grad for p in each.parameters() if p.grad is not None])
+        assert all(map(torch.equal, *gradients))
+
+
 def test_the_device_keeps_what_one_block_keeps(use: Callable[[Any], None]) -> None:
     use(Recorded())
     kept = []
@@ -135,11 +169,14 @@ def test_broken_copies_show_in_the_gradients(
     assert not equal(model, plain)
 
 
+@pytest.mark.parametrize("save_offload", [True, False])
 @pytest.mark.parametrize("bias", [True, False], ids=["a view", "memory with a count of its own"])
-def test_what_the_caller_writes_before_it_has_left_is_refused(bias: bool, use: Callable[[Any], None]) -> None:
+def test_what_the_caller_writes_before_it_has_left_is_refused(
+    bias: bool, save_offload: bool, use: Callable[[Any], None]
+) -> None:
     use(Deferred(None))
     model = Writing(bias=bias).train()
-    wrap_blocks(model, save="matmul", save_offload=True, offload="cpu", self_check="never")
+    wrap_blocks(model, save="matmul", save_offload=save_offload, offload="cpu", self_check="never")
     with pytest.raises(SurgeryError, match=r"and something writes that in place afterwards"):
         model(torch.randn(2, 3, 4)).backward()
 

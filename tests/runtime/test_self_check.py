@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.runtime import self_check
+from ckpt_surgery.runtime import checkpointing, self_check
+from ckpt_surgery.runtime.offload import Offloader
 from tests.zoo import state_toys as toys
 from tests.zoo.surgery_toys import Mode, both_modes
 
@@ -99,11 +101,16 @@ def checkpoint_natively(model: toys.Stack, mode: Mode) -> None:
 @both_modes
 @pytest.mark.parametrize("offload", [None, "cpu"])
 @pytest.mark.parametrize("make", RESTORED.values(), ids=list(RESTORED))
-def test_what_a_block_reads_and_writes_is_restored(make: Make, offload: Any, mode: Mode) -> None:
+def test_what_a_block_reads_and_writes_is_restored(
+    make: Make, offload: Any, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offloader = Offloader(Deferred(0), minimum_bytes=0) if offload else None
+    monkeypatch.setattr(checkpointing, "_offloader", lambda options: offloader)
     expected = train(stack(make))
     wrapped = stack(make)
-    wrap_blocks(wrapped, use_reentrant=mode == "reentrant", offload=offload)
+    surgery = wrap_blocks(wrapped, use_reentrant=mode == "reentrant", offload=offload)
     assert same(train(wrapped), expected)
+    assert surgery.stats is None or surgery.stats.tensors > 0
     native = stack(make)
     checkpoint_natively(native, mode)
     with contextlib.suppress(RuntimeError):  # some fail under torch's own checkpointing, others are wrong

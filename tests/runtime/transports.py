@@ -1,13 +1,10 @@
-"""Transports that make faults visible: one that writes down its calls, one whose copies happen late.
+"""A store of an offloader that writes down its calls, on the CPU. One whose copies are late is in `late_copies`.
 
-Both work on the CPU and follow the protocol of `ckpt_surgery.runtime.offload`.
+It follows the protocol of `ckpt_surgery.runtime.offload`.
 """
 
 from __future__ import annotations
 
-import random
-import weakref
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,87 +39,3 @@ class Recorded:
 
     def release(self) -> None:
         self.calls.append("release")
-
-
-class Deferred:
-    """Copies happen at some later call, at the latest when one has to wait for them, as on a device that lags.
-
-    Sources are not held: the memory of one that was given back reads as NaN, as if others had it. Without a seed,
-    nothing is copied before one has to wait for it.
-    """
-
-    def __init__(self, seed: int | None = 0) -> None:
-        self.peak = 0
-        self.host_copies: weakref.WeakSet[HostCopy] = weakref.WeakSet()
-        self._random = None if seed is None else random.Random(seed)
-        self._waiting: list[weakref.ref[HostCopy | DeviceCopy]] = []
-
-    def put(self, source: Tensor) -> HostCopy:
-        host_copy = HostCopy(source)
-        self.host_copies.add(host_copy)
-        self._waiting.append(weakref.ref(host_copy))
-        self.peak = max(self.peak, sum(not host_copy.finished for host_copy in self.host_copies))
-        self._work()
-        return host_copy
-
-    def finish(self, host_copy: HostCopy) -> None:
-        self._work()
-        host_copy.copy()
-        host_copy.finished = True
-
-    def start(self, host_copy: HostCopy) -> DeviceCopy:
-        device_copy = DeviceCopy(host_copy, _nothing_like(host_copy.host))
-        self._waiting.append(weakref.ref(device_copy))
-        self._work()
-        return device_copy
-
-    def get(self, device_copy: DeviceCopy) -> Tensor:
-        self._work()
-        device_copy.copy()
-        return device_copy.tensor
-
-    def release(self) -> None:
-        """Nothing is held."""
-
-    def _work(self) -> None:
-        """Do some of the copies that wait, oldest first."""
-        count = 0 if self._random is None else self._random.randrange(1 + len(self._waiting))
-        for _ in range(count):
-            work = self._waiting.pop(0)()
-            if work is not None:
-                work.copy()
-
-
-@dataclass(eq=False)
-class DeviceCopy:
-    host_copy: HostCopy
-    tensor: Tensor
-
-    def copy(self) -> None:
-        self.host_copy.copy()
-        self.tensor.copy_(self.host_copy.host)
-
-
-@dataclass(eq=False)
-class HostCopy:
-    source: Tensor | None
-    host: Tensor = field(init=False)
-    finished: bool = False
-
-    def __post_init__(self) -> None:
-        assert self.source is not None
-        self.host = _nothing_like(self.source)
-        self._place = self.source.storage_offset(), self.source.shape, self.source.stride()
-        self._memory: weakref.ref[torch.UntypedStorage] | None = weakref.ref(self.source.untyped_storage())
-        self.source = None
-
-    def copy(self) -> None:
-        memory = self._memory() if self._memory is not None else None
-        self._memory = None
-        if memory is not None:
-            self.host.copy_(torch.empty(0, dtype=self.host.dtype).set_(memory, *self._place))
-
-
-def _nothing_like(tensor: Tensor) -> Tensor:
-    """Values that show where nothing was copied yet."""
-    return torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.fuzz_cases.case import MODES, Case
+from benchmarks.fuzz_cases.case import MODES, STORES, Case
 from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, SCENARIOS
 from benchmarks.fuzz_cases.feature import Feature, Output
 from benchmarks.fuzz_cases.model import FuzzBlock
@@ -36,7 +36,12 @@ def test_cases_have_every_feature_loop_and_option() -> None:
     assert {name for case in many for name in case.features} == set(FEATURES)
     assert {case.scenario for case in many} == set(SCENARIOS)
     assert {(case.mode, case.offload, case.every_n) for case in many} == {
-        (mode, offload, every_n) for mode in MODES for offload in (None, "cpu") for every_n in (1, 2)
+        (mode, offload, every_n) for mode in MODES for offload in (None, *STORES) for every_n in (1, 2)
+    }
+    assert {(case.mode, bool(case.save)) for case in many} == {
+        ("non_reentrant", True),
+        ("non_reentrant", False),
+        ("reentrant", False),
     }
 
 
@@ -62,7 +67,7 @@ def test_no_two_features_fill_the_same_argument() -> None:
     assert all(len(set(arguments)) == len(arguments) for arguments in names)
 
 
-@pytest.mark.parametrize("case", CASES[:20], ids=str)
+@pytest.mark.parametrize("case", CASES[:40], ids=str)
 def test_what_a_case_is_written_as_can_be_read(case: Case) -> None:
     assert Case.parsed(str(case)) == case
 
@@ -71,9 +76,18 @@ def test_a_seed_can_be_read() -> None:
     assert Case.parsed("17") == Case.drawn(17)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1/reentrant/device/1/2/NoLoop/", "1/reentrant/device/1/2/OneStep/Nothing"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "1/reentrant/device/1/2/NoLoop/",
+        "1/reentrant/device/1/2/OneStep/Nothing",
+        "1/reentrant/tape/1/2/OneStep/",
+    ],
+)
 def test_what_is_no_case_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names a mode|values to unpack"):
+    with pytest.raises(ValueError, match=r"names a mode|names a store|values to unpack"):
         Case.parsed(text)
 
 
@@ -88,6 +102,11 @@ def test_simpler_cases_have_one_thing_less() -> None:
         "reentrant/cpu/2/2/ThreeSteps/Dropout+LayerNorm",
     ]
     assert Case(1, "reentrant", None, 1, 2, (), "OneStep").simpler() == []
+    saving = Case(1, "non_reentrant", "late", 1, 2, (), "OneStep", ("matmul:2", "aten.tanh"))
+    assert [str(simpler) for simpler in saving.simpler()] == [
+        "1/non_reentrant/device+matmul:2+aten.tanh/1/2/OneStep/",
+        "1/non_reentrant/late/1/2/OneStep/",
+    ]
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -39,3 +39,34 @@ def test_what_is_asked_for_is_new_enough() -> None:
     for name, oldest in OLDEST.items():
         asked = NEEDED[name].partition("==")[2]
         assert not is_missing(name, asked), (name, oldest)
+
+
+def test_an_interpreter_that_has_everything_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "missing_in", lambda python: [])
+    monkeypatch.setattr("venv.create", lambda *_, **__: pytest.fail("nothing is to be made"))
+    assert environment.main() == 0
+    assert capsys.readouterr().out.strip() == sys.executable
+
+
+def test_what_pip_cannot_install_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "FOLDER", tmp_path / "environment")
+    monkeypatch.setattr(environment, "missing_in", lambda python: ["torch"])
+    made: list[Path] = []
+
+    def create(folder: Path, **_: object) -> None:
+        made.append(folder)
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to("/bin/false")
+
+    monkeypatch.setattr("venv.create", create)
+    assert environment.main() == 2
+    assert made == [tmp_path / "environment"]
+    assert "gpu: pip could not install torch" in capfd.readouterr().err
+
+
+def test_this_interpreter_is_asked_what_it_has() -> None:
+    assert set(environment.missing_in(sys.executable)) <= set(NEEDED)

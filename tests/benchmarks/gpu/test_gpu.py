@@ -27,6 +27,7 @@ from benchmarks.gpu.page import NOT_RUN, bars, section, summary, write_page
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.result import Result, State
 from benchmarks.progress import read_json
+from tests.docs.pages import prose_faults
 
 pytestmark = pytest.mark.torch
 
@@ -240,6 +241,20 @@ def test_the_page_shows_medians_and_a_plot_for_each_unit(tmp_path: Path) -> None
     assert not (tmp_path / "page" / "offload.svg").exists(), "no picture of what is not measured"
 
 
+def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
+    """As the tests of the pages ask it of every page: the first run on a GPU must not break them."""
+    results = [
+        Result(
+            part, State.ENDED, "", FIGURES, 3.0, failed=["tests/gpu/test_offload.py::test_it[a-b]"], no_room=["32K"]
+        )
+        for part in PARTS
+    ]
+    write_page(tmp_path / "gpu.md", results, gpu.described(gpu.Run(tmp_path, MACHINE, False, 0), results), dry=False)
+    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert prose_faults(text, str(tmp_path / "gpu.md")) == []
+    assert prose_faults(f"{text} [it](#nowhere)", str(tmp_path / "gpu.md")) == ["no target #nowhere"]
+
+
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,7 +284,7 @@ def test_the_page_in_the_repository_was_made_by_the_program() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     if text != NOT_RUN:
         assert text.startswith(page._INTRODUCTION)
-        assert "dry run" not in text
+        assert page._DRY not in text
 
 
 def test_another_process_sees_the_same_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
-from benchmarks import check_cost, policies
+from benchmarks import check_cost, policy_cost
 from benchmarks.device import PROCESSOR
 from benchmarks.device_steps import Steps, timed_steps
-from benchmarks.gpu.page import bars, write_page
+from benchmarks.gpu.page import bars, section, write_page
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.result import Result, State
 
@@ -80,27 +80,27 @@ def test_the_tests_marked_gpu_pass_on_the_processor(tmp_path: Path) -> None:
 
 def test_the_bars_of_a_real_run_are_those_of_its_figures() -> None:
     """What a page draws is named by the starts of names: each stands for a figure that the benchmark makes."""
-    kept = {f"{tokens} tokens, {way}": STEPS.to_dict() for tokens in (8192, 32768) for way in policies.WAYS}
-    names = [figure.name for figure in policies.figures(kept, (8192, 32768))]
+    kept = {f"{tokens} tokens, {way}": STEPS.to_dict() for tokens in (8192, 32768) for way in policy_cost.WAYS}
+    names = [figure.name for figure in policy_cost.figures(kept, (8192, 32768))]
     part = next(part for part in PARTS if part.name == "policies")
     plain = {name: {"values": [1.0], "unit": "s", "target": "", "verdict": ""} for name in names}
     drawn = bars(Result(part, figures=plain))["s"]
-    assert len([name for name in drawn if "8K: a step, " in name]) >= len(policies.WAYS)
+    assert len([name for name in drawn if "8K: a step, " in name]) >= len(policy_cost.WAYS)
     real = [start for start in part.plotted if "K: " in start]
     assert all(any(name.startswith(start) for name in drawn) for start in real)
 
 
 def verdicts(**changed: Any) -> dict[str, str]:
     """The verdicts of policies where the way that keeps attention has measured something else."""
-    kept = {f"8192 tokens, {way}": STEPS.to_dict() for way in policies.WAYS}
-    kept[f"8192 tokens, {policies.ATTENTION}"] |= changed
-    return {figure.name: figure.verdict for figure in policies.figures(kept, (8192,)) if figure.verdict}
+    kept = {f"8192 tokens, {way}": STEPS.to_dict() for way in policy_cost.WAYS}
+    kept[f"8192 tokens, {policy_cost.ATTENTION}"] |= changed
+    return {figure.name: figure.verdict for figure in policy_cost.figures(kept, (8192,)) if figure.verdict}
 
 
 def test_every_target_of_a_policy_can_be_missed() -> None:
     fine = verdicts()
     assert set(fine.values()) == {"ok"}
-    ours, full, theirs = policies.ATTENTION, policies.FULL, policies.TORCH
+    ours, full, theirs = policy_cost.ATTENTION, policy_cost.FULL, policy_cost.TORCH
     missing: dict[tuple[str, ...], dict[str, Any]] = {
         (f"8K: a step, {ours} / {full}", f"8K: a step, {ours} / {theirs}"): {"seconds": (2.07,)},
         (f"8K: peak, {ours} / {theirs}",): {"peak": 102},
@@ -112,9 +112,26 @@ def test_every_target_of_a_policy_can_be_missed() -> None:
 
 
 def test_what_has_no_room_has_no_figures() -> None:
-    kept: dict[str, Any] = dict.fromkeys(f"8192 tokens, {way}" for way in policies.WAYS)
-    kept[f"8192 tokens, {policies.ATTENTION}"] = STEPS.to_dict()
-    assert len(policies.figures(kept, (8192,))) == 2
+    kept: dict[str, Any] = dict.fromkeys(f"8192 tokens, {way}" for way in policy_cost.WAYS)
+    kept[f"8192 tokens, {policy_cost.ATTENTION}"] = STEPS.to_dict()
+    assert len(policy_cost.figures(kept, (8192,))) == 2
+
+
+def test_a_way_without_room_is_told_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(model: Any, *_: object, **__: object) -> Steps:
+        if not model.is_activation_checkpointing:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return STEPS
+
+    monkeypatch.setattr(policy_cost, "timed_steps", steps)
+    out = tmp_path / "policies.json"
+    assert policy_cost.main(["--toy", "--tokens", "64", "--out", str(out)]) == 0
+    part = next(part for part in PARTS if part.name == "policies")
+    result = Result.of(part, json.loads(out.read_text(encoding="utf-8")) | {"state": State.ENDED})
+    assert result.ok, "a device with less memory is no fault"
+    text = section(result, "")
+    assert f"The device has too little memory for: 64 tokens, {policy_cost.NONE}." in text
+    assert f"64 tokens: peak, {policy_cost.FULL}" in text
 
 
 @pytest.mark.parametrize(
@@ -131,7 +148,7 @@ def test_what_has_no_room_has_no_figures() -> None:
 def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept: bool) -> None:
     from ckpt_surgery.runtime.policies import VOCABULARY, operator_name
 
-    assert (policies.keeps_attention(None, operator).name == "MUST_SAVE") is kept
+    assert (policy_cost.keeps_attention(None, operator).name == "MUST_SAVE") is kept
     assert (operator_name(operator) in VOCABULARY["attention"]) is kept
 
 

@@ -1,0 +1,226 @@
+"""Policies on released models: rows of the page measured again, checks that fail where what they check is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import policies, policies_report
+from benchmarks.policies_report import (
+    FAMILIES,
+    PAGE,
+    RATES,
+    Check,
+    Outcome,
+    Setting,
+    case_of,
+    cases,
+    column_of,
+    page,
+    read_columns,
+    write_column,
+)
+
+VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
+KEPT = {"outcome": "kept", "failed": [], "operators": ["aten.mm"], "results": 2, "bytes": 2048, "added": 2048}
+NOTHING = {"outcome": "nothing", "failed": [], "operators": []}
+ROWS: list[dict[str, Any]] = [
+    {"class": "Llama, matmul", "settings": {"with dropout": KEPT, "without dropout": KEPT}},
+    {"class": "Llama, conv", "settings": {"with dropout": NOTHING, "without dropout": NOTHING}},
+]
+
+
+def failing(check: Check) -> dict[str, Any]:
+    return {"class": "Llama, norm", "settings": {"with dropout": {**KEPT, "failed": [check]}}}
+
+
+# The page
+
+
+def test_the_page_in_the_repository_has_every_case_of_both_releases_and_no_failure() -> None:
+    columns = read_columns()
+    assert [column.versions["transformers"] for column in columns] == ["5.23.0", "4.57.6"]
+    for column in columns:
+        assert sorted(column.settings) == sorted(cases())
+        assert all(set(rates) == set(RATES) for rates in column.settings.values())
+        assert not column.failed
+    assert PAGE.read_text(encoding="utf-8") == page(columns)
+
+
+def test_the_page_says_what_was_kept_and_what_failed() -> None:
+    text = page([column_of(ROWS, VERSIONS)])
+    assert "4 settings (torch 2.13.0): no check failed." in text
+    assert "| Llama | not tried | 2, 2.0 KiB | not tried | not tried | not tried | - |" in text
+    assert "### Checks" not in text
+    text = page([column_of([*ROWS, failing(Check.ONCE)], VERSIONS)])
+    assert "a check failed in 1" in text
+    assert "| **once** |" in text
+    assert "| Llama, norm with dropout | once |" in text
+
+
+def test_what_did_not_run_is_a_failure() -> None:
+    column = column_of([{"class": "Llama, conv", "problem": "RuntimeError: no"}], VERSIONS)
+    assert column.failed
+    assert "| Llama, conv | RuntimeError: no |" in page([column])
+
+
+def test_bytes_that_nothing_else_keeps_are_on_the_page() -> None:
+    more = {"class": "Llama, norm", "settings": {"with dropout": {**KEPT, "added": 3000, "unheld": 952}}}
+    assert "| Llama, norm with dropout | 2,048 | 3,000 | 952 |" in page([column_of([more], VERSIONS)])
+
+
+def test_a_release_is_written_beside_the_others_and_read_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "policies.json"
+    older, newer = (column_of(ROWS, {**VERSIONS, "transformers": release}) for release in ("4.57.6", "5.23.0"))
+    for column in (older, column_of([], newer.versions), newer):
+        write_column(column, file)
+    assert read_columns(file) == [newer, older]
+
+
+def test_the_command_writes_the_page_and_fails_with_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(policies_report, "FIGURES", tmp_path / "policies.json")
+    monkeypatch.setattr(policies_report, "PAGE", tmp_path / "policies.md")
+    monkeypatch.setattr(policies, "survey", lambda *_, **__: None)
+    for rows, code in ((ROWS, 0), ([*ROWS, failing(Check.BYTES)], 1)):
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        assert policies.main([str(file), "--page"]) == code
+        assert (tmp_path / "policies.md").read_text(encoding="utf-8") == page(read_columns())
+
+
+def test_a_case_that_there_is_not_is_a_wrong_argument(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        policies.main([str(tmp_path / "rows.jsonl"), "Llama, attentoin"])
+    assert ended.value.code == 2
+
+
+# Measured
+
+
+@pytest.fixture(scope="module")
+def benches() -> Callable[[str], Any]:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from benchmarks.policies_runs import Bench
+
+    made: dict[str, Any] = {}
+
+    def bench(name: str) -> Any:
+        if name not in made:
+            made[name] = Bench.of(next(family for family in FAMILIES if family.name == name))
+        return made[name]
+
+    return bench
+
+
+def on_the_page(name: str, save: str, rate: str) -> Setting:
+    from importlib.metadata import version
+
+    (column,) = [each for each in read_columns() if each.versions["transformers"] == version("transformers")]
+    return column.settings[case_of(name, save)][rate]
+
+
+@pytest.mark.both
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "save", "outcome"),
+    [("Llama", "matmul:2", Outcome.KEPT), ("BERT", "norm", Outcome.KEPT), ("Llama", "conv", Outcome.NOTHING)],
+)
+def test_rows_of_the_page_are_measured_again(name: str, save: str, outcome: Outcome, benches: Any) -> None:
+    setting = benches(name).measured(save, RATES["with dropout"])
+    assert setting == on_the_page(name, save, "with dropout")
+    assert setting.outcome is outcome
+
+
+def run_again(patch: pytest.MonkeyPatch) -> None:
+    """Recomputes run what is kept, and use it all the same."""
+    from ckpt_surgery.runtime import kept_results
+
+    giving: Any = kept_results._Giving
+    dispatch = giving.__torch_dispatch__
+
+    def twice(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._kept.role(func) is not None:
+            func(*args, **(kwargs or {}))
+        return dispatch(self, func, types, args, kwargs)
+
+    patch.setattr(giving, "__torch_dispatch__", twice)
+
+
+def other_values(patch: pytest.MonkeyPatch) -> None:
+    """What is kept is given with other values."""
+    from ckpt_surgery.runtime import kept_results
+
+    alias = kept_results._alias
+    given = kept_results._Result.given
+    patch.setattr(kept_results._Result, "given", lambda self, args: alias(given(self, args)) * 1.5)
+
+
+def outputs_counted(patch: pytest.MonkeyPatch) -> None:
+    """The summary counts what blocks return."""
+    from ckpt_surgery.runtime.kept_results import KeptResults
+
+    end = KeptResults.end
+    patch.setattr(KeptResults, "end", lambda self, outputs: end(self, ()))
+
+
+def some_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Every third is kept where every second is asked for."""
+    from ckpt_surgery.runtime import policies as names
+
+    choice = names._choice
+    patch.setattr(names, "_choice", lambda text: replace(choice(text), every=3))
+
+
+def none_leaves(patch: pytest.MonkeyPatch) -> None:
+    """What is kept stays on the device."""
+    from ckpt_surgery.runtime import kept_results
+
+    patch.setattr(kept_results, "keep_result", lambda *_: None)
+
+
+def none_listed(patch: pytest.MonkeyPatch) -> None:
+    """The error lists nothing of the second block."""
+    from ckpt_surgery.runtime.save_policy import SavePolicy
+
+    ran = SavePolicy.ran
+    patch.setattr(SavePolicy, "ran", lambda self, operator: ran(self, operator) if len(self._waiting) else None)
+
+
+def reentrant_taken(patch: pytest.MonkeyPatch) -> None:
+    """use_reentrant=True is accepted where it is asked for later."""
+    from ckpt_surgery.runtime.surgery import Surgery
+
+    patch.setattr(Surgery, "enable", lambda *_: None)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("break_it", "name", "save", "checks"),
+    [
+        (run_again, "Llama", "matmul:2", {Check.ONCE}),
+        (other_values, "Llama", "matmul:2", {Check.GRADIENTS, Check.OFFLOAD_GRADIENTS}),
+        (outputs_counted, "BERT", "norm", {Check.BYTES, Check.BESIDE_BYTES}),
+        (some_left_out, "Llama", "matmul:2", {Check.ALL}),
+        (none_leaves, "Llama", "matmul:2", {Check.STAYS}),
+        (none_listed, "Llama", "conv", {Check.LISTED}),
+        (reentrant_taken, "Llama", "conv", {Check.REENTRANT}),
+    ],
+)
+def test_a_check_fails_where_what_it_checks_is_broken(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    save: str,
+    checks: set[Check],
+    benches: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = benches(name)
+    break_it(monkeypatch)
+    assert checks <= set(bench.measured(save, RATES["without dropout"]).failed)
