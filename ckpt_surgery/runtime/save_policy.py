@@ -74,9 +74,9 @@ class CallCounts:
 class SavePolicy:
     """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
 
-    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are what the
-    policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was given up
-    before the backward does not count either.
+    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
+    what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
+    given up before the backward does not count either.
     """
 
     save: tuple[str, ...]
