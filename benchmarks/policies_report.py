@@ -47,6 +47,7 @@ FAMILIES = (
     Family("ResNet", "ResNetForImageClassification", "convolutions, running statistics, sums written in place"),
     Family("Qwen2-VL", "Qwen2VLForConditionalGeneration", "a vision stack and a language stack"),
     Family("DETR", "DetrForObjectDetection", "detection behind a frozen backbone"),
+    Family("RT-DETR", "RTDetrForObjectDetection", "detection in six stacks, with deformable attention"),
     Family("Mamba", "MambaForCausalLM", "a state-space model: a scan, and no attention"),
 )
 POLICIES = ("attention", "matmul", "matmul:2", "router", "norm", "conv", "random", "aten.mul", "aten.add.Tensor")

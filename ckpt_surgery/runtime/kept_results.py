@@ -38,7 +38,7 @@ from ckpt_surgery.runtime.policies import (
     written_arguments,
 )
 from ckpt_surgery.runtime.rng import TorchStates, set_torch_states, torch_states
-from ckpt_surgery.runtime.save_policy import SavePolicy
+from ckpt_surgery.runtime.save_policy import CallCounts, SavePolicy
 from ckpt_surgery.runtime.tensors import version
 
 _ALIASING = "aten::_unsafe_view"
@@ -167,15 +167,17 @@ class KeptResults:
         """
         self._ended = True
         returned = {_memory(tensor)[0]: tensor for tensor in outputs}
-        kept = []
+        counts, kept = CallCounts(self._block), []
         for result in (each for results in self._results.values() for each in results):
             self._check_written(result)
             if not result.kept:
                 continue
             memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
-            self._policy.note(self._block, result.choices, result.operator, memory=memory, flops=result.flops)
+            counts.note(result.choices, result.operator, memory=memory, flops=result.flops)
             kept.append(result)
-        self._policy.ended()
+        if kept:
+            self._policy.note(counts)
+            weakref.finalize(self, self._policy.dropped, counts).atexit = False
         for result in kept:
             result.move(returned, moves=self._moves)
 

@@ -32,27 +32,61 @@ class KeptCount:
     flops: int = 0
 
 
+class CallCounts:
+    """What one call of a block keeps, by text of `save` and name of an operator; `bytes` and `flops` of all together.
+
+    Memory that two results share counts once.
+    """
+
+    def __init__(self, block: str) -> None:
+        self.block = block
+        self.kept: dict[tuple[str, str], KeptCount] = {}
+        self.bytes = 0
+        self.flops = 0
+        self._counted: dict[str, set[Any]] = {}
+
+    def note(self, choices: Sequence[Choice], operator: Any, *, memory: Mapping[Any, int], flops: int) -> None:
+        """Note a result, made with so many operations, that these choices keep.
+
+        `memory` are the bytes of what it adds, by what tells that from other memory while the call is noted.
+        """
+        for choice in choices:
+            entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
+            entry.results += 1
+            entry.bytes += self._new_bytes(choice.text, memory)
+            entry.flops += flops
+        self.flops += flops
+        self.bytes += self._new_bytes("", memory)
+
+    def end(self) -> None:
+        """Note that all of the call is noted."""
+        self._counted.clear()
+
+    def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
+        """The bytes of what has not been counted for a text yet, or for the block."""
+        counted = self._counted.setdefault(text, set())
+        new = memory.keys() - counted
+        counted |= new
+        return sum(memory[key] for key in new)
+
+
 @dataclass
 class SavePolicy:
     """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
 
-    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. `kept` is by
-    text of `save` and name of an operator; `bytes` by name of a block; `flops` are those that recomputes of a block
-    do less. Bytes are what the policy adds: memory that two results share counts once, and what a block returns not at
-    all, for what follows keeps that anyway.
+    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
+    what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
+    given up before the backward does not count either.
     """
 
     save: tuple[str, ...]
     preserve_rng_state: bool
     blocks: str = "*"
-    kept: dict[tuple[str, str], KeptCount] = field(default_factory=dict)
-    bytes: Counter[str] = field(default_factory=Counter)
-    flops: Counter[str] = field(default_factory=Counter)
+    _calls: list[CallCounts] = field(default_factory=list, repr=False)
     _run: Counter[str] = field(default_factory=Counter)
     _waiting: set[str] = field(default_factory=set)
     _matched: set[str] = field(default_factory=set)
     _recomputed: bool = False
-    _counted: dict[str, set[Any]] = field(default_factory=dict, repr=False)
     _roles: dict[Any, OperatorRole | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +95,36 @@ class SavePolicy:
         self.restores_generators = self.preserve_rng_state and not keeps_all
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_roles": {}}
+        calls = self._calls if self._recomputed else []  # a copy has no forward that waits for its backward
+        return {**vars(self), "_roles": {}, "_calls": calls}
+
+    @property
+    def kept(self) -> dict[tuple[str, str], KeptCount]:
+        """What is kept, by text of `save` and name of an operator."""
+        totals: dict[tuple[str, str], KeptCount] = {}
+        for call in self._calls:
+            for key, count in call.kept.items():
+                total = totals.setdefault(key, KeptCount())
+                total.results += count.results
+                total.bytes += count.bytes
+                total.flops += count.flops
+        return totals
+
+    @property
+    def bytes(self) -> Counter[str]:
+        """The bytes of what is kept, by name of a block."""
+        totals: Counter[str] = Counter()
+        for call in self._calls:
+            totals[call.block] += call.bytes
+        return totals
+
+    @property
+    def flops(self) -> Counter[str]:
+        """The floating-point operations that recomputes do less, by name of a block."""
+        totals: Counter[str] = Counter()
+        for call in self._calls:
+            totals[call.block] += call.flops
+        return totals
 
     @property
     def unmatched(self) -> tuple[str, ...]:
@@ -92,9 +155,7 @@ class SavePolicy:
         """Note that a block runs for the first time, in this step or another."""
         if self._recomputed:
             self._recomputed = False
-            self.kept.clear()
-            self.bytes.clear()
-            self.flops.clear()
+            self._calls.clear()
         self._waiting.discard(block)
 
     def ran(self, operator: Any) -> None:
@@ -103,32 +164,16 @@ class SavePolicy:
         if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
             self._run[operator_name(operator)] += 1
 
-    def note(
-        self, block: str, choices: Sequence[Choice], operator: Any, *, memory: Mapping[Any, int], flops: int
-    ) -> None:
-        """Note a result of a block, made with so many operations, that these choices keep.
+    def note(self, call: CallCounts) -> None:
+        """Note what a call of a block keeps."""
+        call.end()
+        self._matched |= {text for text, _ in call.kept}
+        self._calls.append(call)
 
-        `memory` are the bytes of what it adds, by what tells that from other memory while the block's call is noted.
-        """
-        for choice in choices:
-            self._matched.add(choice.text)
-            entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
-            entry.results += 1
-            entry.bytes += self._new_bytes(choice.text, memory)
-            entry.flops += flops
-        self.flops[block] += flops
-        self.bytes[block] += self._new_bytes("", memory)
-
-    def ended(self) -> None:
-        """Note that all of a call is noted."""
-        self._counted.clear()
-
-    def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
-        """The bytes of what this call has not counted for a text yet, or for the block."""
-        counted = self._counted.setdefault(text, set())
-        new = memory.keys() - counted
-        counted |= new
-        return sum(memory[key] for key in new)
+    def dropped(self, call: CallCounts) -> None:
+        """Note that what a call kept is gone: no backward has used it where none has begun."""
+        if not self._recomputed and call in self._calls:
+            self._calls.remove(call)
 
     def recomputed(self) -> None:
         """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""

@@ -7,7 +7,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -689,6 +689,33 @@ def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
     assert policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
     loss.backward()
     assert {entry.results for entry in policy.kept.values()} == {3 * 3}
+
+
+class GivenUp(Exception):
+    """Ends a forward."""
+
+
+def give_up(*_: object) -> None:
+    raise GivenUp
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_forward_that_is_given_up_is_not_counted_in_the_step(held: bool) -> None:
+    model = llama(3)
+    surgery = wrap_blocks(model, save=["attention", "matmul:2"])
+    model(**tokens()).loss.backward()
+    (policy,) = surgery.policies
+    table, kept = str(surgery), dict(policy.kept)
+    waiting = model(**tokens()).loss if held else model(**tokens()).loss.item()
+    handle = model.model.layers[2].mlp.register_forward_hook(give_up)
+    with suppress(GivenUp):  # pytest.raises would hold the frames of the forward
+        model(**tokens())
+    handle.remove()
+    assert pickle.loads(pickle.dumps(policy)).kept == {}, "a copy has no forward that waits"
+    model(**tokens()).loss.backward()
+    assert (policy.kept == kept) == (str(surgery) == table) == (not held)
+    assert {entry.results for entry in policy.kept.values()} == ({6, 24} if held else {3, 12})
+    del waiting
 
 
 def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
