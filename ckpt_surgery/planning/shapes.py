@@ -45,8 +45,13 @@ _NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten.native_dropout.default,
+    torch.ops.aten.max_pool2d_with_indices.default,
+    torch.ops.aten.max_pool3d_with_indices.default,
+    torch.ops.aten.adaptive_max_pool2d.default,
+    torch.ops.aten.adaptive_max_pool3d.default,
+    torch.ops.aten.mkldnn_rnn_layer.default,
 )
-"""Operators whose integers and masks are for their backward alone; the first two run on CUDA alone."""
+"""Operators whose integers and masks nearly all code leaves to their backward; the first two run on CUDA alone."""
 _OF_ONE_DTYPE = frozenset(
     (
         torch.ops.aten.mm.default,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from ckpt_surgery.errors import BuildStage, CannotBuild, NotOnShapes, PlanningError
+from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
@@ -36,6 +36,7 @@ from ckpt_surgery.runtime.rng import random_state_kept, seed_all
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.survey.build import class_and_config, from_factory
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
+from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
@@ -245,8 +246,13 @@ def _built(
 def _from_factory(
     target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype
 ) -> tuple[nn.Module, Mapping[str, Any] | None]:
-    with _default_dtype(dtype), shapes, not_logged():
-        result = from_factory(target)
+    try:
+        with _default_dtype(dtype), shapes, not_logged():
+            result = from_factory(target)
+    except CkptSurgeryError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise PlanningError(f"the factory {target.argument} raised {error_line(error)}") from error
     model, inputs = result if isinstance(result, tuple) else (result, None)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__

@@ -66,6 +66,9 @@ def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() ->
 def test_nothing_is_drawn_where_no_value_is_needed() -> None:
     with ShapesOnly() as mode:
         nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))(torch.zeros(2, 64)).sum().backward()
+        pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(1))(torch.zeros(1, 1, 9, 9))
+        pooled.sum().backward()
+        nn.LSTM(4, 4)(torch.zeros(2, 1, 4))[0].sum().backward()
     assert mode.drawn == 0
 
 

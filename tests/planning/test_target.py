@@ -123,6 +123,15 @@ def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> No
         model_of(f"{__name__}:made")
 
 
+@pytest.mark.parametrize(
+    ("factory", "said"), [(lambda size: size, "TypeError: .*'size'"), (lambda: sys.exit(7), "SystemExit: 7")]
+)
+def test_a_factory_that_fails_is_named(factory: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "made", factory, raising=False)
+    with pytest.raises(PlanningError, match=f"the factory {__name__}:made raised {said}"):
+        model_of(f"{__name__}:made")
+
+
 def test_the_state_of_adamw_is_of_what_is_trained() -> None:
     model = nn.Linear(4, 4)
     assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 20 * 4
