@@ -145,7 +145,7 @@ def test_what_says_nothing_of_any_block_is_refused(save: Any, said: str) -> None
 
 
 @pytest.mark.parametrize("options", [{"first": 2}, {"every_n": 2}], ids=str)
-def test_a_pattern_for_blocks_that_are_not_checkpointed_is_refused(options: dict[str, int]) -> None:
+def test_a_pattern_for_blocks_that_are_not_checkpointed_is_refused(options: dict[str, Any]) -> None:
     save = {f"{LAYERS}.3": "matmul", "*": "attention"}
     with pytest.raises(SurgeryError, match=r"save has 'model\.layers\.3' for no block: .* that is checkpointed"):
         wrap_blocks(llama(4), save=save, **options)
